@@ -20,6 +20,7 @@ is 'two layers of two micro-batches run attn_fwd' "$(count attn_fwd)" 4
 is 'two layers of two micro-batches run attn_bwd' "$(count attn_bwd)" 4
 is 'four linears per layer and the head run linear_fwd' "$(count linear_fwd)" 18
 is 'the same linears run backward' "$(count linear_bwd_data) $(count linear_bwd_weight)" '18 18'
+is 'the loss and the gradient of the logits are one operation' "$(count xent_fwd_bwd) $(count xent_bwd)" '2 0'
 is 'the optimizer steps once' "$(count adamw)" 1
 is 'dropout changes the gradients of both residual additions' "$(count add_bwd)" 8
 # w is the weight of qkv, output, fc1 and fc2 of both layers, and of the head.

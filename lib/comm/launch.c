@@ -88,6 +88,15 @@ int meg_comm_open(struct meg_comm_world *w, struct meg_err *e)
 
 int meg_comm_open_tensors(struct meg_comm *world, const struct meg_device *d, struct meg_err *e)
 {
+    int32_t some[2] = { d->op->is_host_memory, !d->op->is_host_memory }; /* whether some ranks use a CPU, a GPU */
+
+    meg_host_all_reduce(world, some, 2, MEG_DTYPE_I32, MEG_REDUCE_MAX);
+    if (some[0] && some[1])
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "rank %d computes on %s, but other ranks do not; give --device cpu, or --device cuda to learn why "
+            "ranks have no GPU",
+            world->rank, d->op->is_host_memory ? "the CPU" : "a GPU");
     if (world->size == 1 || (d->op->is_host_memory && world->op->send))
         return 0;
     if (d->op->is_host_memory)

@@ -130,6 +130,7 @@ OP(position_bwd);
 OP(xent_partial);
 OP(xent_combine);
 OP(xent_bwd);
+OP(xent_fwd_bwd);
 OP(cast);
 OP(sumsq);
 OP(sumsq_ranges);

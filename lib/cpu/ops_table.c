@@ -52,6 +52,7 @@ const struct meg_ops MEG_FN(ops) = {
     .xent_partial = MEG_FN(xent_partial),
     .xent_combine = MEG_FN(xent_combine),
     .xent_bwd = MEG_FN(xent_bwd),
+    .xent_fwd_bwd = MEG_FN(xent_fwd_bwd),
     .cast = MEG_FN(cast),
     .sumsq = MEG_FN(sumsq),
     .sumsq_ranges = MEG_FN(sumsq_ranges),

@@ -3,8 +3,12 @@
 #include <math.h>
 #include "cpu/row.h"
 #include "cpu/vmath.h"
+#include "tensor/suballoc.h"
 
-enum { VOCAB_BLOCK = 4096 }; /* number of logits converted to f32 at a time */
+enum {
+    VOCAB_BLOCK = 4096, /* number of logits converted to f32 at a time */
+    ROW_BLOCK = 1024,   /* number of rows whose statistics xent_fwd_bwd stores */
+};
 
 void MEG_FN(xent_partial)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0)
 {
@@ -76,4 +80,19 @@ void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float 
                 x[t] -= w;
             row_store(logits, r, c0, n, x);
         }
+}
+
+void MEG_FN(xent_fwd_bwd)(struct meg_stream *st, float *loss, struct meg_mat logits, const int32_t *target,
+                          float z_loss, struct meg_loss_weight weight)
+{
+    for (int64_t r = 0; r < logits.rows; r += ROW_BLOCK) {
+        const int64_t n = min64(ROW_BLOCK, logits.rows - r);
+        const struct meg_mat rows = meg_mat_rows(logits, r, n);
+        const struct meg_loss_weight w = { weight.mask ? weight.mask + r : NULL, weight.scale, weight.loss_scale };
+        float part[2 * ROW_BLOCK], lse[ROW_BLOCK];
+
+        MEG_FN(xent_partial)(st, part, rows, target + r, 0);
+        MEG_FN(xent_combine)(st, loss + r, lse, part, target + r, 1, n, z_loss);
+        MEG_FN(xent_bwd)(st, rows, lse, target + r, 0, z_loss, w);
+    }
 }

@@ -1,4 +1,4 @@
-/* act.cu - activation functions and their gradients, where they are not an epilogue of a matrix product, and biases. */
+/* act.cu - activation functions, their gradients, and biases, where they are not an epilogue of a matrix product. */
 #include "cuda/act.h"
 #include "cuda/elementwise.h"
 

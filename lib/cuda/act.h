@@ -25,7 +25,7 @@ __device__ inline float clamp(float x, float least, float most)
 }
 
 /* Return e^x with a relative error below 2^-23 * (2 + |x|). */
-__device__ inline float fast_exp(float x)
+__device__ inline float exp_fast(float x)
 {
     return exp2f(1.44269504f * x);
 }
@@ -58,13 +58,13 @@ struct hyperbolic_tangent {
 struct gelu_tanh {
     __device__ float of(float x) const
     {
-        return divide(x, 1.0f + fast_exp(fminf(-1.5957691216f * x * (1.0f + 0.044715f * x * x), 80.0f)));
+        return divide(x, 1.0f + exp_fast(fminf(-1.5957691216f * x * (1.0f + 0.044715f * x * x), 80.0f)));
     }
     /* Beyond [-10, 10], the derivative is 0 or 1 to within 3e-36. */
     __device__ float grad(float x, float &y) const
     {
         const float z = clamp(x, -10.0f, 10.0f), z2 = z * z;
-        const float e = fast_exp(-1.5957691216f * z * (1.0f + 0.044715f * z2)), s = divide(1.0f, 1.0f + e);
+        const float e = exp_fast(-1.5957691216f * z * (1.0f + 0.044715f * z2)), s = divide(1.0f, 1.0f + e);
 
         y = x * s;
         return s + z * (s * (e * s)) * (1.5957691216f + 0.2140644488f * z2);
@@ -96,11 +96,11 @@ struct gelu_erf {
     }
     __device__ float of(float x) const
     {
-        return x * normal(x, fast_exp(-0.5f * x * x));
+        return x * normal(x, exp_fast(-0.5f * x * x));
     }
     __device__ float grad(float x, float &y) const
     {
-        const float e = fast_exp(-0.5f * x * x), cdf = normal(x, e);
+        const float e = exp_fast(-0.5f * x * x), cdf = normal(x, e);
 
         y = x * cdf;
         return cdf + x * (0.398942280f * e);
@@ -113,11 +113,11 @@ struct swish {
 
     __device__ float of(float x) const
     {
-        return divide(x, 1.0f + fast_exp(-alpha * x));
+        return divide(x, 1.0f + exp_fast(-alpha * x));
     }
     __device__ float grad(float x, float &y) const
     {
-        const float s = divide(1.0f, 1.0f + fast_exp(-alpha * x));
+        const float s = divide(1.0f, 1.0f + exp_fast(-alpha * x));
 
         y = x * s;
         return s * (1.0f + alpha * x * (1.0f - s));
@@ -148,7 +148,7 @@ struct squared_relu {
     }
 };
 
-/* Call f with an object of the class of the activation function.  The branch is outside f's loops over elements. */
+/* Call f with an object of the activation function's class, so that the branch is outside f's loops over elements. */
 template <class F> __device__ inline void with_act(enum meg_act act, F f)
 {
     switch (act) {

@@ -30,8 +30,9 @@ void meg_cuda_add_fwd(struct meg_stream *st, struct meg_mat z, struct meg_mat x,
 
 /*
  * A block computes TILE_COLS columns of dy in every nparts-th group of WARPS rows, one row per warp, and the sums of
- * these columns.  A thread fetches VEC columns of BATCH rows before it uses the first.  Each lane computes the position
- * and the sample, which takes a division, of only one of these rows for the warp.
+ * these columns.  A grid has at most MOST_BLOCKS blocks, a multiple of the 132 multiprocessors of an H100 or H200,
+ * unless it has more tiles.  A thread fetches VEC columns of BATCH rows before it uses the first.  Each lane computes
+ * the position and the sample, which takes a division, of only one of these rows for the warp.
  */
 enum { THREADS = 256, WARPS = THREADS / WARP, TILE_COLS = WARP * VEC, BATCH = 4, MOST_BLOCKS = 16 * 132 };
 

@@ -4,6 +4,7 @@
 #include "cuda/dropout.h"
 #include "cuda/row.h"
 
+/* The operands of a residual addition. */
 struct add {
     struct meg_mat z, x, y, bias; /* bias has one row; its p may be NULL */
     struct drop_mask drop;

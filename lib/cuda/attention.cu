@@ -5,7 +5,7 @@
 #include "cuda/attention.h"
 #include "cuda/cudnn_attention.h"
 
-/* A row of a head is processed by LANES threads. */
+/* LANES threads process a row of a head. */
 enum { THREADS = 256, LANES = 8, ROWS_PER_BLOCK = THREADS / LANES };
 
 /* A query of a head: row [i, j, t] of lse and delta. */
@@ -25,8 +25,9 @@ static unsigned grid_of_rows(const struct meg_attn_desc *desc)
 
 /* ---- merge ---- */
 
+/* Compute attn_merge: add the outputs of a chunk of keys, o_part, to o by their log-sum-exps. */
 static __global__ void merge(struct meg_attn_desc desc, struct meg_heads o, float *lse, struct meg_heads o_part,
-                             const float *lse_part, bool aligned)
+                             const float *lse_part, bool is_aligned)
 {
     const int64_t n = desc.b * desc.a * desc.s_q;
     const int lane = (int)threadIdx.x % LANES;
@@ -47,12 +48,12 @@ static __global__ void merge(struct meg_attn_desc desc, struct meg_heads o, floa
             for (int64_t c = lane * VEC; c < desc.d_v; c += LANES * VEC) {
                 float u[VEC], v[VEC];
 
-                load(u, to, c, desc.d_v, aligned);
-                load(v, from, c, desc.d_v, aligned);
+                load(u, to, c, desc.d_v, is_aligned);
+                load(v, from, c, desc.d_v, is_aligned);
 #pragma unroll
                 for (int k = 0; k < VEC; k++)
                     u[k] = w_a * r * u[k] + w_b * r * v[k];
-                store(to, u, c, desc.d_v, aligned);
+                store(to, u, c, desc.d_v, is_aligned);
             }
             if (lane == 0)
                 lse[row] = most + logf(sum);
@@ -70,9 +71,10 @@ void meg_cuda_attn_merge(struct meg_stream *st, const struct meg_attn_desc *desc
 
 /* ---- delta and parameter gradients ---- */
 
+/* Compute delta [b, a, s_q] = the sum of d_o * o over the columns of a row. */
 template <class T, class O>
 static __global__ void delta_rows(struct meg_attn_desc desc, float *delta, struct meg_heads d_o, struct meg_heads o,
-                                  bool aligned)
+                                  bool is_aligned)
 {
     const int64_t n = desc.b * desc.a * desc.s_q;
     const int lane = (int)threadIdx.x % LANES;
@@ -88,8 +90,8 @@ static __global__ void delta_rows(struct meg_attn_desc desc, float *delta, struc
         for (int64_t c = lane * VEC; c < desc.d_v; c += LANES * VEC) {
             float u[VEC], v[VEC];
 
-            load(u, p, c, desc.d_v, aligned);
-            load(v, q, c, desc.d_v, aligned);
+            load(u, p, c, desc.d_v, is_aligned);
+            load(v, q, c, desc.d_v, is_aligned);
 #pragma unroll
             for (int k = 0; k < VEC; k++)
                 sum += u[k] * v[k];
@@ -115,13 +117,13 @@ void meg_cuda_attn_delta(struct meg_stream *st, const struct meg_attn_desc *desc
     });
 }
 
-/* Write `sum` to element `index` of a gradient, or add it. */
+/* Write `sum` to element `index` of a gradient or, if `accumulate` is set, add it. */
 template <class T> static __device__ void put(T *grad, int64_t index, double sum, bool accumulate)
 {
     grad[index] = from_float<T>((accumulate ? to_float(grad[index]) : 0.0f) + (float)sum);
 }
 
-/* d_sink = - sum of exp(sink - lse) * delta over the queries of a head; a block computes one head. */
+/* Compute d_sink = -sum of exp(sink - lse) * delta over the queries of a head.  A block computes one head. */
 template <class T>
 static __global__ void sink_grads(struct meg_attn_desc desc, T *d_sink, const float *lse, const float *delta,
                                   bool accumulate)
@@ -141,7 +143,7 @@ static __global__ void sink_grads(struct meg_attn_desc desc, T *d_sink, const fl
         put(d_sink, j, sum, accumulate);
 }
 
-/* d_rel_bias [buckets, a] = the sums of part [b, a, tiles, buckets] over b and tiles; a warp computes an element. */
+/* Compute d_rel_bias [buckets,a], sums of part [b, a, tiles, buckets] over b and tiles.  A warp computes an element. */
 template <class T>
 static __global__ void rel_bias_grads(struct meg_attn_desc desc, struct meg_mat d_rel_bias, const double *part,
                                       int64_t tiles, bool accumulate)
@@ -168,7 +170,7 @@ void meg_cuda_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, 
         meg_cuda_attn_f32_fwd(st, desc, o, lse, q, k, v, drop);
 }
 
-/* The workspace of attn_bwd contains delta and the partial sums of d_rel_bias. */
+/* Return the size of delta in the workspace of attn_bwd.  The partial sums of d_rel_bias follow. */
 static size_t delta_nbytes(const struct meg_attn_desc *desc)
 {
     return (size_t)ceil_div(desc->b * desc->a * desc->s_q * (int64_t)sizeof(float), 256) * 256;

@@ -1,10 +1,13 @@
 /*
  * attention.h - what the attention kernels have in common: addresses of heads, masks, biases and dropout, and the
  * functions that launch the kernels.
+ *
+ * Results of the kernels are deterministic: no sum depends on the order of blocks.  s_q and s_k are below 2^30, and the
+ * kernels for tensor cores have a, g and b, at most 65535, as dimensions of their grids.
  */
 #ifndef MEG_CUDA_ATTENTION_H
 #define MEG_CUDA_ATTENTION_H
-#include "cuda/kernel.h"
+#include "cuda/dropout.h"
 
 /*
  * Queue attn_fwd or attn_bwd (tensor/ops.h) on kernels for tensor cores (attention_fwd.cu, attention_bwd.cu), and return
@@ -16,20 +19,22 @@ bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *de
 bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
                            const struct meg_attn_bwd_args *args, const struct meg_drop *drop);
 
-/* The same for all cases, in f32 (attention_f32.cu). */
+/* Queue attn_fwd in f32 arithmetic, which supports all cases (attention_f32.cu). */
 void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                            struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
 /*
- * If d_rel_bias is not NULL, the function writes the sums of d_rel_bias over each tile of queries to it: [b, a, tiles,
+ * Queue attn_bwd in f32 arithmetic; args->delta is given, and d_sink is not computed.  If d_rel_bias is not NULL, write
+ * the gradients of the relative attention bias to it, summed over each tile of queries: device memory [b, a, tiles,
  * buckets], where tiles is meg_cuda_attn_f32_tiles.
  */
 void meg_cuda_attn_f32_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
                            const struct meg_attn_bwd_args *args, const struct meg_drop *drop, double *d_rel_bias);
+/* Return the number of tiles into which meg_cuda_attn_f32_bwd divides the queries of a head. */
 int64_t meg_cuda_attn_f32_tiles(const struct meg_attn_desc *desc);
 
 /* ---- heads ---- */
 
-/* Return the index of the first element of query head j, token t of sequence i. */
+/* Return the index of the first element of query head j, for token t of sequence i. */
 __device__ inline int64_t query_index(const struct meg_attn_desc &desc, const struct meg_heads &x, int64_t t, int64_t i,
                                       int64_t j)
 {
@@ -38,7 +43,7 @@ __device__ inline int64_t query_index(const struct meg_attn_desc &desc, const st
     return t * x.ld_s + i * x.ld_b + j / r * x.ld_g + j % r * x.ld_h;
 }
 
-/* Return the index of the first element of the key or value head of a group, token t of sequence i. */
+/* Return the index of the first element of the key or value head of a group, for token t of sequence i. */
 __device__ inline int64_t key_index(const struct meg_attn_desc &desc, const struct meg_heads &x, int64_t t, int64_t i,
                                     int64_t group)
 {
@@ -69,7 +74,7 @@ __device__ inline float element(const void *p, enum meg_dtype type, int64_t inde
     }
 }
 
-/* Call f with a pointer of the type `type` to p. */
+/* Call f with p as a pointer to elements of type `type`. */
 template <class F> __device__ inline void with_pointer(void *p, enum meg_dtype type, F f)
 {
     switch (type) {
@@ -81,18 +86,19 @@ template <class F> __device__ inline void with_pointer(void *p, enum meg_dtype t
 
 /* ---- masks ---- */
 
-/* Keys [lo, hi) of the chunk; empty if hi == lo. */
-struct attn_keys {
+/* Tokens [lo, hi) of a chunk of keys or queries; none if hi <= lo. */
+struct attn_range {
     int lo, hi;
 };
 
+/* Return the position of query t of sequence i. */
 __device__ inline int64_t query_position(const struct meg_attn_desc &desc, int64_t t, int64_t i)
 {
     return (desc.query_start ? desc.query_start[i] : desc.q0) + t;
 }
 
 /* Return the keys that query t of sequence i attends to. */
-__device__ inline struct attn_keys visible_keys(const struct meg_attn_desc &desc, int64_t t, int64_t i)
+__device__ inline struct attn_range visible_keys(const struct meg_attn_desc &desc, int64_t t, int64_t i)
 {
     const int64_t position = query_position(desc, t, i);
     int64_t lo = 0, hi = desc.s_k;
@@ -110,7 +116,7 @@ __device__ inline struct attn_keys visible_keys(const struct meg_attn_desc &desc
 }
 
 /* Return the queries [lo, hi) to which the windows make one of the keys [begin, end) visible. */
-__device__ inline struct attn_keys queries_in_window(const struct meg_attn_desc &desc, int64_t begin, int64_t end)
+__device__ inline struct attn_range queries_in_window(const struct meg_attn_desc &desc, int64_t begin, int64_t end)
 {
     int64_t lo = 0, hi = desc.s_q;
 
@@ -132,7 +138,7 @@ __device__ inline int tile_origin(const struct meg_attn_desc &desc)
 
 /* ---- biases ---- */
 
-/* Return log(x) rounded to f32, which logf may miss by a unit, so that powers of 2 are in the bucket that the CPU has. */
+/* Return log(x) rounded to nearest, unlike logf, so that powers of 2 are in the same bucket as on the CPU. */
 __device__ inline float log_rounded(float x)
 {
     return (float)log((double)x);
@@ -141,9 +147,9 @@ __device__ inline float log_rounded(float x)
 /* Return the bucket of a relative position, the position of a key minus that of a query (struct meg_attn_desc). */
 __device__ inline int rel_bias_bucket(const struct meg_attn_desc &desc, int64_t relative)
 {
-    const bool is_both = desc.rel_bias_is_bidirectional;
-    const int64_t n = desc.rel_bias.rows / (is_both ? 2 : 1), exact = n / 2, first = is_both && relative > 0 ? n : 0;
-    const int64_t distance = is_both && relative > 0 ? relative : max(-relative, (int64_t)0);
+    const bool is_bidirectional = desc.rel_bias_is_bidirectional, is_right = is_bidirectional && relative > 0;
+    const int64_t n = desc.rel_bias.rows / (is_bidirectional ? 2 : 1), exact = n / 2, first = is_right ? n : 0;
+    const int64_t distance = is_right ? relative : max(-relative, (int64_t)0);
     const float ratio = (float)distance / (float)exact, most = (float)desc.rel_bias_max_distance / (float)exact;
 
     if (distance < exact)
@@ -169,16 +175,36 @@ __device__ inline float sink_of(const struct meg_attn_desc &desc, int64_t j)
     return desc.sink.p ? element(desc.sink.p, desc.sink.dtype, j) : -INFINITY;
 }
 
+/*
+ * Return the score of a query and a key whose product is qk, before biases, and the score's derivative with respect to
+ * scale * qk in *slope.
+ */
+__device__ inline float capped_score(const struct meg_attn_desc &desc, float qk, float *slope)
+{
+    float score = desc.scale * qk;
+
+    *slope = 1.0f;
+    if (desc.softcap > 0.0f) {
+        const float th = tanhf(score / desc.softcap);
+
+        score = desc.softcap * th;
+        *slope = 1.0f - th * th;
+    }
+    return score;
+}
+
 /* ---- dropout ---- */
 
-/* Dropout of attention weights (struct meg_drop). */
+/* Dropout of attention weights, as an argument of kernels. */
 struct weight_drop {
-    uint32_t seed, stream, threshold; /* threshold 0: no dropout */
-    float scale;                      /* factor of kept weights */
+    uint32_t seed, stream; /* of meg_philox_dropout */
+    uint32_t threshold;    /* 0: no dropout */
+    float scale;           /* factor of kept weights; 1 without dropout */
     int64_t unit0;
     const int64_t *sample;
 };
 
+/* Return the dropout for d, which may be NULL. */
 static inline struct weight_drop weight_drop_of(const struct meg_drop *d)
 {
     struct weight_drop x = {};
@@ -187,8 +213,8 @@ static inline struct weight_drop weight_drop_of(const struct meg_drop *d)
     if (d) {
         x.seed = d->seed;
         x.stream = 16 * (uint32_t)d->layer + (uint32_t)d->site;
-        x.threshold = (uint32_t)fminf(rintf(d->p * 65536.0f), 65535.0f);
-        x.scale = 65536.0f / (float)(65536 - x.threshold);
+        x.threshold = drop_threshold(d->p);
+        x.scale = drop_scale(x.threshold);
         x.unit0 = d->unit0;
         x.sample = d->sample;
     }

@@ -32,8 +32,8 @@ template <int D, bool is_plain> struct bwd_sizes {
 };
 
 /*
- * Replace s, a product q.k, by the weight after dropout, except its factor, and dp, a product d_o.v, by the gradient by
- * scale * q.k.  lse is multiplied by log2(e).
+ * Replace s, a product q.k, by the weight after dropout, but without the factor of kept weights, and dp, a product
+ * d_o.v, by the gradient with respect to scale * q.k.  lse is multiplied by log2(e).
  */
 template <bool is_plain>
 static __device__ inline void bwd_weight(const struct attn_mma_bwd &x, float &s, float &dp, float lse, float delta,
@@ -60,10 +60,49 @@ template <class T, int D, bool is_plain> struct dkdv_tiles {
     struct {
         T q[STEP * LD], d_o[STEP * LD];
         float lse[STEP], delta[STEP]; /* lse is multiplied by log2(e) */
-        struct attn_keys keys[STEP];
+        struct attn_range keys[STEP];
     } queries[2];
     struct score_terms<STEP, OWN> terms;
 };
+
+/* Compute bwd_weight for keys row0, row0 + 1, ... of a block (rows) and a tile of queries (columns). */
+template <bool is_plain, int N, class Queries>
+static __device__ inline void dkdv_weights(float (&s)[N][4], float (&dp)[N][4], const struct attn_mma_bwd &x,
+                                           const Queries &queries, const struct score_terms<8 * N, OWN> &terms,
+                                           int row0, struct lane lane)
+{
+#pragma unroll
+    for (int m = 0; m < N; m++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int query = 8 * m + 2 * lane.t + e % 2, c = row0 + lane.g + e / 2 * 8;
+            float bias = 0.0f;
+            bool is_kept = true;
+
+            if (!is_plain) {
+                bias = terms.bias[c - query + 8 * N - 1];
+                is_kept = !x.drop.threshold || (terms.kept[query][c / 8] >> lane.g & 1);
+            }
+            bwd_weight<is_plain>(x, s[m][e], dp[m][e], queries.lse[query], queries.delta[query], bias, is_kept);
+        }
+}
+
+/* Set s and dp to 0 where a query of a tile does not attend to one of the keys row0, row0 + 1, ... of the sequence. */
+template <int N>
+static __device__ inline void dkdv_mask(float (&s)[N][4], float (&dp)[N][4], const struct attn_range *keys, int row0,
+                                        struct lane lane)
+{
+#pragma unroll
+    for (int m = 0; m < N; m++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const struct attn_range visible = keys[8 * m + 2 * lane.t + e % 2];
+            const int c = row0 + lane.g + e / 2 * 8;
+
+            if (c < visible.lo || c >= visible.hi)
+                s[m][e] = dp[m][e] = 0.0f;
+        }
+}
 
 template <class T, int D, bool is_plain>
 static __global__ void __launch_bounds__(bwd_sizes<D, is_plain>::THREADS_DKDV) attn_bwd_dkdv(struct attn_mma_bwd x)
@@ -75,9 +114,10 @@ static __global__ void __launch_bounds__(bwd_sizes<D, is_plain>::THREADS_DKDV) a
     const struct meg_attn_desc &desc = x.desc;
     const int r = (int)(desc.a / desc.g), key = tile_origin(desc) + (int)blockIdx.x * OWN, group = (int)blockIdx.y,
               i = (int)blockIdx.z;
-    const int warp = (int)threadIdx.x / WARP, g = (int)threadIdx.x % WARP / 4, t = (int)threadIdx.x % 4;
+    const int warp = (int)threadIdx.x / WARP;
+    const struct lane lane = { (int)threadIdx.x % WARP / 4, (int)threadIdx.x % 4 };
     const int row0 = warp % (OWN / 16) * 16, column0 = warp / (OWN / 16) * N * 8;
-    const struct attn_keys window = queries_in_window(desc, max(key, 0), min(key + OWN, (int)desc.s_k));
+    const struct attn_range window = queries_in_window(desc, max(key, 0), min(key + OWN, (int)desc.s_k));
     const int first = window.lo / STEP * STEP, end_j = window.lo < window.hi ? (group + 1) * r : 0;
     const auto load = [&](int stage, int j, int t0) {
         auto &to = sh->queries[stage];
@@ -92,7 +132,7 @@ static __global__ void __launch_bounds__(bwd_sizes<D, is_plain>::THREADS_DKDV) a
 
             to.lse[threadIdx.x] = is_valid ? x.lse[row] * LOG2E : 0.0f;
             to.delta[threadIdx.x] = is_valid ? x.delta[row] : 0.0f;
-            to.keys[threadIdx.x] = is_valid ? visible_keys(desc, token, i) : attn_keys{ 0, 0 };
+            to.keys[threadIdx.x] = is_valid ? visible_keys(desc, token, i) : attn_range{ 0, 0 };
         }
     };
     float dk[1][N][4] = {}, dv[1][N][4] = {};
@@ -122,32 +162,9 @@ static __global__ void __launch_bounds__(bwd_sizes<D, is_plain>::THREADS_DKDV) a
         }
         multiply_rows<T, D>(s, sh->k, row0, queries.q, LD);
         multiply_rows<T, D>(dp, sh->v, row0, queries.d_o, LD);
-#pragma unroll
-        for (int m = 0; m < STEP / 8; m++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int query = 8 * m + 2 * t + e % 2, c = row0 + g + e / 2 * 8;
-                float bias = 0.0f;
-                bool is_kept = true;
-
-                if (!is_plain) {
-                    bias = sh->terms.bias[c - query + STEP - 1];
-                    is_kept = !x.drop.threshold || (sh->terms.kept[query][c / 8] >> g & 1);
-                }
-                bwd_weight<is_plain>(x, s[0][m][e], dp[0][m][e], queries.lse[query], queries.delta[query], bias,
-                                     is_kept);
-            }
+        dkdv_weights<is_plain>(s[0], dp[0], x, queries, sh->terms, row0, lane);
         if (key < keys.all.lo || key + OWN > keys.all.hi)
-#pragma unroll
-            for (int m = 0; m < STEP / 8; m++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const struct attn_keys visible = queries.keys[8 * m + 2 * t + e % 2];
-                    const int c = key + row0 + g + e / 2 * 8;
-
-                    if (c < visible.lo || c >= visible.hi)
-                        s[0][m][e] = dp[0][m][e] = 0.0f;
-                }
+            dkdv_mask(s[0], dp[0], queries.keys, key + row0, lane);
         multiply_weights<T>(dv, s, queries.d_o + column0, LD);
         multiply_weights<T>(dk, dp, queries.q + column0, LD);
     }
@@ -156,7 +173,7 @@ static __global__ void __launch_bounds__(bwd_sizes<D, is_plain>::THREADS_DKDV) a
     int64_t row_k[2], row_v[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int token = key + row0 + g + 8 * h;
+        const int token = key + row0 + lane.g + 8 * h;
         const bool is_valid = token >= 0 && token < desc.s_k;
 
         row_k[h] = is_valid ? key_index(desc, x.dk, token, i, group) : -1;
@@ -174,9 +191,51 @@ template <class T, int D, bool is_plain> struct dq_tiles {
     struct {
         T k[STEP * LD], v[STEP * LD];
     } keys[2];
-    struct attn_keys visible[OWN];
+    struct attn_range visible[OWN];
     struct score_terms<OWN, STEP> terms;
 };
+
+/* Compute bwd_weight for queries row0, row0 + 1, ... of a block (rows) and a tile of keys (columns). */
+template <bool is_plain, int N>
+static __device__ inline void dq_weights(float (&s)[N][4], float (&dp)[N][4], const struct attn_mma_bwd &x,
+                                         const float (&lse)[2], const float (&delta)[2],
+                                         const struct score_terms<OWN, 8 * N> &terms, int row0, struct lane lane)
+{
+#pragma unroll
+    for (int m = 0; m < N; m++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int query = row0 + lane.g + e / 2 * 8, c = 8 * m + 2 * lane.t + e % 2;
+            float bias = 0.0f;
+            bool is_kept = true;
+
+            if (!is_plain) {
+                bias = terms.bias[c - query + OWN - 1];
+                is_kept = !x.drop.threshold || (terms.kept[query][m] >> c % 8 & 1);
+            }
+            bwd_weight<is_plain>(x, s[m][e], dp[m][e], lse[e / 2], delta[e / 2], bias, is_kept);
+        }
+}
+
+/* Set dp to 0 where a query of a warp does not attend to a key of the tile, whose first key is `key`. */
+template <int N>
+static __device__ inline void dq_mask(float (&dp)[N][4], const struct attn_range *keys, int key, struct lane lane)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const struct attn_range visible = keys[lane.g + 8 * h];
+
+#pragma unroll
+        for (int m = 0; m < N; m++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int c = key + 8 * m + 2 * lane.t + e;
+
+                if (c < visible.lo || c >= visible.hi)
+                    dp[m][2 * h + e] = 0.0f;
+            }
+    }
+}
 
 template <class T, int D, bool is_plain>
 static __global__ void __launch_bounds__(bwd_sizes<D, is_plain>::THREADS, D <= 128 ? 2 : 1)
@@ -189,7 +248,8 @@ static __global__ void __launch_bounds__(bwd_sizes<D, is_plain>::THREADS, D <= 1
     const struct meg_attn_desc &desc = x.desc;
     const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * OWN, j = (int)blockIdx.y, i = (int)blockIdx.z,
               group = j / (int)(desc.a / desc.g);
-    const int warp = (int)threadIdx.x / WARP, g = (int)threadIdx.x % WARP / 4, t = (int)threadIdx.x % 4;
+    const int warp = (int)threadIdx.x / WARP;
+    const struct lane lane = { (int)threadIdx.x % WARP / 4, (int)threadIdx.x % 4 };
     const int row0 = warp * 16, origin = tile_origin(desc);
     const auto load = [&](int stage, int key, int end) {
         load_keys<T, D, STEP, THREADS, is_plain>(sh->keys[stage].k, desc, x.k, i, group, desc.d, key, end);
@@ -208,7 +268,7 @@ static __global__ void __launch_bounds__(bwd_sizes<D, is_plain>::THREADS, D <= 1
         sh->visible[n] = visible_keys(desc, min(t0 + n, (int)desc.s_q - 1), i);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int64_t token = min(t0 + row0 + g + 8 * h, (int)desc.s_q - 1);
+        const int64_t token = min(t0 + row0 + lane.g + 8 * h, (int)desc.s_q - 1);
 
         lse[h] = x.lse[(i * desc.a + j) * desc.s_q + token] * LOG2E;
         delta[h] = x.delta[(i * desc.a + j) * desc.s_q + token];
@@ -231,41 +291,15 @@ static __global__ void __launch_bounds__(bwd_sizes<D, is_plain>::THREADS, D <= 1
         }
         multiply_rows<T, D>(s, sh->q, row0, sh->keys[stage].k, LD);
         multiply_rows<T, D>(dp, sh->d_o, row0, sh->keys[stage].v, LD);
-#pragma unroll
-        for (int m = 0; m < STEP / 8; m++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int query = row0 + g + e / 2 * 8, c = 8 * m + 2 * t + e % 2;
-                float bias = 0.0f;
-                bool is_kept = true;
-
-                if (!is_plain) {
-                    bias = sh->terms.bias[c - query + OWN - 1];
-                    is_kept = !x.drop.threshold || (sh->terms.kept[query][m] >> c % 8 & 1);
-                }
-                bwd_weight<is_plain>(x, s[0][m][e], dp[0][m][e], lse[e / 2], delta[e / 2], bias, is_kept);
-            }
+        dq_weights<is_plain>(s[0], dp[0], x, lse, delta, sh->terms, row0, lane);
         if (key < keys.all.lo || key + STEP > keys.all.hi)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const struct attn_keys visible = sh->visible[row0 + g + 8 * h];
-
-#pragma unroll
-                for (int m = 0; m < STEP / 8; m++)
-#pragma unroll
-                    for (int e = 0; e < 2; e++) {
-                        const int c = key + 8 * m + 2 * t + e;
-
-                        if (c < visible.lo || c >= visible.hi)
-                            dp[0][m][2 * h + e] = 0.0f;
-                    }
-            }
+            dq_mask(dp[0], sh->visible + row0, key, lane);
         multiply_weights<T>(dq, dp, sh->keys[stage].k, LD);
     }
     copy_async_wait<0>();
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int token = t0 + row0 + g + 8 * h;
+        const int token = t0 + row0 + lane.g + 8 * h;
 
         row[h] = token < desc.s_q ? query_index(desc, x.dq, token, i, j) : -1;
     }

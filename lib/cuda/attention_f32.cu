@@ -2,9 +2,9 @@
  * attention_f32.cu - attention in f32 arithmetic, for all that struct meg_attn_desc can describe.
  *
  * A block keeps a tile of queries and a tile of keys in shared memory as f32, and multiplies them there.  In the forward
- * pass, a tile contains the queries of all heads of a group, and long sequences of keys are split over blocks, so that
- * decoding of few queries reads each key once and occupies the GPU.  The backward pass has a kernel for dq, whose blocks
- * iterate over keys, and one for dk and dv, whose blocks iterate over queries.
+ * pass, a tile contains the queries of all heads of a group, and long sequences of keys are split over blocks (Dao et
+ * al. 2023, Flash-Decoding), so that decoding of few queries reads each key once and occupies the GPU.  The backward
+ * pass has a kernel for dq, whose blocks iterate over keys, and one for dk and dv, whose blocks iterate over queries.
  */
 #include "cuda/attention.h"
 
@@ -23,7 +23,7 @@ static __device__ inline struct tile transpose(struct tile x)
     return { x.p, x.col, x.row };
 }
 
-/* Add x y, x [m,k] and y [k,n], to z [m,n]; `scale` multiplies z first. */
+/* Compute z [m,n] = scale * z + x y, where x is [m,k] and y [k,n].  If scale is 0, z is not read. */
 static __device__ inline void multiply_add(struct tile z, float scale, struct tile x, struct tile y, int m, int n,
                                            int k)
 {
@@ -70,7 +70,7 @@ static __device__ inline void multiply_add(struct tile z, float scale, struct ti
  * or negative if the row is to be 0.
  */
 template <class F>
-static __device__ inline void load_tile(struct tile to, struct meg_heads from, int m, int n, bool aligned, F index)
+static __device__ inline void load_tile(struct tile to, struct meg_heads from, int m, int n, bool is_aligned, F index)
 {
     const int vectors = (n + VEC - 1) / VEC;
 
@@ -81,7 +81,7 @@ static __device__ inline void load_tile(struct tile to, struct meg_heads from, i
             float v[VEC] = {};
 
             if (first >= 0)
-                load(v, p + first, c, n, aligned);
+                load(v, p + first, c, n, is_aligned);
 #pragma unroll
             for (int j = 0; j < VEC; j++)
                 if (c + j < n)
@@ -90,10 +90,13 @@ static __device__ inline void load_tile(struct tile to, struct meg_heads from, i
     });
 }
 
-/* Store m rows of n elements, multiplied by `scale`, or add them to the values in global memory. */
+/*
+ * Store m rows of n elements, multiplied by `scale`, to global memory or, if `accumulate` is set, add them to it.
+ * index(r) is the index of the first element of row r.
+ */
 template <class F>
 static __device__ inline void store_tile(struct meg_heads to, struct tile from, int m, int n, float scale,
-                                         bool accumulate, bool aligned, F index)
+                                         bool accumulate, bool is_aligned, F index)
 {
     const int vectors = (n + VEC - 1) / VEC;
 
@@ -103,28 +106,28 @@ static __device__ inline void store_tile(struct meg_heads to, struct tile from, 
             float v[VEC] = {};
 
             if (accumulate)
-                load(v, p + index(r), c, n, aligned);
+                load(v, p + index(r), c, n, is_aligned);
 #pragma unroll
             for (int j = 0; j < VEC; j++)
                 if (c + j < n)
                     v[j] += scale * from.p[r * from.row + c + j];
-            store(p + index(r), v, c, n, aligned);
+            store(p + index(r), v, c, n, is_aligned);
         }
     });
 }
 
 /* ---- scores ---- */
 
-/* A query in a tile: token t of sequence i, head j. */
+/* A query of a tile: token t and head j of the block's sequence, its position, and the keys that it attends to. */
 struct query {
     int64_t t, j, position;
-    struct attn_keys keys;
+    struct attn_range keys;
 };
 
-/* The union of the keys of n queries. */
-static __device__ inline struct attn_keys keys_of(const struct query *query, int n)
+/* Return the smallest range that contains the keys of n queries. */
+static __device__ inline struct attn_range keys_of(const struct query *query, int n)
 {
-    struct attn_keys all = { 1 << 30, 0 };
+    struct attn_range all = { 1 << 30, 0 };
 
     for (int r = 0; r < n; r++)
         if (query[r].keys.lo < query[r].keys.hi) {
@@ -149,20 +152,13 @@ static __device__ inline int64_t fill_buckets(int *bucket, const struct meg_attn
     return first;
 }
 
-/* Return the score of a query and a key whose product is qk, and its derivative by scale * qk in *slope. */
+/* Return the score of a query and a key whose product is qk; `bucket` and first_relative are those of fill_buckets. */
 static __device__ inline float score_of(const struct meg_attn_desc &desc, const struct query &query, int64_t key,
                                         float qk, const int *bucket, int64_t first_relative, float *slope)
 {
     const int64_t relative = desc.k0 + key - query.position;
-    float score = desc.scale * qk;
+    float score = capped_score(desc, qk, slope);
 
-    *slope = 1.0f;
-    if (desc.softcap > 0.0f) {
-        const float th = tanhf(score / desc.softcap);
-
-        score = desc.softcap * th;
-        *slope = 1.0f - th * th;
-    }
     if (desc.rel_bias.p || desc.alibi_slope)
         score += score_bias(desc, query.j, relative, desc.rel_bias.p ? bucket[relative - first_relative] : 0);
     return score;
@@ -178,8 +174,8 @@ struct attn_f32_fwd {
     float *part; /* [b, a, s_q, splits, d_v + 1]: the output of each split, and its log-sum-exp; NULL for one split */
     int bq, bk;  /* queries and keys per tile */
     int splits;  /* blocks among which the keys are split */
-    int split_size; /* keys per split, a multiple of bk */
-    bool aligned_o, aligned_q, aligned_k, aligned_v;
+    int split_size;                                              /* keys per split, a multiple of bk */
+    bool is_o_aligned, is_q_aligned, is_k_aligned, is_v_aligned; /* the heads (has_aligned_heads) */
 };
 
 /* The arrays of a block in shared memory. */
@@ -190,9 +186,10 @@ struct fwd_arrays {
     int *bucket;
 };
 
+/* Return the stride of rows of n elements in shared memory: odd, so that a column's elements are in different banks. */
 static MEG_HOST_DEVICE int pad_row(int64_t n)
 {
-    return (int)n | 1; /* an odd stride, so that the elements of a column are in different banks */
+    return (int)n | 1;
 }
 
 /* Return the arrays at `p`; *nbytes is their size. */
@@ -288,7 +285,7 @@ static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_f32_fwd x
                   group = blockIdx.x / x.splits / tiles % desc.g, i = blockIdx.x / x.splits / tiles / desc.g;
     const int nq = (int)min((int64_t)x.bq, rows - n0);
     const int d = (int)desc.d, d_v = (int)desc.d_v, origin = tile_origin(desc);
-    struct attn_keys keys;
+    struct attn_range keys;
     int nt;
 
     for (int n = (int)threadIdx.x; n < nq; n += THREADS) {
@@ -305,19 +302,19 @@ static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_f32_fwd x
     keys = keys_of(sh.query, nq);
     keys.lo = max(keys.lo, (int)min(origin + split * x.split_size, (int64_t)INT32_MAX));
     keys.hi = (int)min((int64_t)keys.hi, origin + (split + 1) * x.split_size);
-    load_tile(sh.q, x.q, nq, d, x.aligned_q,
+    load_tile(sh.q, x.q, nq, d, x.is_q_aligned,
               [&](int n) { return query_index(desc, x.q, sh.query[n].t, i, sh.query[n].j); });
     for (int key = origin + (keys.lo - origin) / x.bk * x.bk; key < keys.hi; key += x.bk) {
         int64_t first;
 
-        load_tile(sh.kv, x.k, x.bk, d, x.aligned_k, [&](int n) {
+        load_tile(sh.kv, x.k, x.bk, d, x.is_k_aligned, [&](int n) {
             return key + n >= 0 && key + n < keys.hi ? key_index(desc, x.k, key + n, i, group) : -1;
         });
         first = fill_buckets(sh.bucket, desc, key, x.bk, sh.query[nq - 1].position, nt);
         __syncthreads();
         multiply_add(sh.s, 0.0f, sh.q, transpose(sh.kv), nq, x.bk, d);
         __syncthreads();
-        load_tile(sh.kv, x.v, x.bk, d_v, x.aligned_v, [&](int n) {
+        load_tile(sh.kv, x.v, x.bk, d_v, x.is_v_aligned, [&](int n) {
             return key + n >= 0 && key + n < keys.hi ? key_index(desc, x.v, key + n, i, group) : -1;
         });
         score_tile(x, sh, nq, key, first);
@@ -336,7 +333,7 @@ static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_f32_fwd x
         sh.o.p[n / d_v * sh.o.row + n % d_v] *= sh.sum[n / d_v] == 0.0f ? 0.0f : 1.0f / sh.sum[n / d_v];
     __syncthreads();
     if (!x.part)
-        store_tile(x.o, sh.o, nq, d_v, 1.0f, false, x.aligned_o,
+        store_tile(x.o, sh.o, nq, d_v, 1.0f, false, x.is_o_aligned,
                    [&](int n) { return query_index(desc, x.o, sh.query[n].t, i, sh.query[n].j); });
     for (int n = (int)threadIdx.x; n < nq * (d_v + 1); n += THREADS) {
         const int m = n / (d_v + 1), c = n % (d_v + 1);
@@ -393,8 +390,8 @@ void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_desc *de
     x.o = o, x.q = q, x.k = k, x.v = v;
     x.drop = weight_drop_of(drop);
     x.lse = lse;
-    x.aligned_o = has_aligned_heads(o), x.aligned_q = has_aligned_heads(q);
-    x.aligned_k = has_aligned_heads(k), x.aligned_v = has_aligned_heads(v);
+    x.is_o_aligned = has_aligned_heads(o), x.is_q_aligned = has_aligned_heads(q);
+    x.is_k_aligned = has_aligned_heads(k), x.is_v_aligned = has_aligned_heads(v);
     x.bq = BQ, x.bk = BK;
     while (fwd_arrays_at(NULL, *desc, x.bq, x.bk, &nbytes), nbytes > MAX_SHARED && x.bk > 8) {
         x.bk /= 2;
@@ -423,7 +420,8 @@ struct attn_f32_bwd {
     struct weight_drop drop;
     double *d_rel_bias; /* [b, a, tiles, buckets] or NULL */
     int bq, bk;
-    bool accumulate, aligned_grads, aligned_q, aligned_k, aligned_v, aligned_d_o;
+    bool accumulate;
+    bool are_grads_aligned, is_q_aligned, is_k_aligned, is_v_aligned, is_d_o_aligned; /* has_aligned_heads */
 };
 
 /* The arrays of a block in shared memory.  The block computes x, dq or dk, and y, dv. */
@@ -434,6 +432,7 @@ struct bwd_arrays {
     int *bucket;
 };
 
+/* Return the arrays at `p`; *nbytes is their size. */
 static MEG_HOST_DEVICE struct bwd_arrays bwd_arrays_at(char *p, const struct meg_attn_desc &desc, int bq, int bk,
                                                        size_t *nbytes)
 {
@@ -467,7 +466,7 @@ static MEG_HOST_DEVICE struct bwd_arrays bwd_arrays_at(char *p, const struct meg
     return x;
 }
 
-/* Load queries [t0, t0 + nq) of head j and their gradients of o, or only compute their keys. */
+/* Load queries [t0, t0 + nq) of head j of sequence i, with their gradients d_o, lse, delta and ranges of keys. */
 static __device__ inline void load_queries(const struct attn_f32_bwd &x, const struct bwd_arrays &sh, int64_t t0,
                                            int nq, int64_t i, int64_t j)
 {
@@ -480,25 +479,26 @@ static __device__ inline void load_queries(const struct attn_f32_bwd &x, const s
         sh.lse[n] = x.lse[row];
         sh.delta[n] = x.delta[row];
     }
-    load_tile(sh.q, x.q, nq, (int)desc.d, x.aligned_q, [&](int n) { return query_index(desc, x.q, t0 + n, i, j); });
-    load_tile(sh.d_o, x.d_o, nq, (int)desc.d_v, x.aligned_d_o,
+    load_tile(sh.q, x.q, nq, (int)desc.d, x.is_q_aligned, [&](int n) { return query_index(desc, x.q, t0 + n, i, j); });
+    load_tile(sh.d_o, x.d_o, nq, (int)desc.d_v, x.is_d_o_aligned,
               [&](int n) { return query_index(desc, x.d_o, t0 + n, i, j); });
 }
 
+/* Load keys and values [key, key + x.bk) of a group of sequence i; those outside [0, s_k) are 0. */
 static __device__ inline void load_keys(const struct attn_f32_bwd &x, const struct bwd_arrays &sh, int key, int64_t i,
                                         int64_t group)
 {
     const struct meg_attn_desc &desc = x.desc;
 
-    load_tile(sh.k, x.k, x.bk, (int)desc.d, x.aligned_k,
+    load_tile(sh.k, x.k, x.bk, (int)desc.d, x.is_k_aligned,
               [&](int n) { return key + n >= 0 && key + n < desc.s_k ? key_index(desc, x.k, key + n, i, group) : -1; });
-    load_tile(sh.v, x.v, x.bk, (int)desc.d_v, x.aligned_v,
+    load_tile(sh.v, x.v, x.bk, (int)desc.d_v, x.is_v_aligned,
               [&](int n) { return key + n >= 0 && key + n < desc.s_k ? key_index(desc, x.v, key + n, i, group) : -1; });
 }
 
 /*
- * Compute a tile from q, d_o, k and v: in dp, the gradients by scale * q.k; in s, the weights after dropout or, if
- * is_dq is set, the gradients of the scores.
+ * Compute a tile from q, d_o, k and v: in dp, the gradients with respect to scale * q.k; in s, the weights after
+ * dropout or, if is_dq is set, the gradients of the scores.
  */
 static __device__ inline void bwd_tile(const struct attn_f32_bwd &x, const struct bwd_arrays &sh, int nq, int key,
                                        int64_t i, bool is_dq)
@@ -563,7 +563,7 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_bwd_dq(struct attn_f32
                   i = blockIdx.x / tiles / desc.a, group = j / (desc.a / desc.g);
     const int nq = (int)min((int64_t)x.bq, desc.s_q - t0), d = (int)desc.d, origin = tile_origin(desc);
     double *const d_rel_bias = x.d_rel_bias ? x.d_rel_bias + blockIdx.x * desc.rel_bias.rows : NULL;
-    struct attn_keys keys;
+    struct attn_range keys;
 
     load_queries(x, sh, t0, nq, i, j);
     for (int n = (int)threadIdx.x; n < nq * sh.x.row; n += THREADS)
@@ -581,7 +581,7 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_bwd_dq(struct attn_f32
         multiply_add(sh.x, 1.0f, sh.dp, sh.k, nq, d, x.bk);
         __syncthreads();
     }
-    store_tile(x.dq, sh.x, nq, d, desc.scale, x.accumulate, x.aligned_grads,
+    store_tile(x.dq, sh.x, nq, d, desc.scale, x.accumulate, x.are_grads_aligned,
                [&](int n) { return query_index(desc, x.dq, t0 + n, i, j); });
 }
 
@@ -595,7 +595,7 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_bwd_dkdv(struct attn_f
     const int64_t group = blockIdx.x / tiles % desc.g, i = blockIdx.x / tiles / desc.g;
     const int key = tile_origin(desc) + (int)(blockIdx.x % tiles * x.bk), d = (int)desc.d, d_v = (int)desc.d_v;
     const int begin = max(key, 0), end = (int)min((int64_t)key + x.bk, desc.s_k);
-    const struct attn_keys queries = queries_in_window(desc, begin, end);
+    const struct attn_range queries = queries_in_window(desc, begin, end);
     const struct tile dk = { sh.x.p + (begin - key) * sh.x.row, sh.x.row, 1 };
     const struct tile dv = { sh.y.p + (begin - key) * sh.y.row, sh.y.row, 1 };
 
@@ -616,9 +616,9 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_bwd_dkdv(struct attn_f
             __syncthreads();
         }
     __syncthreads();
-    store_tile(x.dk, dk, end - begin, d, desc.scale, x.accumulate, x.aligned_grads,
+    store_tile(x.dk, dk, end - begin, d, desc.scale, x.accumulate, x.are_grads_aligned,
                [&](int n) { return key_index(desc, x.dk, begin + n, i, group); });
-    store_tile(x.dv, dv, end - begin, d_v, 1.0f, x.accumulate, x.aligned_grads,
+    store_tile(x.dv, dv, end - begin, d_v, 1.0f, x.accumulate, x.are_grads_aligned,
                [&](int n) { return key_index(desc, x.dv, begin + n, i, group); });
 }
 
@@ -657,9 +657,9 @@ void meg_cuda_attn_f32_bwd(struct meg_stream *st, const struct meg_attn_desc *de
     x.drop = weight_drop_of(drop);
     x.d_rel_bias = d_rel_bias;
     x.accumulate = args->accumulate;
-    x.aligned_grads = has_aligned_heads(args->dq) && has_aligned_heads(args->dk) && has_aligned_heads(args->dv);
-    x.aligned_q = has_aligned_heads(args->q), x.aligned_k = has_aligned_heads(args->k);
-    x.aligned_v = has_aligned_heads(args->v), x.aligned_d_o = has_aligned_heads(args->d_o);
+    x.are_grads_aligned = has_aligned_heads(args->dq) && has_aligned_heads(args->dk) && has_aligned_heads(args->dv);
+    x.is_q_aligned = has_aligned_heads(args->q), x.is_k_aligned = has_aligned_heads(args->k);
+    x.is_v_aligned = has_aligned_heads(args->v), x.is_d_o_aligned = has_aligned_heads(args->d_o);
     if (desc->s_q * desc->b > 0)
         launch(st, attn_bwd_dq, (unsigned)(ceil_div(desc->s_q, x.bq) * desc->a * desc->b), THREADS, nbytes, x);
     if (desc->s_k * desc->b > 0)

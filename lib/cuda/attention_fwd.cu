@@ -24,7 +24,7 @@ template <class T, int D> struct fwd_tiles {
     struct {
         T k[BK * LD], v[BK * LD];
     } keys[2];
-    struct attn_keys visible[BQ];
+    struct attn_range visible[BQ];
     struct score_terms<BQ, BK> terms;
 };
 
@@ -73,6 +73,91 @@ static __device__ inline void softmax(float (&s)[M][NK][4], float (&o)[M][N][4],
         }
 }
 
+/* ---- a tile of keys ---- */
+
+/* Replace the products of rows row0, row0 + 1, ... of a tile by their scores (score2). */
+template <int M, int NK, int BQ>
+static __device__ inline void score_tile(float (&s)[M][NK][4], const struct meg_attn_desc &desc,
+                                         const struct score_terms<BQ, 8 * NK> &terms, int row0, struct lane lane)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < NK; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int r = row0 + 16 * m + lane.g + e / 2 * 8, c = 8 * n + 2 * lane.t + e % 2;
+                float slope;
+
+                s[m][n][e] = score2(desc, s[m][n][e], terms.bias[c - r + BQ - 1], &slope);
+            }
+}
+
+/* Replace scores by -infinity where a query does not attend to a key of the tile, whose first key is `key`. */
+template <int M, int NK>
+static __device__ inline void mask_tile(float (&s)[M][NK][4], const struct attn_range *visible, int row0,
+                                        struct lane lane, int key)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const struct attn_range row = visible[row0 + 16 * m + lane.g + 8 * h];
+
+#pragma unroll
+            for (int n = 0; n < NK; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const int c = key + 8 * n + 2 * lane.t + e;
+
+                    if (c < row.lo || c >= row.hi)
+                        s[m][n][2 * h + e] = -INFINITY;
+                }
+        }
+}
+
+/* Replace weights by 0 where dropout drops them.  store_output multiplies by the factor of the others. */
+template <int M, int NK, int BQ>
+static __device__ inline void drop_tile(float (&s)[M][NK][4], const struct score_terms<BQ, 8 * NK> &terms, int row0,
+                                        struct lane lane)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < NK; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (!(terms.kept[row0 + 16 * m + lane.g + e / 2 * 8][n] >> (2 * lane.t + e % 2) & 1))
+                    s[m][n][e] = 0.0f;
+}
+
+/* Store the output and the log-sum-exp of the queries of a thread; its first row is that of token t0. */
+template <int M, int N>
+static __device__ inline void store_output(const struct attn_mma_fwd &x, const float (&o)[M][N][4],
+                                           const struct running_softmax<M> &run, int t0, struct lane lane, int i, int j)
+{
+    const struct meg_attn_desc &desc = x.desc;
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        float factor[2];
+        int64_t row[2];
+
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int64_t token = t0 + 16 * m + lane.g + 8 * h;
+            float sum = run.sum[m][h];
+
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            factor[h] = sum == 0.0f ? 0.0f : x.drop.scale / sum;
+            row[h] = token < desc.s_q ? query_index(desc, x.o, token, i, j) : -1;
+            if (token < desc.s_q && lane.t == 0)
+                x.lse[(i * desc.a + j) * desc.s_q + token] = run.max[m][h] * LN2 + logf(sum);
+        }
+        store_accumulators(x.o, row, 0, desc.d_v, o[m], factor, false);
+    }
+}
+
 template <class T, int D, bool is_plain>
 static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_mma_fwd x)
 {
@@ -82,7 +167,8 @@ static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_mma_fwd x
     const struct meg_attn_desc &desc = x.desc;
     const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * BQ, j = (int)blockIdx.y, i = (int)blockIdx.z,
               group = j / (int)(desc.a / desc.g);
-    const int warp = (int)threadIdx.x / WARP, g = (int)threadIdx.x % WARP / 4, t = (int)threadIdx.x % 4;
+    const int warp = (int)threadIdx.x / WARP;
+    const struct lane lane = { (int)threadIdx.x % WARP / 4, (int)threadIdx.x % 4 };
     const int row0 = warp * 16 * M, origin = tile_origin(desc);
     const float scale = is_plain ? desc.scale * LOG2E : 1.0f, sink = sink_of(desc, j);
     const auto load = [&](int stage, int key, int end) {
@@ -109,7 +195,7 @@ static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_mma_fwd x
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             run.max[m][h] = sink * LOG2E;
-            run.sum[m][h] = desc.sink.p && t == 0 ? 1.0f : 0.0f;
+            run.sum[m][h] = desc.sink.p && lane.t == 0 ? 1.0f : 0.0f;
         }
     for (; key < keys.any.hi; key += BK, stage ^= 1) {
         float s[M][NK][4] = {};
@@ -124,66 +210,16 @@ static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_mma_fwd x
         }
         multiply_rows<T, D>(s, sh->q, row0, sh->keys[stage].k, LD);
         if (!is_plain)
-#pragma unroll
-            for (int m = 0; m < M; m++)
-#pragma unroll
-                for (int n = 0; n < NK; n++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        const int r = row0 + 16 * m + g + e / 2 * 8, c = 8 * n + 2 * t + e % 2;
-                        float slope;
-
-                        s[m][n][e] = score2(desc, s[m][n][e], sh->terms.bias[c - r + BQ - 1], &slope);
-                    }
+            score_tile(s, desc, sh->terms, row0, lane);
         if (key < keys.all.lo || key + BK > keys.all.hi)
-#pragma unroll
-            for (int m = 0; m < M; m++)
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const struct attn_keys row = sh->visible[row0 + 16 * m + g + 8 * h];
-
-#pragma unroll
-                    for (int n = 0; n < NK; n++)
-#pragma unroll
-                        for (int e = 0; e < 2; e++) {
-                            const int c = key + 8 * n + 2 * t + e;
-
-                            if (c < row.lo || c >= row.hi)
-                                s[m][n][2 * h + e] = -INFINITY;
-                        }
-                }
+            mask_tile(s, sh->visible, row0, lane, key);
         softmax(s, o, run, scale);
         if (!is_plain && x.drop.threshold)
-#pragma unroll
-            for (int m = 0; m < M; m++)
-#pragma unroll
-                for (int n = 0; n < NK; n++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        if (!(sh->terms.kept[row0 + 16 * m + g + e / 2 * 8][n] >> (2 * t + e % 2) & 1))
-                            s[m][n][e] = 0.0f;
+            drop_tile(s, sh->terms, row0, lane);
         multiply_weights<T>(o, s, sh->keys[stage].v, LD);
     }
     copy_async_wait<0>();
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-        float factor[2];
-        int64_t row[2];
-
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int64_t token = t0 + row0 + 16 * m + g + 8 * h;
-            float sum = run.sum[m][h];
-
-            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            factor[h] = sum == 0.0f ? 0.0f : x.drop.scale / sum;
-            row[h] = token < desc.s_q ? query_index(desc, x.o, token, i, j) : -1;
-            if (token < desc.s_q && t == 0)
-                x.lse[(i * desc.a + j) * desc.s_q + token] = run.max[m][h] * LN2 + logf(sum);
-        }
-        store_accumulators(x.o, row, 0, desc.d_v, o[m], factor, false);
-    }
+    store_output(x, o, run, t0 + row0, lane, i, j);
 }
 
 bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
@@ -203,7 +239,6 @@ bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *de
         with_mma_type(q.dtype, desc, is_plain_attention(desc, &x.drop), [&](auto type, auto size, auto is_plain) {
             using T = decltype(type);
             constexpr int D = size;
-
             using tiles = fwd_tiles<T, D>;
 
             launch(st, attn_fwd<T, D, is_plain>,

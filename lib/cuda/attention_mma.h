@@ -50,6 +50,7 @@ static inline bool fits_mma(struct meg_heads x, enum meg_dtype type, int64_t d)
            x.ld_s <= INT32_MAX;
 }
 
+/* Return whether a case is plain (with_mma_type). */
 static inline bool is_plain_attention(const struct meg_attn_desc *desc, const struct weight_drop *drop)
 {
     return desc->softcap == 0.0f && !desc->alibi_slope && !desc->rel_bias.p && !desc->block_table && !drop->threshold;
@@ -109,18 +110,18 @@ static __device__ inline void load_queries(T *to, const struct meg_attn_desc &de
         to, from, (int)d, [&](int r) { return head + (int64_t)min(t0 + r, (int)desc.s_q - 1) * (int)from.ld_s; });
 }
 
-/* The keys that a query of a tile attends to, `any`, and those that all queries attend to, `all`; empty if hi <= lo. */
+/* The smallest range of all keys that a query of a tile attends to, `any`, and the keys that all attend to, `all`. */
 struct tile_keys {
-    struct attn_keys any, all;
+    struct attn_range any, all;
 };
 
 /* Return the keys of n queries, given those of each query in shared memory.  All threads of a warp call it. */
-static __device__ inline struct tile_keys keys_of_tile(const struct attn_keys *keys, int n)
+static __device__ inline struct tile_keys keys_of_tile(const struct attn_range *keys, int n)
 {
     struct tile_keys x = { { 1 << 30, 0 }, { 0, 1 << 30 } };
 
     for (int r = (int)threadIdx.x % WARP; r < n; r += WARP) {
-        const struct attn_keys k = keys[r];
+        const struct attn_range k = keys[r];
 
         if (k.lo < k.hi) {
             x.any.lo = min(x.any.lo, k.lo);
@@ -139,15 +140,20 @@ static __device__ inline struct tile_keys keys_of_tile(const struct attn_keys *k
     return x;
 }
 
+/* The lane of a thread: element e of its accumulators is in row g + e / 2 * 8 and column 2 * t + e % 2 (mma.h). */
+struct lane {
+    int g, t;
+};
+
 /* ---- scores ---- */
 
-/* What the scores and the dropout of a tile of ROWS queries and KEYS keys require, in shared memory. */
+/* The biases and the dropout of a tile of ROWS queries and KEYS keys, in shared memory. */
 template <int ROWS, int KEYS> struct score_terms {
     float bias[ROWS + KEYS];      /* element key - query + ROWS - 1: the bias times log2(e) */
     uint8_t kept[ROWS][KEYS / 8]; /* kept_keys */
 };
 
-/* Compute the terms of queries from t0 on and keys from `key` on. */
+/* Compute the terms of queries [t0, t0 + ROWS) of head j and keys [key, key + KEYS). */
 template <int ROWS, int KEYS, int THREADS>
 static __device__ inline void fill_terms(struct score_terms<ROWS, KEYS> *x, const struct meg_attn_desc &desc,
                                          const struct weight_drop &drop, int64_t i, int64_t j, int64_t t0, int64_t key)
@@ -169,21 +175,12 @@ static __device__ inline void fill_terms(struct score_terms<ROWS, KEYS> *x, cons
 }
 
 /*
- * Return log2(e) times the score of a query and a key whose product is qk, and its derivative by scale * qk, in *slope,
- * except the factor log2(e).
+ * Return log2(e) times the score of a query and a key whose product is qk.  `bias` and the result have the factor
+ * log2(e), and *slope, which is that of capped_score, has not.
  */
 static __device__ inline float score2(const struct meg_attn_desc &desc, float qk, float bias, float *slope)
 {
-    float score = desc.scale * qk;
-
-    *slope = 1.0f;
-    if (desc.softcap > 0.0f) {
-        const float th = tanhf(score / desc.softcap);
-
-        score = desc.softcap * th;
-        *slope = 1.0f - th * th;
-    }
-    return LOG2E * score + bias;
+    return LOG2E * capped_score(desc, qk, slope) + bias;
 }
 
 /* ---- results ---- */

@@ -26,8 +26,8 @@ int meg_cublaslt_load(struct meg_err *e)
 
     if (!handle)
         return meg_fail(e, MEG_EFAIL,
-                        "--device cuda requires " LIBRARY ": %s; install cuBLAS %d or set LD_LIBRARY_PATH", dlerror(),
-                        CUBLAS_VER_MAJOR);
+                        "GPUs require " LIBRARY ": %s; install cuBLAS %d or set LD_LIBRARY_PATH, or use --device cpu",
+                        dlerror(), CUBLAS_VER_MAJOR);
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         if (!(fn = dlsym(handle, calls[i].name)))
             return meg_fail(e, MEG_EFAIL, LIBRARY ": %s; install cuBLAS %d.%d or later", dlerror(), CUBLAS_VER_MAJOR,
@@ -36,8 +36,10 @@ int meg_cublaslt_load(struct meg_err *e)
     }
     lib->version = lib->cublasLtGetVersion();
     if (lib->version / 10000 != CUBLAS_VER_MAJOR)
-        return meg_fail(e, MEG_EFAIL, LIBRARY " has version %zu, but this build requires cuBLAS %d", lib->version,
-                        CUBLAS_VER_MAJOR);
+        return meg_fail(e, MEG_EFAIL,
+                        LIBRARY
+                        " has version %zu, but this build requires cuBLAS %d; install it or set LD_LIBRARY_PATH",
+                        lib->version, CUBLAS_VER_MAJOR);
     if ((status = lib->cublasLtCreate(&lib->handle)) != CUBLAS_STATUS_SUCCESS)
         return meg_fail(e, MEG_EFAIL, LIBRARY " cannot use the GPU: cublasLtCreate fails: %s; check the driver",
                         lib->cublasLtGetStatusString(status));

@@ -1,9 +1,11 @@
 /* cuda.c - the GPU in use: its selection, memory, streams and events, and copies between host and device. */
 #include "cuda/cuda.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "cuda/cublaslt_lib.h"
 #ifdef MEG_HAVE_CUDNN
@@ -17,14 +19,70 @@ struct meg_cuda_device meg_cuda_device;
 
 /* ---- errors ---- */
 
+struct meg_cuda_line meg_cuda_last;
+struct meg_cuda_position meg_cuda_position = { 0, -1 };
+
+/* Return whether an operation is complete when the call that queues it returns. */
+static bool is_blocking(void)
+{
+    const char *value = getenv("CUDA_LAUNCH_BLOCKING");
+
+    return value && strcmp(value, "0") != 0;
+}
+
+/* Return what to do about an error. */
+static const char *advice(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorECCUncorrectable:
+        return "the memory of the GPU or its driver failed: check nvidia-smi -q and dmesg (Xid), and reset the GPU or "
+               "use another one";
+    case cudaErrorNvlinkUncorrectable:
+        return "a connection between GPUs failed: check nvidia-smi nvlink -e and dmesg (Xid), and use another node";
+    case cudaErrorLaunchFailure:
+    case cudaErrorUnknown: return "the GPU or its driver may have failed: check nvidia-smi -q and dmesg (Xid)";
+    case cudaErrorDevicesUnavailable: return "another process may use the GPU exclusively: check nvidia-smi";
+    case cudaErrorSystemNotReady: return "a service of the driver does not run: check nvidia-fabricmanager";
+    case cudaErrorSystemDriverMismatch:
+        return "the driver was updated while it was loaded: restart the machine or load the new driver";
+    case cudaErrorNoKernelImageForDevice:
+        return "this program contains no kernels for the GPU: build it with its compute capability in CUDA_ARCHS";
+    case cudaErrorMemoryAllocation:
+        return "reduce --micro-batch-size, or end other processes that use the memory of the GPU or the host";
+    default: return "check dmesg for errors of the GPU (Xid)";
+    }
+}
+
 void meg_cuda_check(cudaError_t error, const char *what)
 {
+    const struct meg_cuda_line at = meg_cuda_last;
+    const struct meg_cuda_position *position = &meg_cuda_position;
+    char operation[300] = "", step[40] = "", layer[40] = "";
+
     if (error == cudaSuccess)
         return;
-    meg_die(MEG_EFAIL,
-            "GPU %d (%s): %s fails: %s; an earlier operation may be the cause: set CUDA_LAUNCH_BLOCKING=1 to find the "
-            "operation, and see dmesg for hardware errors (Xid)",
-            meg_cuda_device.index, meg_cuda_device.name, what, cudaGetErrorString(error));
+    if (position->step)
+        snprintf(step, sizeof step, " in step %" PRId64, position->step);
+    if (position->layer >= 0)
+        snprintf(layer, sizeof layer, ", layer %" PRId64, position->layer);
+    if (at.line)
+        snprintf(operation, sizeof operation,
+                 is_blocking()
+                     ? "; the operation is that of %s:%d%s%s"
+                     : "; the last operation that was queued is that of %s:%d%s%s, but an earlier one may have "
+                       "failed: set CUDA_LAUNCH_BLOCKING=1 to find it",
+                 at.file, at.line, step, layer);
+    meg_die(MEG_EFAIL, "GPU %d (%s): %s (%s), reported by %.*s%s; %s", meg_cuda_device.index, meg_cuda_device.name,
+            cudaGetErrorString(error), cudaGetErrorName(error), (int)strcspn(what, "("), what, operation,
+            advice(error));
+}
+
+void meg_cuda_check_earlier(const char *what)
+{
+    const cudaError_t error = cudaStreamQuery(NULL);
+
+    if (error != cudaErrorNotReady)
+        meg_cuda_check(error, what);
 }
 
 /* ---- memory ---- */
@@ -37,12 +95,24 @@ static size_t free_nbytes(void)
     return available;
 }
 
+/* Return whether an allocation succeeded.  An error other than exhausted memory ends the process. */
+static bool has_allocated(cudaError_t error, const char *what)
+{
+    if (error != cudaErrorMemoryAllocation) {
+        meg_cuda_check(error, what);
+        return true;
+    }
+    (void)cudaGetLastError(); /* clear the error */
+    return false;
+}
+
 static void *device_alloc(size_t nbytes)
 {
     void *p;
 
-    if (cudaMalloc(&p, nbytes ? nbytes : 1) != cudaSuccess) {
-        (void)cudaGetLastError(); /* clear the error */
+    if (!has_allocated(cudaMalloc(&p, nbytes ? nbytes : 1), "cudaMalloc")) {
+        meg_warn("GPU %d (%s): an allocation of %zu MiB fails, and %zu MiB are free", meg_cuda_device.index,
+                 meg_cuda_device.name, nbytes >> 20, free_nbytes() >> 20);
         return NULL;
     }
     CUDA(cudaMemset(p, 0, nbytes));
@@ -59,11 +129,7 @@ static void *alloc_pinned(size_t nbytes)
 {
     void *p;
 
-    if (cudaMallocHost(&p, nbytes ? nbytes : 1) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return NULL;
-    }
-    return memset(p, 0, nbytes);
+    return has_allocated(cudaMallocHost(&p, nbytes ? nbytes : 1), "cudaMallocHost") ? memset(p, 0, nbytes) : NULL;
 }
 
 static void release_pinned(void *p)
@@ -101,7 +167,7 @@ void *meg_cuda_scratch(struct meg_stream *st, size_t nbytes)
     CUDA(cudaStreamSynchronize(meg_cuda_stream(st)));
     CUDA(cudaFree(s->p));
     s->nbytes = (nbytes + ((1 << 20) - 1)) >> 20 << 20;
-    if (cudaMalloc(&s->p, s->nbytes) != cudaSuccess) {
+    if (!has_allocated(cudaMalloc(&s->p, s->nbytes), "cudaMalloc")) {
         CUDA(cudaMemGetInfo(&available, &total));
         meg_die(MEG_EFAIL,
                 "GPU %d (%s): out of memory: an operation requires %zu MiB of workspace, but %zu of %zu MiB are free; "
@@ -230,7 +296,7 @@ static bool event_is_done(struct meg_event *event)
 
     if (error == cudaErrorNotReady)
         return false;
-    meg_cuda_check(error, "an operation");
+    meg_cuda_check(error, "cudaEventQuery");
     return true;
 }
 
@@ -298,6 +364,7 @@ const struct meg_ops meg_cuda_ops = {
     OP(xent_partial),
     OP(xent_combine),
     OP(xent_bwd),
+    OP(xent_fwd_bwd),
     OP(cast),
     OP(sumsq),
     OP(sumsq_ranges),
@@ -314,64 +381,74 @@ const struct meg_ops meg_cuda_ops = {
 /* The oldest compute capability for which kernels are built, 10 * major + minor. */
 enum { MIN_CC = 80 };
 
-int meg_cuda_num_devices(void)
+/* Store the message of an error of the driver, of which `what` is the subject. */
+static int driver_failed(struct meg_err *e, const char *what, cudaError_t error)
 {
-    int n = 0;
-
-    if (cudaGetDeviceCount(&n) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return 0;
-    }
-    return n;
+    return meg_fail(e, MEG_EFAIL, "%s: %s (%s); %s, or use --device cpu", what, cudaGetErrorString(error),
+                    cudaGetErrorName(error), advice(error));
 }
 
-/* Set *n to the number of GPUs; it is at least 1. */
-static int count_devices(int *n, struct meg_err *e)
+static int driver_version(void)
 {
-    const cudaError_t error = cudaGetDeviceCount(n);
-    int driver = 0;
+    int version = 0;
 
-    (void)cudaGetLastError();
-    if (error == cudaErrorInsufficientDriver) {
-        CUDA(cudaDriverGetVersion(&driver));
-        if (driver == 0)
-            return meg_fail(e, MEG_EFAIL, "--device cuda: no NVIDIA driver (libcuda.so.1) is installed");
+    CUDA(cudaDriverGetVersion(&version));
+    return version;
+}
+
+int meg_cuda_num_devices(struct meg_err *e)
+{
+    int n = 0;
+    const cudaError_t error = cudaGetDeviceCount(&n);
+
+    (void)cudaGetLastError(); /* clear the error */
+    if (error == cudaSuccess)
+        return n;
+    if (error == cudaErrorNoDevice || (error == cudaErrorInsufficientDriver && driver_version() == 0))
+        return 0;
+    if (error == cudaErrorInsufficientDriver)
         return meg_fail(e, MEG_EFAIL,
-                        "--device cuda: the NVIDIA driver supports CUDA %d.%d, but this build requires %d.%d; update "
-                        "the driver",
-                        driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-    }
-    if (error == cudaErrorNoDevice || (error == cudaSuccess && *n == 0))
-        return meg_fail(e, MEG_EFAIL,
-                        "--device cuda: the NVIDIA driver finds no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES");
-    if (error != cudaSuccess)
-        return meg_fail(e, MEG_EFAIL, "--device cuda: the NVIDIA driver fails: %s", cudaGetErrorString(error));
-    return 0;
+                        "the NVIDIA driver supports CUDA %d.%d, but this build requires %d.%d; update the driver, or "
+                        "use --device cpu",
+                        driver_version() / 1000, driver_version() % 1000 / 10, CUDART_VERSION / 1000,
+                        CUDART_VERSION % 1000 / 10);
+    return driver_failed(e, "the NVIDIA driver fails", error);
 }
 
 static int select_device(int index, struct meg_err *e)
 {
+    const int n = meg_cuda_num_devices(e);
     struct meg_cuda_device *d = &meg_cuda_device;
     struct cudaDeviceProp prop;
-    int n, r;
+    cudaError_t error;
+    char what[40];
 
-    if ((r = count_devices(&n, e)) < 0)
-        return r;
+    if (n < 0)
+        return n;
+    if (n == 0 && driver_version() == 0)
+        return meg_fail(e, MEG_EFAIL,
+                        "--device cuda: no NVIDIA driver (libcuda.so.1) is installed; install it, or use --device cpu");
+    if (n == 0)
+        return meg_fail(e, MEG_EFAIL,
+                        "--device cuda: the NVIDIA driver finds no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES, or "
+                        "use --device cpu");
     if (index >= n)
         return meg_fail(e, MEG_EFAIL,
-                        "--device cuda: local rank %d has no GPU: this process may use %d; start at most %d ranks per "
-                        "node, or check CUDA_VISIBLE_DEVICES",
+                        "local rank %d has no GPU: this process may use %d; start at most %d ranks per node, or check "
+                        "CUDA_VISIBLE_DEVICES",
                         index, n, n);
-    CUDA(cudaGetDeviceProperties(&prop, index));
+    snprintf(what, sizeof what, "GPU %d cannot be used", index);
+    if ((error = cudaGetDeviceProperties(&prop, index)) || (error = cudaSetDevice(index)))
+        return driver_failed(e, what, error);
     d->index = index;
     d->cc = 10 * prop.major + prop.minor;
     d->num_sms = prop.multiProcessorCount;
     memcpy(d->name, prop.name, sizeof d->name);
     if (d->cc < MIN_CC)
         return meg_fail(e, MEG_EFAIL,
-                        "--device cuda: GPU %d (%s) has compute capability %d.%d; %d.%d or later is required", index,
-                        d->name, prop.major, prop.minor, MIN_CC / 10, MIN_CC % 10);
-    CUDA(cudaSetDevice(index));
+                        "GPU %d (%s) has compute capability %d.%d, but %d.%d or later is required; use another GPU, or "
+                        "--device cpu",
+                        index, d->name, prop.major, prop.minor, MIN_CC / 10, MIN_CC % 10);
     d->id = meg_xxh3_64(&prop.uuid, sizeof prop.uuid);
     return 0;
 }

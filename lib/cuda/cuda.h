@@ -14,8 +14,17 @@ MEG_BEGIN_DECLS
 /* The table of operations.  Before meg_cuda_open, only functions that need no open device may be called. */
 extern const struct meg_ops meg_cuda_ops;
 
-/* Return the number of GPUs that this process may use; 0 if there is none, or no driver. */
-int meg_cuda_num_devices(void);
+/* The training step and the layer of the operations that are queued; 0 and -1 if there is none. */
+struct meg_cuda_position {
+    int64_t step, layer;
+};
+extern struct meg_cuda_position meg_cuda_position;
+
+/*
+ * Return the number of GPUs that this process may use; 0 if there is none, or no driver.  Return MEG_EFAIL if the driver
+ * is too old or fails.
+ */
+int meg_cuda_num_devices(struct meg_err *e);
 
 /*
  * Select GPU `index` of this process, check the driver and the libraries, and return the table of operations.  It is

@@ -162,6 +162,7 @@ static void execute(struct meg_stream *st, const struct plan *plan, const struct
 {
     float scale = desc->scale, minus_infinity = -INFINITY, window = (float)(plan->x.window_left + 1), one = 1.0f;
     void *p[SDPA_TENSORS];
+    struct meg_err e;
 
     memcpy(p, tensors, sizeof p);
     p[SDPA_SCALE] = &scale;
@@ -170,7 +171,11 @@ static void execute(struct meg_stream *st, const struct plan *plan, const struct
     p[SDPA_ONE] = plan->x.is_backward ? &one : NULL;
     if (meg_cudnn.cudnnSetStream(handle, meg_cuda_stream(st)) != CUDNN_STATUS_SUCCESS)
         meg_die(MEG_EFAIL, "GPU %d (%s): cuDNN cannot use a stream", meg_cuda_device.index, meg_cuda_device.name);
-    meg_cudnn_graph_execute(&plan->graph, handle, p, SDPA_TENSORS, workspace);
+    MEG_CUDA_QUEUE_HERE();
+    if (meg_cudnn_graph_execute(&plan->graph, handle, p, SDPA_TENSORS, workspace, &e) < 0) {
+        meg_cuda_check_earlier("cudnnBackendExecute");
+        meg_die_err(&e);
+    }
 }
 
 bool meg_cudnn_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,

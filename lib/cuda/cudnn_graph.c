@@ -239,8 +239,8 @@ int meg_cudnn_graph_plan(struct meg_cudnn_graph *g, cudnnHandle_t handle, int64_
     return g->e.code;
 }
 
-void meg_cudnn_graph_execute(const struct meg_cudnn_graph *g, cudnnHandle_t handle, void *const *p, int n,
-                             void *workspace)
+int meg_cudnn_graph_execute(const struct meg_cudnn_graph *g, cudnnHandle_t handle, void *const *p, int n,
+                            void *workspace, struct meg_err *e)
 {
     struct meg_cudnn_graph pack = { 0 };
     int64_t id[MEG_CUDNN_MAX_OPS];
@@ -261,9 +261,8 @@ void meg_cudnn_graph_execute(const struct meg_cudnn_graph *g, cudnnHandle_t hand
     finalize(&pack, pack.desc[0], "describe the tensors of a plan");
     if (!pack.e.code)
         check(&pack, meg_cudnn.cudnnBackendExecute(handle, g->plan, pack.desc[0]), "execute a plan");
-    if (pack.e.code)
-        meg_die_err(&pack.e);
     meg_cudnn_graph_free(&pack);
+    return pack.e.code ? meg_fail(e, pack.e.code, "%s", pack.e.msg) : 0;
 }
 
 void meg_cudnn_graph_free(struct meg_cudnn_graph *g)

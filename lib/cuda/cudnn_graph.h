@@ -60,9 +60,12 @@ int meg_cudnn_graph_configs(struct meg_cudnn_graph *g, cudnnHandle_t handle, cud
  * Return MEG_EFAIL, with a message in g->e, if there is none.
  */
 int meg_cudnn_graph_plan(struct meg_cudnn_graph *g, cudnnHandle_t handle, int64_t max_nbytes);
-/* Queue the plan on the stream of the handle.  p[i] is the address of tensor i + 1, or NULL if the graph has none. */
-void meg_cudnn_graph_execute(const struct meg_cudnn_graph *g, cudnnHandle_t handle, void *const *p, int n,
-                             void *workspace);
+/*
+ * Queue the plan on the stream of the handle.  p[i] is the address of tensor i + 1, or NULL if the graph has none.  Return
+ * MEG_EFAIL if cuDNN refuses the plan.
+ */
+int meg_cudnn_graph_execute(const struct meg_cudnn_graph *g, cudnnHandle_t handle, void *const *p, int n,
+                            void *workspace, struct meg_err *e);
 void meg_cudnn_graph_free(struct meg_cudnn_graph *g);
 
 #endif

@@ -1,4 +1,4 @@
-/* Load cuDNN. */
+/* cudnn_lib.c - the loader of cuDNN. */
 #include "cuda/cudnn_lib.h"
 #include <dlfcn.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@ static const struct {
     size_t offset; /* byte offset of the pointer in struct meg_cudnn_lib */
 } calls[] = { MEG_CUDNN_CALLS(CALL) };
 
-/* Return part of a version such as 91900, for 9.19.0. */
+/* Return the major part of a version such as 91900, for 9.19.0. */
 static int major(size_t version)
 {
     return (int)(version / 10000);

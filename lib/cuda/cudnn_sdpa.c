@@ -1,4 +1,4 @@
-/* Attention as operation graphs of cuDNN. */
+/* cudnn_sdpa.c - attention as operation graphs of cuDNN: the operations of the forward and the backward pass. */
 #include "cuda/cudnn_sdpa.h"
 
 /* Return the shape of a contiguous tensor. */
@@ -24,6 +24,7 @@ static struct meg_cudnn_shape stats_shape(const struct meg_cudnn_sdpa *x)
     return contiguous(x->b, x->h, x->s_q, 1);
 }
 
+/* Return the shape of tensor i, which is heads in memory. */
 static struct meg_cudnn_shape heads_shape(const struct meg_cudnn_sdpa *x, enum meg_cudnn_sdpa_tensor i)
 {
     const bool is_query = i == SDPA_Q || i == SDPA_DQ || i == SDPA_O || i == SDPA_D_O;
@@ -40,6 +41,7 @@ static meg_cudnn_tensor heads(struct meg_cudnn_graph *g, const struct meg_cudnn_
     return meg_cudnn_memory(g, i + 1, (cudnnDataType_t)x->type, heads_shape(x, i));
 }
 
+/* Return the same memory as a tensor whose rows and columns are swapped. */
 static meg_cudnn_tensor heads_transposed(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x,
                                          enum meg_cudnn_sdpa_tensor i)
 {
@@ -56,6 +58,7 @@ static meg_cudnn_tensor apply(struct meg_cudnn_graph *g, cudnnPointwiseMode_t mo
     return y;
 }
 
+/* Return x, reduced to a shape, as an intermediate f32 tensor. */
 static meg_cudnn_tensor reduce(struct meg_cudnn_graph *g, cudnnReduceTensorOp_t op, struct meg_cudnn_shape shape,
                                meg_cudnn_tensor x)
 {
@@ -75,6 +78,7 @@ static meg_cudnn_tensor multiply(struct meg_cudnn_graph *g, const struct meg_cud
     return y;
 }
 
+/* Return `from` with another shape, as an intermediate tensor of the type of the heads. */
 static meg_cudnn_tensor reshape(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x, struct meg_cudnn_shape shape,
                                 meg_cudnn_tensor from)
 {
@@ -84,6 +88,7 @@ static meg_cudnn_tensor reshape(struct meg_cudnn_graph *g, const struct meg_cudn
     return y;
 }
 
+/* Return the indices along an axis of the scores: 2 for those of queries, 3 for those of keys. */
 static meg_cudnn_tensor positions(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x, meg_cudnn_tensor scores,
                                   int64_t axis)
 {
@@ -93,7 +98,7 @@ static meg_cudnn_tensor positions(struct meg_cudnn_graph *g, const struct meg_cu
     return y;
 }
 
-/* Return the scores with -infinity except where mode(left, right). */
+/* Return the scores, replaced by -infinity where mode(left, right) is false. */
 static meg_cudnn_tensor select_scores(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x,
                                       meg_cudnn_tensor scores, meg_cudnn_tensor minus_infinity,
                                       cudnnPointwiseMode_t mode, meg_cudnn_tensor left, meg_cudnn_tensor right)
@@ -106,7 +111,7 @@ static meg_cudnn_tensor select_scores(struct meg_cudnn_graph *g, const struct me
     return y;
 }
 
-/* Mask the keys after a query, and those more than window_left before it. */
+/* Return the scores, replaced by -infinity for keys after a query or more than window_left before it. */
 static meg_cudnn_tensor mask(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x, meg_cudnn_tensor scores)
 {
     meg_cudnn_tensor minus_infinity, query, key;
@@ -125,7 +130,7 @@ static meg_cudnn_tensor mask(struct meg_cudnn_graph *g, const struct meg_cudnn_s
     return select_scores(g, x, scores, minus_infinity, CUDNN_POINTWISE_CMP_GT, key, query);
 }
 
-/* o = softmax(s) v with s = mask(scale * q k^T), and lse = max(s) + log(sum(exp(s - max(s)))) */
+/* Add o = softmax(s) v with s = mask(scale * q k^T), and lse = max(s) + log(sum(exp(s - max(s)))), to the graph. */
 static void forward(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x)
 {
     const struct meg_cudnn_shape scores = scores_shape(x), stats = stats_shape(x);
@@ -147,7 +152,7 @@ static void forward(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x)
     meg_cudnn_matmul(g, o, p, v);
 }
 
-/* dx = a b, summed over the query heads of a key-value head. */
+/* Add dx = a b, summed over the query heads of a key-value head, to the graph. */
 static void key_gradient(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x, enum meg_cudnn_sdpa_tensor dx,
                          meg_cudnn_tensor a, meg_cudnn_tensor b)
 {
@@ -165,7 +170,7 @@ static void key_gradient(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa 
 }
 
 /*
- * Dao et al. 2022, appendix B:
+ * Add the gradients to the graph (Dao et al. 2022, appendix B):
  *   delta = sum(d_o * o), p = exp(s - lse), dv = p^T d_o, ds = scale * p * (d_o v^T - delta), dk = ds^T q, dq = ds k
  */
 static void backward(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x)

@@ -1,6 +1,7 @@
 /*
  * cudnn_sdpa.h - attention as operation graphs of cuDNN.  cuDNN recognizes the operations, in this order and form, as
- * scaled dot-product attention and executes them by one or two kernels; cudnn-frontend builds the same graphs.
+ * scaled dot-product attention and executes them by one or two kernels; cudnn-frontend builds the same graphs.  This
+ * header is for C only.
  */
 #ifndef MEG_CUDA_CUDNN_SDPA_H
 #define MEG_CUDA_CUDNN_SDPA_H
@@ -41,7 +42,7 @@ struct meg_cudnn_sdpa {
     } ld[SDPA_HEADS];
 };
 
-/* Add the operations of the forward or backward pass to g. */
+/* Add the operations of the forward or backward pass to g, which owns them.  The first failure is in g->e. */
 void meg_cudnn_sdpa_graph(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x);
 
 #endif

@@ -1,16 +1,29 @@
-/* dropout.h - dropout factors of kernels, for the masks that are defined at struct meg_drop in tensor/ops.h. */
+/* dropout.h - dropout in kernels, with the masks that struct meg_drop (tensor/ops.h) defines, as on the CPU. */
 #ifndef MEG_CUDA_DROPOUT_H
 #define MEG_CUDA_DROPOUT_H
 #include "cuda/kernel.h"
 
-/* The argument of kernels with dropout. */
+/* Return the threshold for probability p: a unit is dropped if its 16-bit number is below the threshold. */
+static inline uint32_t drop_threshold(float p)
+{
+    return (uint32_t)fminf(rintf(p * 65536.0f), 65535.0f);
+}
+
+/* Return the factor for the values of kept units. */
+static inline float drop_scale(uint32_t threshold)
+{
+    return 65536.0f / (float)(65536 - threshold);
+}
+
+/* Dropout of activations, as an argument of kernels. */
 struct drop_mask {
     struct meg_drop drop;
-    uint32_t key[2];
-    uint32_t threshold; /* a unit is dropped if its 16-bit number is below this value; 0: no dropout */
-    float scale;        /* factor for the values of kept units */
+    uint32_t key[2];    /* of Philox */
+    uint32_t threshold; /* 0: no dropout */
+    float scale;
 };
 
+/* Return the mask for d, which may be NULL. */
 static inline struct drop_mask drop_begin(const struct meg_drop *d)
 {
     struct drop_mask r = {};
@@ -20,8 +33,8 @@ static inline struct drop_mask drop_begin(const struct meg_drop *d)
         r.drop = *d;
         r.key[0] = d->seed;
         r.key[1] = MEG_PHILOX_DROPOUT + 16 * (uint32_t)d->layer + (uint32_t)d->site;
-        r.threshold = (uint32_t)fminf(rintf(d->p * 65536.0f), 65535.0f);
-        r.scale = 65536.0f / (float)(65536 - r.threshold);
+        r.threshold = drop_threshold(d->p);
+        r.scale = drop_scale(r.threshold);
     }
     return r;
 }
@@ -32,6 +45,7 @@ struct drop_row {
     int64_t sample;
 };
 
+/* Return the position and the sample of row r; 0 without dropout. */
 __device__ inline struct drop_row drop_row_of(const struct drop_mask &d, int64_t r)
 {
     const struct meg_drop &drop = d.drop;
@@ -53,7 +67,7 @@ __device__ inline void drop_factors(float (&factor)[8], const struct drop_mask &
     uint32_t w[8] = {};
 
     meg_philox(w, d.key, counter);
-    if (!IN_BLOCK && unit % 8) { /* the units are in two blocks of Philox */
+    if (!IN_BLOCK && unit % 8) { /* the units are in two blocks of Philox: shift their numbers to the beginning of w */
         counter[0]++;
         meg_philox(w + 4, d.key, counter);
         for (int i = 0; i < (int)(unit % 8); i++)

@@ -5,7 +5,7 @@
 
 /* Launch a kernel with n threads or more in dimension x for each row.  Blocks (x, y) compute rows y, y + gridDim.y ... */
 template <class... P, class... A>
-void launch_rows(struct meg_stream *st, void (*kernel)(P...), int64_t rows, int64_t n, A... args)
+void launch_rows(launch_stream st, void (*kernel)(P...), int64_t rows, int64_t n, A... args)
 {
     enum { MAX_THREADS = 256, MAX_GRID_Y = 4096 };
     const int64_t blocks = ceil_div(n, MAX_THREADS);
@@ -17,7 +17,7 @@ void launch_rows(struct meg_stream *st, void (*kernel)(P...), int64_t rows, int6
 
 /* Launch a kernel that calls for_each_vector with the same numbers of rows and columns. */
 template <class... P, class... A>
-void launch_elementwise(struct meg_stream *st, void (*kernel)(P...), int64_t rows, int64_t cols, A... args)
+void launch_elementwise(launch_stream st, void (*kernel)(P...), int64_t rows, int64_t cols, A... args)
 {
     launch_rows(st, kernel, rows, ceil_div(cols, VEC), args...);
 }

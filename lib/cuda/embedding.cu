@@ -1,14 +1,16 @@
 /*
  * embedding.cu - word and position embeddings.  For a gradient, tokens are sorted by their rows of the table, in three
- * kernels per digit (a stable radix sort); then the rows of dx are added in the order of the tokens.
+ * kernels per digit (a stable radix sort); then the rows of dx are added in the order of the tokens, so that gradients
+ * are deterministic.  Tokens and rows of a table are fewer than 2^31.
  */
 #include "cuda/dropout.h"
 #include "cuda/elementwise.h"
 
 template <class X, class W>
-static __global__ void embed_fwd(struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0, bool aligned)
+static __global__ void embed_fwd(struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0,
+                                 bool is_aligned)
 {
-    for_each_vector(x.rows, x.cols, aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
+    for_each_vector(x.rows, x.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
         const int64_t v = token[r] - v0;
         float w[VEC] = {};
 
@@ -20,20 +22,21 @@ static __global__ void embed_fwd(struct meg_mat x, const int32_t *token, struct 
 
 void meg_cuda_embed_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0)
 {
-    const bool aligned = has_aligned_rows(x) && has_aligned_rows(word);
+    const bool is_aligned = has_aligned_rows(x) && has_aligned_rows(word);
 
     with_type(x.dtype, [&](auto tx) {
         with_type(word.dtype, [&](auto tw) {
-            launch_elementwise(st, embed_fwd<decltype(tx), decltype(tw)>, x.rows, x.cols, x, token, word, v0, aligned);
+            launch_elementwise(st, embed_fwd<decltype(tx), decltype(tw)>, x.rows, x.cols, x, token, word, v0,
+                               is_aligned);
         });
     });
 }
 
 template <class X, class P>
 static __global__ void position_fwd(struct meg_mat x, const int32_t *position, struct meg_mat pos,
-                                    struct drop_mask drop, bool aligned)
+                                    struct drop_mask drop, bool is_aligned)
 {
-    for_each_vector(x.rows, x.cols, aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
+    for_each_vector(x.rows, x.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
         X *row = (X *)x.p + r * x.ld;
         float v[VEC], p[VEC] = {};
 
@@ -53,14 +56,14 @@ void meg_cuda_position_fwd(struct meg_stream *st, struct meg_mat x, const int32_
                            const struct meg_drop *d)
 {
     const struct drop_mask drop = drop_begin(d);
-    const bool aligned = has_aligned_rows(x) && has_aligned_rows(pos);
+    const bool is_aligned = has_aligned_rows(x) && has_aligned_rows(pos);
 
     if (!pos.p && !drop.threshold)
         return;
     with_type(x.dtype, [&](auto tx) {
         with_type(pos.p ? pos.dtype : x.dtype, [&](auto tp) {
             launch_elementwise(st, position_fwd<decltype(tx), decltype(tp)>, x.rows, x.cols, x, position, pos, drop,
-                               aligned);
+                               is_aligned);
         });
     });
 }
@@ -68,7 +71,7 @@ void meg_cuda_position_fwd(struct meg_stream *st, struct meg_mat x, const int32_
 /* ---- sort tokens ---- */
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
-enum { TILE = 2048, WARP_TILE = TILE / WARPS }; /* tokens that a block sorts; a warp of it */
+enum { TILE = 2048, WARP_TILE = TILE / WARPS }; /* tokens that a block sorts, and those of a warp */
 enum { MAX_BITS = 9 };                          /* of a digit of the radix sort */
 static const unsigned ALL_LANES = 0xffffffff;
 
@@ -131,7 +134,7 @@ static __device__ inline int64_t first_of_warp()
     return blockIdx.x * (int64_t)TILE + threadIdx.x / WARP * WARP_TILE;
 }
 
-/* Count the digits of each warp of a tile: count is [WARPS, 2^bits] in shared memory. */
+/* Set count [WARPS, 2^bits], in shared memory, to the numbers of tokens of each warp of a tile that have a digit. */
 static __device__ void count_of_warps(const tokens &t, const radix_pass &pass, int32_t *count)
 {
     int32_t *of_warp = count + (threadIdx.x / WARP << pass.bits);
@@ -150,6 +153,7 @@ static __device__ void count_of_warps(const tokens &t, const radix_pass &pass, i
     __syncthreads();
 }
 
+/* Compute pass.count: the numbers of tokens of each tile that have a digit. */
 static __global__ void count_digits(struct tokens t, struct radix_pass pass)
 {
     SHARED(int32_t, count);
@@ -207,7 +211,7 @@ static __global__ void scan_counts(int32_t *x, int64_t n)
     }
 }
 
-/* Move the tokens to their new positions. */
+/* Write the tokens to their new positions; pass.count contains sums (scan_counts). */
 static __global__ void move_tokens(struct tokens t, struct radix_pass pass)
 {
     SHARED(int32_t, next); /* [WARPS, 2^bits] position of the next token of a warp that has a digit */
@@ -272,9 +276,10 @@ static __global__ void find_lists(struct lists l)
     }
 }
 
-template <class G> static __global__ void zero_other_rows(struct meg_mat table, struct lists l, bool aligned)
+/* Set the gradients of rows without tokens to 0. */
+template <class G> static __global__ void zero_other_rows(struct meg_mat table, struct lists l, bool is_aligned)
 {
-    for_each_vector(table.rows, table.cols, aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
+    for_each_vector(table.rows, table.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
         const float zero[VEC] = {};
 
         if (l.begin[r] == l.end[r])
@@ -313,7 +318,7 @@ static __device__ inline void add_chunk(float (&sum)[VEC], struct meg_mat dx, co
 /* Compute the gradients of rows whose list is one chunk, and the sums of the other chunks: partial [..,ld] f32. */
 template <class G, class X>
 static __global__ void add_chunks(struct meg_mat table, struct meg_mat dx, struct lists l, float *partial, int64_t ld,
-                                  bool accumulate, bool aligned)
+                                  bool accumulate, bool is_aligned)
 {
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int64_t c = (blockIdx.x * (int64_t)WARP + lane) * VEC;
@@ -348,7 +353,7 @@ static __global__ void add_chunks(struct meg_mat table, struct meg_mat dx, struc
                     store(partial + partial_index(at, is_first) * ld, sum, c, c + VEC, true);
             };
 
-            if (chunk && aligned && c + VEC <= dx.cols)
+            if (chunk && is_aligned && c + VEC <= dx.cols)
                 add(c + VEC, true);
             else if (chunk && c < dx.cols)
                 add(dx.cols, false);
@@ -356,7 +361,7 @@ static __global__ void add_chunks(struct meg_mat table, struct meg_mat dx, struc
     }
 }
 
-/* Compute the gradients of rows whose list has several chunks: at most one such list begins at the same p / CHUNK. */
+/* Compute the gradients of rows whose lists have several chunks.  At most one of them begins at the same p / CHUNK. */
 template <class G>
 static __global__ void add_partials(struct meg_mat table, struct lists l, const float *partial, int64_t ld,
                                     bool accumulate)
@@ -415,7 +420,7 @@ static void scatter_add(struct meg_stream *st, struct meg_mat table, int64_t v0,
                         const int32_t *index, bool accumulate)
 {
     enum { MAX_GRID_Y = 65535 };
-    const bool aligned = has_aligned_rows(table) && has_aligned_rows(dx);
+    const bool is_aligned = has_aligned_rows(table) && has_aligned_rows(dx);
     const int64_t n = dx.rows, rows = table.rows, ld = ceil_div(dx.cols, VEC) * VEC;
     const int64_t npartials = n > CHUNK ? ceil_div(n, CHUNK) * 2 : 0;
     int row_bits = 1, npasses, bits;
@@ -444,13 +449,13 @@ static void scatter_add(struct meg_stream *st, struct meg_mat table, int64_t v0,
         using G = decltype(tg);
 
         if (!accumulate)
-            launch_elementwise(st, zero_other_rows<G>, rows, table.cols, table, l, aligned);
+            launch_elementwise(st, zero_other_rows<G>, rows, table.cols, table, l, is_aligned);
         if (n == 0)
             return;
         with_type(dx.dtype, [&](auto tx) {
             launch(st, add_chunks<G, decltype(tx)>,
                    dim3((unsigned)ceil_div(ld, WARP * VEC), grid_size(ceil_div(n, WARPS * WINDOW), MAX_GRID_Y)),
-                   THREADS, 0, table, dx, l, partial, ld, accumulate, aligned);
+                   THREADS, 0, table, dx, l, partial, ld, accumulate, is_aligned);
         });
         if (npartials)
             launch(st, add_partials<G>,

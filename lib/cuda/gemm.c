@@ -23,9 +23,11 @@
 
 static void check(cublasStatus_t status, const char *f)
 {
-    if (status != CUBLAS_STATUS_SUCCESS)
-        meg_die(MEG_EFAIL, "GPU %d (%s): %s fails: %s", meg_cuda_device.index, meg_cuda_device.name, f,
-                meg_cublaslt.cublasLtGetStatusString(status));
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return;
+    meg_cuda_check_earlier(f);
+    meg_die(MEG_EFAIL, "GPU %d (%s): %s fails: %s", meg_cuda_device.index, meg_cuda_device.name, f,
+            meg_cublaslt.cublasLtGetStatusString(status));
 }
 
 static const size_t workspace_nbytes = (size_t)32 << 20; /* what NVIDIA recommends for Hopper */
@@ -209,6 +211,7 @@ static cublasStatus_t multiply(cudaStream_t stream, const struct variant *v, con
     void *out = output_of(g, v->epilogue).p;
 
     set_pointers(v, g);
+    MEG_CUDA_QUEUE_HERE();
     return meg_cublaslt.cublasLtMatmul(meg_cublaslt.handle, v->op, &one, g->b.p, v->a, g->a.p, v->b, &beta, out, v->d,
                                        out, v->d, algo, workspace, workspace_nbytes, stream);
 }

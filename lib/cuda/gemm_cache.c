@@ -1,4 +1,4 @@
-/* gemm_cache.c - the file of algorithms. */
+/* gemm_cache.c - the file of algorithms: its path, and its lines, which are read at each look-up and appended. */
 #include "cuda/gemm_cache.h"
 #include <ctype.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include "cuda/internal.h"
 #include "file/file.h"
 
-/* Return the directory of the file, which the caller frees; NULL if the environment defines none. */
+/* Return the directory of the file, which the caller frees, or NULL if the environment defines none. */
 static char *cache_dir(void)
 {
     static const struct {
@@ -34,7 +34,7 @@ static char *cache_dir(void)
     return NULL;
 }
 
-/* Return the path of the file, which the caller frees; NULL if there is no directory for it. */
+/* Return the path of the file, which the caller frees, or NULL if there is no directory for it. */
 static char *cache_path(void)
 {
     char *dir = cache_dir();
@@ -51,11 +51,6 @@ static char *cache_path(void)
             *c = '_';
     free(dir);
     return path.s;
-}
-
-static uint64_t checksum(const char *line, size_t n)
-{
-    return meg_xxh3_64(line, n);
 }
 
 /* Parse hexadecimal digits into 64-bit words.  Return false unless there are exactly n words. */
@@ -81,13 +76,14 @@ static const char *parse_line(struct meg_gemm_choice *out, char *line)
     char *sum = algo ? strchr(algo + 1, '\t') : NULL;
     uint64_t stored;
 
-    if (!sum || !parse_words(&stored, 1, sum + 1) || stored != checksum(line, (size_t)(sum - line)))
+    if (!sum || !parse_words(&stored, 1, sum + 1) || stored != meg_xxh3_64(line, (size_t)(sum - line)))
         return NULL;
     *epilogue = *algo = *sum = 0;
     out->epilogue = (cublasLtEpilogue_t)strtoul(epilogue + 1, NULL, 10);
     return parse_words(out->algo.data, WORDS, algo + 1) ? line : NULL;
 }
 
+/* Print a warning about an invalid line, once. */
 static void warn_invalid(const char *path, int number)
 {
     static bool is_warned;
@@ -99,7 +95,7 @@ static void warn_invalid(const char *path, int number)
     is_warned = true;
 }
 
-/* Find the first valid line with a key in text, which is modified. */
+/* Return whether text, which is modified, has a valid line with a key, and set *out to the choice of the first one. */
 static bool find_line(struct meg_gemm_choice *out, const char *path, char *text, const char *key)
 {
     int number = 0;
@@ -167,7 +163,7 @@ void meg_gemm_cache_add(const char *key, const struct meg_gemm_choice *choice)
     meg_str_printf(&line, "\n%s\t%u\t", key, (unsigned)choice->epilogue);
     for (int i = 0; i < WORDS; i++)
         meg_str_printf(&line, "%016" PRIx64, choice->algo.data[i]);
-    meg_str_printf(&line, "\t%016" PRIx64 "\n", checksum(line.s + 1, line.n - 1));
+    meg_str_printf(&line, "\t%016" PRIx64 "\n", meg_xxh3_64(line.s + 1, line.n - 1));
     if ((meg_mkdirs_parent(path, &e) < 0 || append(path, &line, &e) < 0) && !is_reported) {
         is_reported = true;
         meg_info(

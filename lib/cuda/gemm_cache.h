@@ -23,7 +23,10 @@ struct meg_gemm_choice {
     cublasLtMatmulAlgo_t algo;
 };
 
-/* Return whether the file contains the choice for a key, and set *out to it.  Invalid lines are ignored with a warning. */
+/*
+ * Return whether the file contains the choice for a key, which contains no tab or newline, and set *out to the choice.
+ * Invalid lines are ignored with a warning.
+ */
 bool meg_gemm_cache_find(struct meg_gemm_choice *out, const char *key);
 /* Append a choice to the file.  If this fails, an info message is printed once. */
 void meg_gemm_cache_add(const char *key, const struct meg_gemm_choice *choice);

@@ -77,13 +77,13 @@ void meg_cuda_glu_fwd(struct meg_stream *st, const struct meg_glu *unit, struct 
 void meg_cuda_glu_bwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat dx, struct meg_mat dy,
                       struct meg_mat x)
 {
-    const bool aligned = has_aligned_halves(dx) && has_aligned_rows(dy) && has_aligned_halves(x);
+    const bool is_aligned = has_aligned_halves(dx) && has_aligned_rows(dy) && has_aligned_halves(x);
 
     with_type(dx.dtype, [&](auto tdx) {
         with_type(dy.dtype, [&](auto tdy) {
             with_type(x.dtype, [&](auto tx) {
                 launch_elementwise(st, glu_bwd<decltype(tdx), decltype(tdy), decltype(tx)>, dy.rows, dy.cols,
-                                   with_limit(*unit), dx, dy, x, aligned);
+                                   with_limit(*unit), dx, dy, x, is_aligned);
             });
         });
     });

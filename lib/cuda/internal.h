@@ -15,9 +15,25 @@ static inline cudaStream_t meg_cuda_stream(struct meg_stream *st)
     return (cudaStream_t)(void *)st;
 }
 
-/* End the process with a message unless the CUDA runtime call succeeded. */
+/* End the process with a message unless the CUDA runtime call succeeded.  `what` is the call. */
 #define CUDA(call) meg_cuda_check(call, #call)
 void meg_cuda_check(cudaError_t error, const char *what);
+/*
+ * End the process with a message if an earlier operation failed.  Call the function when a call of a library fails: its
+ * status does not describe that failure.
+ */
+void meg_cuda_check_earlier(const char *what);
+
+/*
+ * The line that queued an operation last.  A GPU executes operations later, and whichever call is next reports a
+ * failure, so the message contains this line.
+ */
+struct meg_cuda_line {
+    const char *file;
+    int line;
+};
+extern struct meg_cuda_line meg_cuda_last;
+#define MEG_CUDA_QUEUE_HERE() (meg_cuda_last.file = __FILE__, meg_cuda_last.line = __LINE__)
 
 /*
  * Return at least nbytes of device memory, 256-byte aligned, which an operation on st may use until it is
@@ -68,6 +84,7 @@ OP(position_bwd);
 OP(xent_partial);
 OP(xent_combine);
 OP(xent_bwd);
+OP(xent_fwd_bwd);
 OP(cast);
 OP(sumsq);
 OP(sumsq_ranges);

@@ -247,25 +247,43 @@ static inline unsigned grid_size(int64_t n, int64_t most)
     return (unsigned)(n < 1 ? 1 : n < most ? n : most);
 }
 
+/* The stream of a launch, and the line of the call: that of a function's caller if the function has this parameter. */
+struct launch_stream {
+    struct meg_stream *st;
+    struct meg_cuda_line at;
+
+    launch_stream(struct meg_stream *st, const char *file = __builtin_FILE(), int line = __builtin_LINE())
+        : st(st), at{ file, line }
+    {
+    }
+};
+
 #ifdef __CUDACC__
 #    define SHARED(type, name)                                                                                         \
         extern __shared__ __align__(128) unsigned char meg_shared[];                                                   \
         type *name = (type *)meg_shared
 
-/* Queue a kernel on a stream, with nbytes of shared memory per block. */
-template <class... P, class... A>
-void launch(struct meg_stream *st, void (*kernel)(P...), dim3 grid, dim3 block, size_t nbytes, A... args)
+template <class... P>
+void queue_kernel(struct meg_stream *st, void (*kernel)(P...), dim3 grid, dim3 block, size_t nbytes, P... args)
 {
     const char *name = "a kernel";
 
     if (nbytes > 48 << 10)
         CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)nbytes));
-    kernel<<<grid, block, nbytes, meg_cuda_stream(st)>>>(P(args)...);
+    kernel<<<grid, block, nbytes, meg_cuda_stream(st)>>>(args...);
     if (const cudaError_t error = cudaGetLastError()) {
         cudaFuncGetName(&name, (const void *)kernel);
         meg_cuda_check(error, name);
     }
 }
 #endif
+
+/* Queue a kernel on a stream, with nbytes of shared memory per block. */
+template <class... P, class... A>
+void launch(launch_stream s, void (*kernel)(P...), dim3 grid, dim3 block, size_t nbytes, A... args)
+{
+    meg_cuda_last = s.at;
+    queue_kernel<P...>(s.st, kernel, grid, block, nbytes, P(args)...);
+}
 
 #endif

@@ -1,4 +1,4 @@
-/* linear.c - linear layers: matrix products of gemm.h. */
+/* linear.c - linear layers, by the matrix products of gemm.h. */
 #include <stdlib.h>
 #include "base/mem.h"
 #include "cuda/gemm.h"
@@ -87,7 +87,10 @@ void meg_cuda_linear_fwd(struct meg_stream *st, struct meg_linear *l, struct meg
     }
 }
 
-/* If there are two products, the sum of the first one is rounded to the type of dx before the second one is added. */
+/*
+ * Compute linear_bwd_data (tensor/ops.h).  If there are two products, the first one is rounded to the type of dx before
+ * the second one is added.
+ */
 void meg_cuda_linear_bwd_data(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
                               struct meg_mat w, struct meg_mat pre, enum meg_act act)
 {

@@ -1,6 +1,7 @@
 /*
  * norm.cu - LayerNorm and RMSNorm, which is LayerNorm with mean 0 and without the bias b, alone or fused with the
- * residual addition.
+ * residual addition.  Sums have a fixed order, and the numbers of blocks depend only on shapes and types, so that
+ * results are deterministic and do not depend on the number of multiprocessors.
  */
 #include "cuda/add.h"
 
@@ -35,6 +36,7 @@ static int vectors_per_thread(int64_t n)
     return n <= SHORT ? (int)ceil_div(n, WARP * VEC) : n <= MEDIUM ? 2 : 4;
 }
 
+/* Return the number of threads for a row of n elements, of which each has k vectors. */
 static int threads_per_row(int64_t n, int k)
 {
     return (int)ceil_div(n, k * VEC * WARP) * WARP;
@@ -96,7 +98,7 @@ struct row_sums {
         __syncthreads();
     }
     /* Replace each of the N values by its sum over the threads of the row, all of which call it. */
-    template <int N> __device__ void add(float (&x)[N])
+    template <int N> __device__ void reduce(float (&x)[N])
     {
         float *const sum = buf + half;
 
@@ -141,7 +143,7 @@ struct norm_fwd {
     int per_row; /* threads */
 };
 
-/* The weights of a thread's columns. */
+/* The weights, with their offset, and the biases of a thread's columns. */
 template <int K> struct weights {
     float w[K][VEC], b[K][VEC];
 };
@@ -171,7 +173,7 @@ __device__ static inline void read_weights(struct weights<K> &u, const struct no
     }
 }
 
-/* Normalize row r, which is x. */
+/* Normalize row r, whose elements are x, and store it and its mean and rstd.  All threads of the row call it. */
 template <class Y, int K>
 __device__ static inline void normalize(const struct norm_fwd &q, int64_t r, const struct rows &rows,
                                         float (&x)[K][VEC], const struct weights<K> &u, struct row_sums &sums)
@@ -185,7 +187,7 @@ __device__ static inline void normalize(const struct norm_fwd &q, int64_t r, con
 #pragma unroll
             for (int j = 0; j < VEC; j++)
                 sum[0] += x[i][j];
-        sums.add(sum);
+        sums.reduce(sum);
         mean = sum[0] * q.inv_n;
         sum[0] = 0.0f;
     }
@@ -197,7 +199,7 @@ __device__ static inline void normalize(const struct norm_fwd &q, int64_t r, con
                 x[i][j] = !is_general<Y> || rows.column(i) + j < n ? x[i][j] - mean : 0.0f;
                 sum[0] += x[i][j] * x[i][j];
             }
-    sums.add(sum);
+    sums.reduce(sum);
     rstd = rsqrtf(sum[0] * q.inv_n + q.eps);
     if (rows.lane == 0) {
         q.rstd[r] = rstd;
@@ -341,6 +343,7 @@ template <class X, class Y> static __global__ void __launch_bounds__(MAX_THREADS
     }
 }
 
+/* Return the arguments of the forward kernels. */
 static struct norm_fwd norm_begin(enum meg_norm type, struct meg_mat y, float *mean, float *rstd, struct meg_mat x,
                                   const void *w, const void *b, float eps)
 {
@@ -359,7 +362,7 @@ static struct norm_fwd norm_begin(enum meg_norm type, struct meg_mat y, float *m
 
 /* Launch a kernel for n rows: `blocks` blocks of MAX_THREADS per multiprocessor, or smaller ones in proportion. */
 template <class... P, class... A>
-static void launch_rows(struct meg_stream *st, void (*kernel)(P...), int64_t n, int per_row, int blocks,
+static void launch_norm(launch_stream st, void (*kernel)(P...), int64_t n, int per_row, int blocks,
                         size_t nbytes_per_thread, A... args)
 {
     const int threads = per_row == WARP ? MAX_THREADS : per_row;
@@ -384,7 +387,7 @@ void meg_cuda_norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat
             launch(st, norm_fwd_long<X, Y>, grid_size(x.rows, INT32_MAX), MAX_THREADS, MAX_WARPS * sizeof(float), q);
         else
             with_constant(vectors_per_thread(x.cols), [&](auto k) {
-                launch_rows(st, norm_fwd<k, X, Y>, x.rows, q.per_row, fwd_blocks<k, X>, k * sizeof(vec<X>), q);
+                launch_norm(st, norm_fwd<k, X, Y>, x.rows, q.per_row, fwd_blocks<k, X>, k * sizeof(vec<X>), q);
             });
     });
 }
@@ -408,7 +411,7 @@ void meg_cuda_add_norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg
         typedef decltype(t) B;
 
         with_constant(vectors_per_thread(z.cols), [&](auto k) {
-            launch_rows(st, add_norm_fwd<k, S, B>, z.rows, q.per_row, add_norm_blocks<k, S>,
+            launch_norm(st, add_norm_fwd<k, S, B>, z.rows, q.per_row, add_norm_blocks<k, S>,
                         k * (sizeof(vec<S>) + sizeof(vec<B>)), a, q);
         });
     });
@@ -539,7 +542,7 @@ static __global__ void __launch_bounds__((bwd_threads<K, S>), 1) norm_bwd(struct
             convert(ws, w[i]);
             add_to_sums(sum[0], sum[1], row, xs, dys, ws, q.offset);
         }
-        sums.add(sum);
+        sums.reduce(sum);
         row.mean_g = q.is_rms ? 0.0f : sum[0] * q.inv_n;
         row.mean_gn = sum[1] * q.inv_n;
 #pragma unroll

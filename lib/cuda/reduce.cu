@@ -15,6 +15,7 @@ static unsigned num_parts(int64_t n)
 
 /* ---- sums over arrays ---- */
 
+/* A sum is a class with the type `sum` of its result, and `add`, which adds the term of element x to s. */
 struct sum_of_squares {
     typedef double sum;
     static __device__ void add(double &s, float x)
@@ -33,12 +34,12 @@ struct number_of_zeros {
 
 /* Return the sum that Op defines over the vectors first, first + stride, ... of x [n]; first and stride count elements. */
 template <class Op, class T>
-static __device__ typename Op::sum thread_sum(const T *x, int64_t n, int64_t first, int64_t stride, bool aligned)
+static __device__ typename Op::sum thread_sum(const T *x, int64_t n, int64_t first, int64_t stride, bool is_aligned)
 {
     typename Op::sum s = 0;
     int64_t c = first;
 
-    for (; aligned && c + (BATCH - 1) * stride + VEC <= n; c += BATCH * stride) {
+    for (; is_aligned && c + (BATCH - 1) * stride + VEC <= n; c += BATCH * stride) {
         float v[BATCH][VEC];
 
 #pragma unroll
@@ -53,7 +54,7 @@ static __device__ typename Op::sum thread_sum(const T *x, int64_t n, int64_t fir
     for (; c < n; c += stride) {
         float v[VEC];
 
-        load(v, x, c, n, aligned);
+        load(v, x, c, n, is_aligned);
 #pragma unroll
         for (int j = 0; j < VEC; j++)
             if (c + j < n)
@@ -65,12 +66,12 @@ static __device__ typename Op::sum thread_sum(const T *x, int64_t n, int64_t fir
 /* Compute part [gridDim.x], the partial sums of x [n], which Op defines. */
 template <class Op, class T>
 static __global__ void __launch_bounds__(THREADS)
-    partial_sums(typename Op::sum *part, const T *x, int64_t n, bool aligned)
+    partial_sums(typename Op::sum *part, const T *x, int64_t n, bool is_aligned)
 {
     SHARED(typename Op::sum, buf);
     const int64_t stride = gridDim.x * (int64_t)THREADS * VEC;
     const typename Op::sum s =
-        block_sum(thread_sum<Op>(x, n, (blockIdx.x * (int64_t)THREADS + threadIdx.x) * VEC, stride, aligned), buf);
+        block_sum(thread_sum<Op>(x, n, (blockIdx.x * (int64_t)THREADS + threadIdx.x) * VEC, stride, is_aligned), buf);
 
     if (threadIdx.x == 0)
         part[blockIdx.x] = s;
@@ -90,7 +91,7 @@ static __global__ void __launch_bounds__(THREADS)
         part[blockIdx.x] = s;
 }
 
-/* Add scale * sum(part [nparts]) to *out.  One block. */
+/* Add scale * sum(part [nparts]) to *out.  The grid has one block. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS) add_parts(T *out, const T *part, int nparts, T scale)
 {
@@ -127,6 +128,24 @@ void meg_cuda_sumsq(struct meg_stream *st, double *out, const void *x, enum meg_
     add_sum<sum_of_squares>(st, out, x, type, n);
 }
 
+void meg_cuda_count_zeros(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n)
+{
+    add_sum<number_of_zeros>(st, out, x, type, n);
+}
+
+void meg_cuda_weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
+                           double scale)
+{
+    const unsigned nparts = num_parts(n);
+    double *part;
+
+    if (n == 0)
+        return;
+    part = (double *)meg_cuda_scratch(st, nparts * sizeof *part);
+    launch(st, partial_weighted_sums, nparts, THREADS, WARPS * sizeof *part, part, x, weight, n);
+    launch(st, add_parts<double>, 1, THREADS, WARPS * sizeof *part, out, part, nparts, scale);
+}
+
 /* ---- sums over ranges ---- */
 
 enum { RANGE_PARTS = 64 };
@@ -151,7 +170,7 @@ static __global__ void __launch_bounds__(THREADS)
         part[blockIdx.y * RANGE_PARTS + blockIdx.x] = sum;
 }
 
-/* Add the sum of the parts of each range to out [nranges].  A thread has one range. */
+/* Add the sum of the parts of each range to out [nranges].  A thread computes one range. */
 static __global__ void __launch_bounds__(THREADS) add_range_parts(double *out, const double *part, int nranges)
 {
     const int i = (int)(blockIdx.x * THREADS + threadIdx.x);
@@ -178,27 +197,12 @@ void meg_cuda_sumsq_ranges(struct meg_stream *st, double *out, const void *x, en
     launch(st, add_range_parts, (unsigned)ceil_div(nranges, THREADS), THREADS, 0, out, part, nranges);
 }
 
-void meg_cuda_count_zeros(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n)
-{
-    add_sum<number_of_zeros>(st, out, x, type, n);
-}
-
-void meg_cuda_weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
-                           double scale)
-{
-    const unsigned nparts = num_parts(n);
-    double *part;
-
-    if (n == 0)
-        return;
-    part = (double *)meg_cuda_scratch(st, nparts * sizeof *part);
-    launch(st, partial_weighted_sums, nparts, THREADS, WARPS * sizeof *part, part, x, weight, n);
-    launch(st, add_parts<double>, 1, THREADS, WARPS * sizeof *part, out, part, nparts, scale);
-}
-
 /* ---- column sums ---- */
 
-/* A block sums chunks of TILE columns; each of its warps reads other rows. */
+/*
+ * A block sums TILE columns; each of its warps reads other rows, at least ROWS.  A grid has about MOST_BLOCKS blocks or
+ * fewer: the 132 multiprocessors of an H100 or H200 execute so many at a time.
+ */
 enum { TILE = WARP * VEC, ROWS = 8, MOST_BLOCKS = 4 * 132, MOST_ROW_BLOCKS = MOST_BLOCKS / 3 };
 
 /* Return the number of blocks between which the rows of x are divided. */
@@ -212,7 +216,7 @@ static unsigned num_row_blocks(struct meg_mat x)
 /* Add elements [c, c + VEC) of rows r, r + WARPS, ..., below `end`, of x to sum. */
 template <class T>
 static __device__ inline void add_rows(float (&sum)[VEC], struct meg_mat x, int64_t r, int64_t end, int64_t c,
-                                       int64_t cols, bool aligned)
+                                       int64_t cols, bool is_aligned)
 {
     constexpr int BATCH = sizeof(T) == 2 ? (int)ROWS : ROWS / 2; /* rows that are loaded before the first is used */
     const T *p = (const T *)x.p + r * x.ld;
@@ -222,7 +226,7 @@ static __device__ inline void add_rows(float (&sum)[VEC], struct meg_mat x, int6
 
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
-            load(v[i], p + i * WARPS * x.ld, c, cols, aligned);
+            load(v[i], p + i * WARPS * x.ld, c, cols, is_aligned);
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
 #pragma unroll
@@ -232,7 +236,7 @@ static __device__ inline void add_rows(float (&sum)[VEC], struct meg_mat x, int6
     for (; r < end; r += WARPS, p += WARPS * x.ld) {
         float v[VEC];
 
-        load(v, p, c, cols, aligned);
+        load(v, p, c, cols, is_aligned);
 #pragma unroll
         for (int j = 0; j < VEC; j++)
             sum[j] += v[j];
@@ -241,7 +245,7 @@ static __device__ inline void add_rows(float (&sum)[VEC], struct meg_mat x, int6
 
 /* Compute part [gridDim.y,x.cols]: block (i, j) sums TILE columns of the jth part of the rows. */
 template <class T>
-static __global__ void __launch_bounds__(THREADS, 4) partial_column_sums(float *part, struct meg_mat x, bool aligned)
+static __global__ void __launch_bounds__(THREADS, 4) partial_column_sums(float *part, struct meg_mat x, bool is_aligned)
 {
     SHARED(float, buf); /* [WARPS,TILE] */
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -250,7 +254,7 @@ static __global__ void __launch_bounds__(THREADS, 4) partial_column_sums(float *
     const int64_t end = r + rows < x.rows ? r + rows : x.rows;
     float sum[VEC] = { 0 };
 
-    if (aligned && c + VEC <= x.cols)
+    if (is_aligned && c + VEC <= x.cols)
         add_rows<T>(sum, x, r + warp, end, c, c + VEC, true);
     else if (c < x.cols)
         add_rows<T>(sum, x, r + warp, end, c, x.cols, false);

@@ -3,14 +3,14 @@
  *
  * A group of threads processes a head.  Each has two vectors of columns, so that both elements of a rotated pair are in
  * the registers of one thread.  A group is a power of two of lanes of a warp, or a block if a head has more than 32
- * chunks.
+ * chunks.  A call processes at most 2^30 - 1 heads.
  */
 #include "cuda/kernel.h"
 
 enum {
     THREADS = 256, /* maximum number of threads per block, and of chunks per head: d is at most about 4096 */
-    /* Blocks of qk_norm_bwd, each of which has a sum for dw: 8 per multiprocessor of an H100, 2 at a time. */
-    BWD_BLOCKS = 1056
+    /* Blocks of qk_norm_bwd, each of which has a sum for dw: 8 per multiprocessor of an H100 or H200, 2 at a time. */
+    BWD_BLOCKS = 8 * 132
 };
 
 /* The columns of a thread: [a, a + VEC), those before end_a, and [b, b + VEC), those before end_b. */
@@ -132,11 +132,12 @@ static __device__ inline void rotate(struct columns &x, const struct angles &r, 
     }
 }
 
-/* Head k of group j in a row; heads have an order by row, group and head. */
+/* Head k of group j in a row.  Heads are numbered by row, then group, then head. */
 struct head {
     int row, j, k;
 };
 
+/* Return head number i. */
 static __device__ inline struct head head_of(const struct meg_qk_norm &q, int i)
 {
     const int heads = (int)q.heads, n = (int)q.g * heads, row = i / n, head = i % n;
@@ -162,6 +163,7 @@ struct head_grid {
     unsigned blocks, threads;
 };
 
+/* Return the grid for the heads of q. */
 static struct head_grid grid_of(const struct meg_qk_norm &q, int64_t max_blocks)
 {
     const int chunks = num_chunks(q);
@@ -286,7 +288,7 @@ void meg_cuda_qk_norm_fwd(struct meg_stream *st, const struct meg_qk_norm *q, st
                           struct meg_heads x, const void *w)
 {
     const struct head_grid grid = grid_of(*q, INT32_MAX);
-    const bool aligned =
+    const bool are_aligned =
         has_aligned_heads(y) && has_aligned_heads(x) && is_aligned(w) && (!q->half || has_aligned_angles(*q));
 
     if (!grid.blocks)
@@ -295,9 +297,35 @@ void meg_cuda_qk_norm_fwd(struct meg_stream *st, const struct meg_qk_norm *q, st
         with_type(x.dtype, [&](auto tx) {
             using Y = decltype(ty);
             launch(st, qk_norm_fwd<Y, decltype(tx)>, grid.blocks, grid.threads, THREADS / WARP * sizeof(float), *q,
-                   grid, y, rstd, x, (const Y *)w, aligned);
+                   grid, y, rstd, x, (const Y *)w, are_aligned);
         });
     });
+}
+
+/* Compute out [d], the sum of the columns of all groups of the block.  `buf` has one struct columns per thread. */
+static __device__ inline void add_groups(float *out, const struct columns &own, const struct meg_qk_norm &q,
+                                         const struct head_grid &g, bool is_aligned, float *buf)
+{
+    const int num_groups = (int)blockDim.x / g.group;
+
+    __syncthreads(); /* buf may still be read by block_sum */
+#pragma unroll
+    for (int j = 0; j < VEC; j++) {
+        buf[(2 * threadIdx.x) * VEC + j] = own.a[j];
+        buf[(2 * threadIdx.x + 1) * VEC + j] = own.b[j];
+    }
+    __syncthreads();
+    for (int t = (int)threadIdx.x; t < 2 * VEC * g.group; t += (int)blockDim.x) {
+        const struct chunk k = chunk_of(q, t / (2 * VEC), is_aligned);
+        const bool is_a = t % (2 * VEC) < VEC;
+        const int c = (is_a ? k.a : k.b) + t % VEC;
+        float total = 0.0f;
+
+        for (int j = 0; j < num_groups; j++)
+            total += buf[2 * VEC * g.group * j + t];
+        if (c < (is_a ? k.end_a : k.end_b))
+            out[c] = total;
+    }
 }
 
 /*
@@ -352,27 +380,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
             store_chunk(address<DX>(dx, q, h), d, k);
         }
     }
-    __syncthreads(); /* buf may still be read by block_sum */
-#pragma unroll
-    for (int j = 0; j < VEC; j++) {
-        buf[(2 * threadIdx.x) * VEC + j] = sum.a[j];
-        buf[(2 * threadIdx.x + 1) * VEC + j] = sum.b[j];
-    }
-    __syncthreads();
-    for (int t = (int)threadIdx.x; t < 2 * VEC * g.group; t += (int)blockDim.x) {
-        const struct chunk kt = chunk_of(q, t / (2 * VEC), is_aligned);
-        const bool is_a = t % (2 * VEC) < VEC;
-        const int c = (is_a ? kt.a : kt.b) + t % VEC;
-        float total = 0.0f;
-
-        for (int j = 0; j < num_groups; j++)
-            total += buf[2 * VEC * g.group * j + t];
-        if (c < (is_a ? kt.end_a : kt.end_b))
-            part[blockIdx.x * q.d + c] = total;
-    }
+    add_groups(part + blockIdx.x * q.d, sum, q, g, is_aligned, buf);
 }
 
-/* dw [d] = the sum of the n rows of part [n,d], or add it to dw.  A warp sums every eighth row of 32 columns. */
+/* Compute dw [d], the sum of the n rows of part [n,d], or add it to dw.  A warp sums every eighth row of 32 columns. */
 template <class T> static __global__ void qk_norm_sum(T *dw, const float *part, int64_t n, int64_t d, bool accumulate)
 {
     SHARED(float, buf);
@@ -397,8 +408,8 @@ void meg_cuda_qk_norm_bwd(struct meg_stream *st, const struct meg_qk_norm *q, st
                           const float *rstd, bool accumulate)
 {
     const struct head_grid grid = grid_of(*q, BWD_BLOCKS);
-    const bool aligned = has_aligned_heads(dx) && has_aligned_heads(dy) && has_aligned_heads(x) && is_aligned(w) &&
-                         (!q->half || has_aligned_angles(*q));
+    const bool are_aligned = has_aligned_heads(dx) && has_aligned_heads(dy) && has_aligned_heads(x) && is_aligned(w) &&
+                             (!q->half || has_aligned_angles(*q));
     float *const part = (float *)meg_cuda_scratch(st, (size_t)(grid.blocks * q->d) * sizeof *part);
 
     if (grid.blocks)
@@ -408,7 +419,7 @@ void meg_cuda_qk_norm_bwd(struct meg_stream *st, const struct meg_qk_norm *q, st
                     using DY = decltype(tdy);
                     launch(st, qk_norm_bwd<decltype(tdx), DY, decltype(tx)>, grid.blocks, grid.threads,
                            grid.threads * sizeof(struct columns), *q, grid, dx, part, dy, x, (const DY *)w, rstd,
-                           aligned);
+                           are_aligned);
                 });
             });
         });

@@ -21,7 +21,7 @@ struct general {
 template <class T> constexpr bool is_general = false;
 template <> constexpr bool is_general<general> = true;
 
-/* Return whether the rows of m consist of complete vectors and have the type `type`; true if m is NULL. */
+/* Return whether the rows of m consist of complete vectors and have the type `type`, or m.p is NULL. */
 static inline bool has_vectors(struct meg_mat m, enum meg_dtype type)
 {
     return !m.p || (m.dtype == type && m.cols % VEC == 0 && has_aligned_rows(m));
@@ -91,7 +91,7 @@ template <class T> __device__ inline void fetch(vec<T> &v, struct meg_mat m, int
         v = *(const vec<T> *)((const T *)m.p + r * m.ld + c);
 }
 
-/* Begin to copy the elements to shared memory; those at or after m.cols are 0, and all if m is NULL. */
+/* Begin to fetch elements to v in shared memory; those at or after m.cols are 0, and all are 0 if m.p is NULL. */
 template <class T> __device__ inline void fetch_async(vec<T> &v, struct meg_mat m, int64_t r, int c)
 {
     const bool is_valid = m.p && c < (int)m.cols;
@@ -114,6 +114,7 @@ __device__ inline void wait_fetched()
     copy_async_wait<0>();
 }
 
+/* Convert fetched elements to f32. */
 template <class T> __device__ inline void convert(float (&x)[VEC], const vec<T> &v)
 {
 #pragma unroll
@@ -175,7 +176,7 @@ static __global__ void __launch_bounds__(SUM_WARPS *WARP)
     }
 }
 
-/* Sum the parts of out0 or, unless out1 is NULL, of both vectors, of type `type` (sum_parts). */
+/* Compute out0 and, unless it is NULL, out1, vectors of type `type`, by sum_parts. */
 static inline void sum_partials(struct meg_stream *st, void *out0, void *out1, enum meg_dtype type,
                                 const float *partial, int nparts, int64_t n, int64_t ld, bool accumulate)
 {

@@ -158,16 +158,16 @@ __device__ inline void update_elements(const struct meg_update_arrays &x, int64_
 }
 
 /*
- * Update the elements of all ranges.  `aligned` states that the arrays are at multiples of 16 bytes.  A block finds its
- * chunks by counting the chunks of the ranges.  It processes vectors where they do not cross the ends of the range or
- * the blocks of eight random numbers.
+ * Update the elements of all ranges.  is_aligned states that the arrays are at multiples of 16 bytes.  A block finds
+ * its chunks by counting the chunks of the ranges.  It processes vectors where they do not cross the ends of the range
+ * or the blocks of eight random numbers.
  */
 template <class Rule, class W, class G, class S0, class S1>
 static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
     update_kernel(struct meg_update_arrays x, const struct meg_update_range *range, int nranges,
-                  typename Rule::conf conf, const struct meg_step_hparams *step, bool aligned)
+                  typename Rule::conf conf, const struct meg_step_hparams *step, bool is_aligned)
 {
-    constexpr bool rounds = sizeof(W) == 2 || sizeof(S0) == 2 || sizeof(S1) == 2;
+    constexpr bool is_rounded = sizeof(W) == 2 || sizeof(S0) == 2 || sizeof(S1) == 2;
     int64_t chunk = blockIdx.x; /* the block's next chunk, counted from the beginning of range i */
 
     if (step->skip)
@@ -179,12 +179,12 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
 
         if (chunk < nchunks) {
             const Rule rule(conf, r, *step);
-            const bool vectors = aligned && (!rounds || has_aligned_random(r));
+            const bool has_vectors = is_aligned && (!is_rounded || has_aligned_random(r));
 
             for (; chunk < nchunks; chunk += gridDim.x) {
                 const int64_t k0 = (chunk0 + chunk) * UPDATE_CHUNK, k1 = k0 + UPDATE_CHUNK;
 
-                if (vectors && begin <= k0 && k1 <= end) {
+                if (has_vectors && begin <= k0 && k1 <= end) {
                     const int64_t k = k0 + threadIdx.x * VEC;
 
                     update_elements<VEC, Rule, W, G, S0, S1>(x, k, rule, random_of(x.seed, r, step->update, k));
@@ -209,13 +209,16 @@ template <class F> void with_state_type(enum meg_dtype type, F f)
         f(0.0f);
 }
 
-/* Launch the kernel; the second state has the type S1. */
+/*
+ * Launch the kernel; the second state has the type S1.  The number of blocks depends on the GPU, but results do not: no
+ * element depends on others.
+ */
 template <class Rule, class S1>
 void launch_update(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                    int nranges, const typename Rule::conf &conf, const struct meg_step_hparams *step)
 {
-    const bool aligned = is_aligned(x->w.p) && is_aligned(x->g.p) && is_aligned(x->state[0].p) &&
-                         is_aligned(x->state[1].p) && is_aligned(x->copy.p);
+    const bool are_aligned = is_aligned(x->w.p) && is_aligned(x->g.p) && is_aligned(x->state[0].p) &&
+                             is_aligned(x->state[1].p) && is_aligned(x->copy.p);
 
     if (nranges == 0)
         return;
@@ -224,7 +227,7 @@ void launch_update(struct meg_stream *st, const struct meg_update_arrays *x, con
             with_state_type(x->state[0].dtype, [&](auto s0) {
                 launch(st, update_kernel<Rule, decltype(w), decltype(g), decltype(s0), S1>,
                        UPDATE_BLOCKS * meg_cuda_device.num_sms, UPDATE_THREADS, 0, *x, range, nranges, conf, step,
-                       aligned);
+                       are_aligned);
             });
         });
     });

@@ -1,19 +1,25 @@
 /* xent.cu - cross-entropy of rows of logits; backward replaces the logits by their gradient in place. */
 #include <float.h>
-#include "cuda/kernel.h"
+#include "cuda/mma.h"
 
 /*
- * A block processes one row at a time, and a thread UNROLL vectors of the row at a time.  Their loads are in flight at
- * once, because no branch separates them: alignment is a template parameter, and NO_END instead of the row's length
- * removes the checks of `load` and `store` for its end.
+ * A block processes one row at a time, and a thread N vectors of the row at a time.  Their loads are in flight at once,
+ * because no branch separates them: alignment is a template parameter, and NO_END instead of the row's length removes
+ * the checks of `load` and `store` for its end.
  */
-enum { MAX_THREADS = 256, UNROLL = 4 };
+enum { MAX_THREADS = 256, UNROLL = 4 }; /* UNROLL: N in blocks of MAX_THREADS */
 #define NO_END INT64_MAX
 
-/* exp2f is one hardware instruction, expf several: at the bandwidth of an H200, expf would be the bottleneck. */
+/* At the bandwidth of an H200, expf would be the bottleneck.  Results below 2^-126 are 0. */
 static __device__ inline float exp_of(float x)
 {
-    return exp2f(x * 1.44269504f);
+    x *= 1.44269504f;
+#ifdef __CUDACC__
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x));
+    return x;
+#else
+    return exp2f(x);
+#endif
 }
 
 /* A softmax's denominator that is computed online (Milakov and Gimelshein 2018): the sum of exp(x - m), m = max(x). */
@@ -45,18 +51,17 @@ template <int N> static __device__ inline void add_logits(denominator &d, const 
             d.sum += exp_of(x[i][j] - d.m);
 }
 
-/* Return the denominator of the vectors of this thread in a row of v logits. */
-template <bool ALIGNED, class T> static __device__ denominator thread_denominator(const T *row, int64_t v)
+/* Add the vectors of this thread in a row of v logits to d. */
+template <int N, bool ALIGNED, class T> static __device__ void add_row(denominator &d, const T *row, int64_t v)
 {
     const int64_t step = blockDim.x * (int64_t)VEC;
-    denominator d = { -FLT_MAX, 0.0f };
     int64_t c = threadIdx.x * (int64_t)VEC;
 
-    for (; c + (UNROLL - 1) * step + VEC <= v; c += UNROLL * step) {
-        float x[UNROLL][VEC];
+    for (; c + (N - 1) * step + VEC <= v; c += N * step) {
+        float x[N][VEC];
 
 #pragma unroll
-        for (int i = 0; i < UNROLL; i++)
+        for (int i = 0; i < N; i++)
             load(x[i], row, c + i * step, NO_END, ALIGNED);
         add_logits(d, x);
     }
@@ -69,7 +74,14 @@ template <bool ALIGNED, class T> static __device__ denominator thread_denominato
             x[0][j] = c + j < v ? x[0][j] : -INFINITY;
         add_logits(d, x);
     }
-    return d;
+}
+
+/* Return the log-sum-exp of a row from the denominators of the threads of a block, which has at most WARP warps. */
+static __device__ float log_sum_exp(denominator d, float *buf)
+{
+    const float m = block_max(d.m, buf);
+
+    return m + logf(block_sum(d.sum * exp_of(d.m - m), buf));
 }
 
 template <class T>
@@ -80,21 +92,25 @@ static __global__ void xent_partial(float *part, struct meg_mat logits, const in
     for (int64_t r = blockIdx.x; r < logits.rows; r += gridDim.x) {
         const T *row = (const T *)logits.p + r * logits.ld;
         const int64_t t = target[r] - v0;
-        const denominator d =
-            aligned ? thread_denominator<true>(row, logits.cols) : thread_denominator<false>(row, logits.cols);
-        const float m = block_max(d.m, buf), sum = block_sum(d.sum * exp_of(d.m - m), buf);
+        denominator d = { -FLT_MAX, 0.0f };
+        float lse;
 
+        if (aligned)
+            add_row<UNROLL, true>(d, row, logits.cols);
+        else
+            add_row<UNROLL, false>(d, row, logits.cols);
+        lse = log_sum_exp(d, buf);
         if (threadIdx.x == 0) {
-            part[r] = m + logf(sum);
+            part[r] = lse;
             part[logits.rows + r] = t >= 0 && t < logits.cols ? to_float(row[t]) : 0.0f;
         }
     }
 }
 
-/* Return the threads of a block for rows of v logits. */
-static unsigned num_threads(int64_t v)
+/* Return the threads of a block for rows of v logits: at most `most`, a multiple of WARP. */
+static unsigned num_threads(int64_t v, int most)
 {
-    return grid_size(ceil_div(v, WARP * VEC), MAX_THREADS / WARP) * WARP;
+    return grid_size(ceil_div(v, WARP * VEC), most / WARP) * WARP;
 }
 
 void meg_cuda_xent_partial(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0)
@@ -102,9 +118,15 @@ void meg_cuda_xent_partial(struct meg_stream *st, float *part, struct meg_mat lo
     if (logits.rows == 0)
         return;
     with_type(logits.dtype, [&](auto t) {
-        launch(st, xent_partial<decltype(t)>, grid_size(logits.rows, INT32_MAX), num_threads(logits.cols),
+        launch(st, xent_partial<decltype(t)>, grid_size(logits.rows, INT32_MAX), num_threads(logits.cols, MAX_THREADS),
                MAX_THREADS / WARP * sizeof(float), part, logits, target, v0, has_aligned_rows(logits));
     });
+}
+
+/* Return the loss of a row whose target has the logit `target_logit`. */
+static __device__ inline float loss_of(float lse, float target_logit, float z_loss)
+{
+    return lse - target_logit + (z_loss != 0.0f ? z_loss * lse * lse : 0.0f);
 }
 
 static __global__ void xent_combine(float *loss, float *lse, const float *part, const int32_t *target, int64_t nparts,
@@ -121,7 +143,7 @@ static __global__ void xent_combine(float *loss, float *lse, const float *part, 
         }
         l = m + logf(sum);
         lse[r] = l;
-        loss[r] = target[r] < 0 ? 0.0f : l - target_logit + (z_loss != 0.0f ? z_loss * l * l : 0.0f);
+        loss[r] = target[r] < 0 ? 0.0f : loss_of(l, target_logit, z_loss);
     }
 }
 
@@ -142,15 +164,39 @@ struct row_gradient {
     bool is_ignored; /* the gradient is 0 */
 };
 
-/* Replace N vectors of a row of v logits by their gradient: those at columns c0, c0 + step, ... */
-template <int N, bool ALIGNED, class T>
-static __device__ inline void replace_vectors(T *row, int64_t c0, int64_t step, int64_t v, const row_gradient &g)
+static __device__ inline row_gradient gradient_of(float lse, float w, float z_loss, int32_t target, int64_t v0)
+{
+    return { lse, w, z_loss != 0.0f ? w * (1.0f + 2.0f * z_loss * lse) : w, target - v0, target < 0 };
+}
+
+/* The weights of rows: weight.scale * *weight.loss_scale * weight.mask[r]. */
+struct row_weights {
+    double scale;
+    const float *mask;
+
+    __device__ row_weights(const struct meg_loss_weight &weight)
+        : scale(weight.loss_scale ? weight.scale * *weight.loss_scale : weight.scale), mask(weight.mask)
+    {
+    }
+    __device__ float of(int64_t r) const
+    {
+        return (float)(mask ? scale * (double)mask[r] : scale);
+    }
+};
+
+/*
+ * Write the gradient of N vectors of a row of v logits: those at columns c0, c0 + step, ...  The logits are at `from`,
+ * which may be `row`.  Call then(c) when the vector at column c of `from` is not needed any more.
+ */
+template <int N, bool ALIGNED, class T, class F>
+static __device__ inline void replace_vectors(T *row, const T *from, int64_t c0, int64_t step, int64_t v,
+                                              const row_gradient &g, F then)
 {
     float x[N][VEC];
 
 #pragma unroll
     for (int i = 0; i < N; i++)
-        load(x[i], row, c0 + i * step, v, ALIGNED);
+        load(x[i], from, c0 + i * step, v, ALIGNED);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const int64_t c = c0 + i * step;
@@ -163,36 +209,38 @@ static __device__ inline void replace_vectors(T *row, int64_t c0, int64_t step, 
             for (int j = 0; j < VEC; j++)
                 x[i][j] -= c + j == g.target ? g.w : 0.0f;
         store(row, x[i], c, v, ALIGNED);
+        then(c);
     }
 }
 
-template <bool ALIGNED, class T> static __device__ void replace_row(T *row, int64_t v, const row_gradient &g)
+/* Write the gradient of the vectors of this thread (replace_vectors). */
+template <int N, bool ALIGNED, class T, class F>
+static __device__ void replace_row(T *row, const T *from, int64_t v, const row_gradient &g, F then)
 {
     const int64_t step = blockDim.x * (int64_t)VEC;
     int64_t c = threadIdx.x * (int64_t)VEC;
 
-    for (; c + (UNROLL - 1) * step + VEC <= v; c += UNROLL * step)
-        replace_vectors<UNROLL, ALIGNED>(row, c, step, NO_END, g);
+    for (; c + (N - 1) * step + VEC <= v; c += N * step)
+        replace_vectors<N, ALIGNED>(row, from, c, step, NO_END, g, then);
     for (; c < v; c += step)
-        replace_vectors<1, ALIGNED>(row, c, step, v, g);
+        replace_vectors<1, ALIGNED>(row, from, c, step, v, g, then);
 }
 
 template <class T>
 static __global__ void xent_bwd(struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
                                 float z_loss, struct meg_loss_weight weight, bool aligned)
 {
-    const double scale = weight.loss_scale ? weight.scale * *weight.loss_scale : weight.scale;
+    const row_weights weights(weight);
 
     for (int64_t r = blockIdx.x; r < logits.rows; r += gridDim.x) {
         T *row = (T *)logits.p + r * logits.ld;
-        const float l = lse[r], w = (float)(weight.mask ? scale * (double)weight.mask[r] : scale);
-        const row_gradient g = { l, w, z_loss != 0.0f ? w * (1.0f + 2.0f * z_loss * l) : w, target[r] - v0,
-                                 target[r] < 0 };
+        const row_gradient g = gradient_of(lse[r], weights.of(r), z_loss, target[r], v0);
+        const auto then = [](int64_t) {};
 
         if (aligned)
-            replace_row<true>(row, logits.cols, g);
+            replace_row<UNROLL, true>(row, row, logits.cols, g, then);
         else
-            replace_row<false>(row, logits.cols, g);
+            replace_row<UNROLL, false>(row, row, logits.cols, g, then);
     }
 }
 
@@ -202,7 +250,100 @@ void meg_cuda_xent_bwd(struct meg_stream *st, struct meg_mat logits, const float
     if (logits.rows == 0)
         return;
     with_type(logits.dtype, [&](auto t) {
-        launch(st, xent_bwd<decltype(t)>, grid_size(logits.rows, INT32_MAX), num_threads(logits.cols), 0, logits, lse,
-               target, v0, z_loss, weight, has_aligned_rows(logits));
+        launch(st, xent_bwd<decltype(t)>, grid_size(logits.rows, INT32_MAX), num_threads(logits.cols, MAX_THREADS), 0,
+               logits, lse, target, v0, z_loss, weight, has_aligned_rows(logits));
+    });
+}
+
+/* ---- a vocabulary that is not split ---- */
+
+/* A block that has a multiprocessor for itself has FUSED_THREADS, otherwise at most half of them. */
+enum { FUSED_THREADS = 1024, FUSED_UNROLL = 2, BUF_NBYTES = FUSED_THREADS / WARP * sizeof(float) };
+
+/*
+ * Compute the loss and the gradient of a row while the first `kept` logits of the row are in shared memory: a thread
+ * copies those of its vectors there, and replaces them by those of the block's next row when it has written their
+ * gradient.  The other logits are read twice, the second time probably from the L2 cache.  Rows that are ignored are
+ * not copied.  The last copy of a row has 16 bytes, too, and may include bytes behind the last logit.
+ */
+template <bool ALIGNED, class T>
+static __global__ void __launch_bounds__(FUSED_THREADS)
+    xent_fwd_bwd(float *loss, struct meg_mat logits, const int32_t *target, float z_loss, struct meg_loss_weight weight,
+                 int kept)
+{
+    SHARED(char, shared);
+    float *const buf = (float *)shared;
+    T *const copy = (T *)(shared + BUF_NBYTES);
+    const row_weights weights(weight);
+    const int64_t rest = logits.cols - kept;
+    const auto is_used = [&](int64_t r) { return r < logits.rows && target[r] >= 0; };
+    const auto fetch = [&](int64_t r, int64_t c) {
+#pragma unroll
+        for (int i = 0; i < VEC; i += 16 / sizeof(T))
+            copy_async(copy + c + i, (const T *)logits.p + r * logits.ld + c + i, c + i < logits.cols);
+    };
+
+    if (is_used(blockIdx.x))
+        for (int c = (int)threadIdx.x * VEC; c < kept; c += (int)blockDim.x * VEC)
+            fetch(blockIdx.x, c);
+    for (int64_t r = blockIdx.x; r < logits.rows; r += gridDim.x) {
+        T *row = (T *)logits.p + r * logits.ld;
+        const int32_t t = target[r];
+        const int64_t next = r + gridDim.x;
+        const bool is_next_used = is_used(next);
+        const float w = weights.of(r);
+        float lse = 0.0f;
+        row_gradient g;
+
+        if (t >= 0) {
+            const float target_logit = t < logits.cols ? to_float(row[t]) : 0.0f;
+            denominator d = { -FLT_MAX, 0.0f };
+
+            add_row<FUSED_UNROLL, ALIGNED>(d, row + kept, rest);
+            copy_async_commit();
+            copy_async_wait<0>();
+            add_row<FUSED_UNROLL, true>(d, copy, kept);
+            lse = log_sum_exp(d, buf);
+            if (threadIdx.x == 0)
+                loss[r] = loss_of(lse, target_logit, z_loss);
+        } else if (threadIdx.x == 0) {
+            loss[r] = 0.0f;
+        }
+        g = gradient_of(lse, w, z_loss, t, 0);
+        replace_row<FUSED_UNROLL, true>(row, copy, kept, g, [&](int64_t c) {
+            if (is_next_used)
+                fetch(next, c);
+        });
+        g.target -= kept;
+        replace_row<FUSED_UNROLL, ALIGNED>(row + kept, row + kept, rest, g, [](int64_t) {});
+    }
+}
+
+/* Return the bytes of shared memory that a block may use; a multiprocessor has 1 KiB more, and uses 1 KiB per block. */
+static int64_t max_shared(void)
+{
+    const int cc = meg_cuda_device.cc;
+
+    return (int64_t)(cc == 80 || cc == 87 ? 163 : cc >= 90 && cc < 120 ? 227 : 99) << 10;
+}
+
+void meg_cuda_xent_fwd_bwd(struct meg_stream *st, float *loss, struct meg_mat logits, const int32_t *target,
+                           float z_loss, struct meg_loss_weight weight)
+{
+    const bool aligned = has_aligned_rows(logits);
+
+    if (logits.rows == 0)
+        return;
+    with_type(logits.dtype, [&](auto t) {
+        typedef decltype(t) T;
+        const int64_t size = VEC * sizeof(T), most = (max_shared() - BUF_NBYTES) / size * VEC;
+        const int64_t kept = !aligned ? 0 : logits.cols < most ? logits.cols : most;
+        const int64_t nbytes = BUF_NBYTES + ceil_div(kept, VEC) * size;
+        const bool is_single = 2 * (nbytes + 1024) > max_shared() + 1024;
+        const unsigned threads = num_threads(logits.cols, is_single ? FUSED_THREADS : FUSED_THREADS / 2);
+
+        launch(st, aligned ? xent_fwd_bwd<true, T> : xent_fwd_bwd<false, T>,
+               grid_size(logits.rows, meg_cuda_device.num_sms * (int64_t)(FUSED_THREADS / threads)), threads,
+               (size_t)nbytes, loss, logits, target, z_loss, weight, (int)kept);
     });
 }

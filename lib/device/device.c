@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
 #include "cpu/cpu.h"
@@ -70,19 +71,30 @@ static int local_rank(void)
 static int open_gpu(const struct meg_device_conf *c, struct meg_err *e)
 {
     const int r = gpu.op ? 0
-                         : meg_cuda_open(&gpu.op, &gpu.id, meg_cuda_num_devices() == 1 ? 0 : local_rank(),
+                         : meg_cuda_open(&gpu.op, &gpu.id, meg_cuda_num_devices(NULL) == 1 ? 0 : local_rank(),
                                          c->is_deterministic, e);
 
     if (r == 0 && !gpu.compute)
         open_streams(&gpu);
     return r;
 }
+
+/* Return whether --device auto selects a GPU. */
+static bool auto_selects_gpu(void)
+{
+    struct meg_err e;
+    const int n = meg_cuda_num_devices(&e);
+
+    if (n < 0)
+        meg_warn("--device auto selects the CPU: %s", e.msg);
+    return n > 0;
+}
 #endif
 
 int meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e)
 {
 #ifdef MEG_HAVE_CUDA
-    if (c->device == MEG_DEVICE_CUDA || (c->device == MEG_DEVICE_AUTO && meg_cuda_num_devices() > 0)) {
+    if (c->device == MEG_DEVICE_CUDA || (c->device == MEG_DEVICE_AUTO && auto_selects_gpu())) {
         const int r = open_gpu(c, e);
 
         if (r == 0)
@@ -109,6 +121,24 @@ const struct meg_ops *meg_device_gpu_ops(void)
     return &meg_cuda_ops;
 #else
     return meg_cpu_ops();
+#endif
+}
+
+void meg_device_set_step(int64_t step)
+{
+#ifdef MEG_HAVE_CUDA
+    meg_cuda_position.step = step;
+#else
+    (void)step;
+#endif
+}
+
+void meg_device_set_layer(int64_t layer)
+{
+#ifdef MEG_HAVE_CUDA
+    meg_cuda_position.layer = layer;
+#else
+    (void)layer;
 #endif
 }
 

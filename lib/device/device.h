@@ -53,6 +53,13 @@ const struct meg_device *meg_device_cpu(void);
 const struct meg_ops *meg_device_gpu_ops(void);
 
 /*
+ * Set the training step, and the number of the layer or -1, whose operations are queued from now on.  Messages about
+ * failures of the device contain them.
+ */
+void meg_device_set_step(int64_t step);
+void meg_device_set_layer(int64_t layer);
+
+/*
  * Set the function by which meg_device_wait waits, or NULL for the default, which polls event_is_done.  The function of
  * comm/nccl.c also detects collectives that failed or timed out.
  */

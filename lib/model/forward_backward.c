@@ -73,8 +73,10 @@ static void block_fwd(struct meg_model *g, struct residual *r, const struct mode
 
 static void layer_fwd(struct meg_model *g, struct residual *r, const struct model_layer *l, const struct slot_layer *q)
 {
+    meg_device_set_layer(l->index);
     for (int i = 0; i < l->desc->n; i++)
         block_fwd(g, r, l, &l->block[i], &q->block[i]);
+    meg_device_set_layer(-1);
 }
 
 /* Compute dx, the gradient of the residual stream before a layer, and the parameter gradients from dy, that after it. */
@@ -84,6 +86,7 @@ static void layer_bwd(struct meg_model *g, struct meg_mat dx, struct meg_mat dy,
     struct meg_ctx *c = &g->state->ctx;
     const struct meg_mat d_norm = residual_rows(g, g->state->d_norm);
 
+    meg_device_set_layer(l->index);
     for (int i = l->desc->n - 1; i >= 0; i--) {
         const struct model_block *block = &l->block[i];
         const struct block_acts a = acts_of_batch(g, &q->block[i]);
@@ -97,16 +100,19 @@ static void layer_bwd(struct meg_model *g, struct meg_mat dx, struct meg_mat dy,
         meg_norm_bwd(c, d_residual, block->desc->is_post_norm ? none : dy, d_norm, a.x, &a.stats, &block->norm);
         dy = d_residual;
     }
+    meg_device_set_layer(-1);
 }
 
 /* Compute the weight gradients that layer_bwd deferred (zero-bubble schedules). */
 static void layer_bwd_weight(struct meg_model *g, const struct model_layer *l, const struct slot_layer *q)
 {
+    meg_device_set_layer(l->index);
     for (int i = l->desc->n - 1; i >= 0; i--) {
         const struct block_acts a = acts_of_batch(g, &q->block[i]);
 
         l->block[i].desc->type->bwd_weight(&g->state->ctx, a.d_out, a.y, a.acts, a.grads, l->block[i].weights);
     }
+    meg_device_set_layer(-1);
 }
 
 /* ---- a micro-batch in its slot ---- */

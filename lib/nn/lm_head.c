@@ -79,9 +79,15 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
     for (int64_t i = 0; i < all.rows; i += chunk) {
         const int64_t rows = chunk < all.rows - i ? chunk : all.rows - i;
         const struct meg_mat xc = meg_mat_rows(all, i, rows);
-        const struct meg_mat y = chunk_logits(c, loss + i, xc, in->labels + i, l);
+        struct meg_mat y;
 
-        c->op->xent_bwd(c->stream, y, l->lse, in->labels + i, l->v0, 0, weight);
+        if (c->tp->size == 1) {
+            y = meg_lm_head_logits(c, l, xc);
+            c->op->xent_fwd_bwd(c->stream, loss + i, y, in->labels + i, 0, weight);
+        } else {
+            y = chunk_logits(c, loss + i, xc, in->labels + i, l);
+            c->op->xent_bwd(c->stream, y, l->lse, in->labels + i, l->v0, 0, weight);
+        }
         c->op->linear_bwd_weight(c->stream, l->out.plan, l->out.dw, l->out.dbias, y, xc, c->accumulates_grads || i > 0);
         c->op->linear_bwd_data(c->stream, l->out.plan, meg_mat_rows(partial, i, rows), y, l->out.w, none, MEG_ACT_NONE);
         weight.mask = weight.mask ? weight.mask + rows : NULL;

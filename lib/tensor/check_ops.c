@@ -572,6 +572,18 @@ static void xent_bwd(struct meg_stream *st, struct meg_mat logits, const float *
     op->xent_bwd(st, logits, lse, target, v0, z_loss, weight);
 }
 
+static void xent_fwd_bwd(struct meg_stream *st, float *loss, struct meg_mat logits, const int32_t *target, float z_loss,
+                         struct meg_loss_weight weight)
+{
+    const int64_t n = logits.rows;
+
+    CHECK_MAT(logits, n, logits.cols);
+    CHECK_VECTOR(loss, n);
+    CHECK_VECTOR(target, n);
+    CHECK_DISJOINT(2, f32(loss, n), logits, i32(target, n), f32(weight.mask, weight.mask ? n : 0));
+    op->xent_fwd_bwd(st, loss, logits, target, z_loss, weight);
+}
+
 static void cast(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,
                  int64_t n)
 {
@@ -710,6 +722,7 @@ static void check(const struct meg_ops *table)
     checked.xent_partial = xent_partial;
     checked.xent_combine = xent_combine;
     checked.xent_bwd = xent_bwd;
+    checked.xent_fwd_bwd = xent_fwd_bwd;
     checked.cast = cast;
     checked.sumsq = sumsq;
     checked.sumsq_ranges = sumsq_ranges;

@@ -475,6 +475,12 @@ struct meg_ops {
      */
     void (*xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
                      float z_loss, struct meg_loss_weight weight);
+    /*
+     * Compute loss [n] and replace the logits by their gradient, as xent_partial, xent_combine and xent_bwd do if the
+     * vocabulary is not split.
+     */
+    void (*xent_fwd_bwd)(struct meg_stream *st, float *loss, struct meg_mat logits, const int32_t *target, float z_loss,
+                         struct meg_loss_weight weight);
 
     /* dst [n] = src [n], converted to dst_type. */
     void (*cast)(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,

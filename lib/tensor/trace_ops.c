@@ -648,6 +648,19 @@ static void xent_bwd(struct meg_stream *st, struct meg_mat logits, const float *
     print(&l);
 }
 
+static void xent_fwd_bwd(struct meg_stream *st, float *loss, struct meg_mat logits, const int32_t *target, float z_loss,
+                         struct meg_loss_weight weight)
+{
+    struct line l = start(st);
+
+    op->xent_fwd_bwd(st, loss, logits, target, z_loss, weight);
+    put_op(&l, "xent_fwd_bwd");
+    put_mat(&l, "logits", logits);
+    if (z_loss != 0)
+        meg_json_set_f64(&l.json, "z_loss", (double)z_loss);
+    print(&l);
+}
+
 static void cast(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,
                  int64_t n)
 {
@@ -770,6 +783,7 @@ static void trace(const struct meg_ops *table)
     traced.xent_partial = xent_partial;
     traced.xent_combine = xent_combine;
     traced.xent_bwd = xent_bwd;
+    traced.xent_fwd_bwd = xent_fwd_bwd;
     traced.cast = cast;
     traced.sumsq = sumsq;
     traced.sumsq_ranges = sumsq_ranges;

@@ -84,6 +84,7 @@ int meg_train_step(struct meg_trainer *t, struct meg_err *e)
 
     MEG_ASSERT_LT(t->num_queued, MEG_MAX_QUEUED_STEPS);
     meg_watchdog_set_step(t->mesh.world->watchdog, t->state.iteration + 1);
+    meg_device_set_step(t->state.iteration + 1);
     if ((r = forward_backward(t, q.batch.num_micro, e)) < 0)
         return r;
     queue_update(t);

@@ -227,6 +227,14 @@ static void xent_bwd(void *arg)
     op->xent_bwd(stream, x->logits, x->lse, x->ids, 0, 0, weight);
 }
 
+static void xent_fwd_bwd(void *arg)
+{
+    const struct rows *x = arg;
+    const struct meg_loss_weight weight = { NULL, 1e-4, NULL };
+
+    op->xent_fwd_bwd(stream, x->loss, x->logits, x->ids, 0, weight);
+}
+
 static void sumsq(void *arg)
 {
     const struct rows *x = arg;
@@ -293,6 +301,7 @@ static void bench_rows(void)
     report_bytes("embed_bwd, f32 gradients", 5 * row, embed_bwd, &x);
     report_bytes("xent_partial [16384,50304]", logits, xent_partial, &x);
     report_bytes("xent_bwd", 2 * logits, xent_bwd, &x);
+    report_bytes("xent_fwd_bwd", 2 * logits, xent_fwd_bwd, &x);
     report_bytes("sumsq bf16", logits, sumsq, &x);
     free(ids);
 }

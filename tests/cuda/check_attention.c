@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "check.h"
 
+/* Flags of a case. */
 enum {
     DOCS = 1,    /* packed documents */
     LENGTHS = 2, /* key_length: complete, half, 0 */
@@ -17,10 +18,10 @@ enum {
     GIVEN_DELTA = 512,
     ACCUMULATE = 1024,
     FORWARD = 2048, /* no backward pass */
-    BUCKETS = 12,
 };
+enum { BUCKETS = 12 }; /* of the relative attention bias */
 
-/* An attention.  Absent sizes have the defaults of complete(). */
+/* A case.  Sizes that are 0 have the defaults of complete(). */
 struct conf {
     int64_t s_q, s_k, b, a, g, d, d_v, q0, k0, left, right, pad;
     float softcap;
@@ -54,6 +55,7 @@ static struct meg_heads heads_of(struct meg_mat m, int64_t b, int64_t heads_per_
     return (struct meg_heads){ m.p, m.dtype, b * m.ld, m.ld, heads_per_group * d, d };
 }
 
+/* The operands of a case, on the host and on the device. */
 struct operands {
     struct twin q, k, v, o, d_o, dq, dk, dv, lse, delta, rel_bias, d_rel_bias, sink, d_sink, slope;
     struct twin_bytes doc_start, key_length, query_start, block_table, sample;
@@ -224,7 +226,7 @@ static void create(struct operands *x, const struct conf *c)
 
 /* ---- comparisons ---- */
 
-/* Weights and their gradients are rounded to the type of q for tensor cores. */
+/* Return the tolerance for a result of type t.  On tensor cores, weights and their gradients have the type of q. */
 static double tolerance(const struct conf *c, enum meg_dtype t)
 {
     return fmax(check_tolerance(t), check_tolerance(c->q));

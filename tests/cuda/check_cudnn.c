@@ -13,7 +13,7 @@ struct operands {
     struct twin_bytes workspace;
 };
 
-/* Create operands for n = b * s_q = b * s_k tokens with packed qkv. */
+/* Return operands for b sequences of s tokens, in which each group has its queries, keys and values side by side. */
 static struct operands packed(enum meg_dtype t, int64_t s, int64_t b, int64_t a, int64_t g, int64_t d, int64_t pad)
 {
     struct operands x = { .desc = { .s_q = s, .s_k = s, .s = s, .b = b, .a = a, .g = g, .d = d, .d_v = d } };
@@ -28,7 +28,7 @@ static struct operands packed(enum meg_dtype t, int64_t s, int64_t b, int64_t a,
     return x;
 }
 
-/* Return a view of the heads that begin at column col of each group, whose groups have `cols` columns. */
+/* Return a view of the heads that begin at column `col` of each group; a group has `cols` columns. */
 static struct meg_heads view(const struct operands *x, struct meg_mat m, int64_t cols, int64_t col)
 {
     return (struct meg_heads){

@@ -275,7 +275,7 @@ static void expect_choice(const char *key, const struct meg_gemm_choice *want)
         check_fail("%s: not the choice that was added", key);
 }
 
-/* Call a shell command in the directory of the file. */
+/* Run a shell command, in which $MEG_CACHE_DIR is the directory of the file. */
 static void shell(const char *command)
 {
     if (system(command) != 0) /* NOLINT: fixed commands */

@@ -1,5 +1,6 @@
 /* check_xent.c - cases of cuda/xent.cu: cross-entropy. */
 #include "check.h"
+#include "cuda/internal.h"
 
 static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16 };
 enum { TYPES = sizeof types / sizeof *types };
@@ -206,6 +207,135 @@ static void bwd_ignored(void)
     compare_bwd(&x, twin_bytes(target, sizeof target), 0, false, false);
 }
 
+/*
+ * Call xent_fwd_bwd of both tables, as on a GPU of compute capability cc with one multiprocessor, on which a block
+ * processes several rows.  Compare the gradients with tolerance tol.
+ */
+static void compare_fwd_bwd(const struct twin *x, struct twin_bytes target, float z_loss, int weights, int cc,
+                            double tol)
+{
+    const struct meg_cuda_device device = meg_cuda_device;
+    const struct twin loss = twin_output(MEG_DTYPE_F32, 1, x->host.rows, 0);
+    const struct twin mask = twin_random(MEG_DTYPE_F32, 1, x->host.rows, 0);
+    const struct twin_bytes scale = twin_bytes(&(double){ 1024 }, sizeof(double));
+    const struct meg_loss_weight host = { weights & 1 ? mask.host.p : NULL, 0.37, weights & 2 ? scale.host : NULL };
+    const struct meg_loss_weight dev = { weights & 1 ? mask.dev.p : NULL, 0.37, weights & 2 ? scale.dev : NULL };
+
+    meg_cuda_device.num_sms = 1;
+    meg_cuda_device.cc = cc;
+    cpu->xent_fwd_bwd(NULL, loss.host.p, x->host, target.host, z_loss, host);
+    gpu->xent_fwd_bwd(stream, loss.dev.p, x->dev, target.dev, z_loss, dev);
+    meg_cuda_device = device;
+    expect_near(&loss, 4e-5, "loss");
+    expect_near(x, tol, "gradient");
+}
+
+static double gradient_tolerance(enum meg_dtype t)
+{
+    return t == MEG_DTYPE_F32 ? 4e-5 : check_tolerance(t); /* 4e-5: like lse */
+}
+
+/* Return targets of n rows for v logits: the last id, the first, an ignored row, and random ids. */
+static struct twin_bytes unsplit_targets(int64_t n, int64_t v)
+{
+    int32_t target[64];
+
+    for (int64_t r = 0; r < n; r++)
+        target[r] = r == 0 ? (int32_t)v - 1 : r == 1 ? 0 : r == 2 ? -1 : (int32_t)check_below(v);
+    return twin_bytes(target, (size_t)n * sizeof *target);
+}
+
+static void fwd_bwd_shapes(void)
+{
+    for (int k = 0; k < TYPES; k++)
+        for (int i = 0; i < SHAPES; i++) {
+            const int64_t n = shapes[i].v < 1000 ? 40 : 7;
+            const struct twin x = logits_random(types[k], n, shapes[i].v, shapes[i].pad);
+
+            compare_fwd_bwd(&x, unsplit_targets(n, shapes[i].v), 0, 0, 90, gradient_tolerance(types[k]));
+        }
+}
+
+/* A row has the length or the address of the cases of `load`, and a block has 512 or 1024 threads. */
+static void fwd_bwd_long(void)
+{
+    static const struct {
+        enum meg_dtype t;
+        int cc;
+        int64_t v, pad;
+    } rows[] = {
+        { MEG_DTYPE_BF16, 86, 24003, 5 },  { MEG_DTYPE_BF16, 86, 30003, 5 },   { MEG_DTYPE_BF16, 86, 50624, 0 },
+        { MEG_DTYPE_F16, 86, 50625, 7 },   { MEG_DTYPE_BF16, 89, 60003, 4 },   { MEG_DTYPE_BF16, 120, 67019, 5 },
+        { MEG_DTYPE_F32, 86, 30001, 3 },   { MEG_DTYPE_BF16, 80, 84000, 0 },   { MEG_DTYPE_F32, 87, 45000, 0 },
+        { MEG_DTYPE_BF16, 90, 117001, 7 }, { MEG_DTYPE_BF16, 103, 117001, 7 },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const int64_t n = rows[i].v < 100000 ? 4 : 2;
+        const struct twin x = logits_random(rows[i].t, n, rows[i].v, rows[i].pad);
+
+        if (rows[i].cc <= meg_cuda_device.cc || rows[i].cc == 120) /* a GPU has the shared memory of older ones */
+            compare_fwd_bwd(&x, unsplit_targets(n, rows[i].v), 0, 0, rows[i].cc, 2e-4 + gradient_tolerance(rows[i].t));
+    }
+}
+
+static void fwd_bwd_weights(void)
+{
+    for (int k = 0; k < TYPES; k++)
+        for (int i = 0; i < 8; i++) {
+            const struct twin x = logits_random(types[k], 12, 1100, 4);
+
+            compare_fwd_bwd(&x, unsplit_targets(12, 1100), i & 4 ? 1e-3f : 0, i & 3, 90, gradient_tolerance(types[k]));
+        }
+}
+
+/* With a large z-loss, the gradient is the softmax, whose error would else be small beside the target's. */
+static void fwd_bwd_softmax(void)
+{
+    for (int k = 0; k < TYPES; k++) {
+        const struct twin x = twin_random(types[k], 3, 9003, 5);
+
+        compare_fwd_bwd(&x, unsplit_targets(3, 9003), 1e4f, 0, 90, gradient_tolerance(types[k]));
+    }
+}
+
+/* Ignored rows before, between and after others have the loss 0 and the gradient 0, even if they are not finite. */
+static void fwd_bwd_ignored(void)
+{
+    for (int64_t pad = 4; pad <= 5; pad++) {
+        const int32_t target[10] = { -1, -1, -1, 7, -1, -1, 0, 2099, -1, -1 };
+        struct twin x = twin_random(MEG_DTYPE_F32, 10, 2100, pad);
+
+        for (int64_t r = 0; r < 10; r++)
+            for (int64_t c = 0; c < 2100 && target[r] < 0; c++)
+                twin_set(&x, r, c, c % 2 ? NAN : INFINITY);
+        twin_upload(&x);
+        compare_fwd_bwd(&x, twin_bytes(target, sizeof target), 1e-3f, 0, 90, 4e-5);
+    }
+}
+
+static void fwd_bwd_not_finite(void)
+{
+    const int32_t target[6] = { 0, 1, 1201, 2499, 3, 4 };
+
+    for (int k = 0; k < TYPES; k++) {
+        struct twin x = twin_random(types[k], 6, 2500, 4);
+
+        twin_set(&x, 0, 2499, NAN);
+        twin_set(&x, 1, 0, NAN);
+        twin_set(&x, 2, 1200, INFINITY);
+        for (int64_t c = 0; c < 2500; c++) {
+            if (c != 2499)
+                twin_set(&x, 3, c, -INFINITY);
+            twin_set(&x, 4, c, -INFINITY);
+            if (c > 4)
+                twin_set(&x, 5, c, -INFINITY);
+        }
+        twin_upload(&x);
+        compare_fwd_bwd(&x, twin_bytes(target, sizeof target), 0, 0, 90, gradient_tolerance(types[k]));
+    }
+}
+
 static void no_rows(void)
 {
     const struct twin x = twin_output(MEG_DTYPE_BF16, 0, 10, 0), part = twin_output(MEG_DTYPE_F32, 1, 2, 0);
@@ -215,6 +345,7 @@ static void no_rows(void)
     gpu->xent_partial(stream, part.dev.p, x.dev, target.dev, 0);
     gpu->xent_combine(stream, part.dev.p, part.dev.p, part.dev.p, target.dev, 1, 0, 0);
     gpu->xent_bwd(stream, x.dev, part.dev.p, target.dev, 0, 0, weight);
+    gpu->xent_fwd_bwd(stream, part.dev.p, x.dev, target.dev, 0, weight);
     expect_equal(&part, "part");
 }
 
@@ -228,6 +359,12 @@ const struct check_case cases_xent[] = {
     { "xent_bwd: mask, loss scale and z-loss", bwd_weights },
     { "xent_bwd: softmax without a target", bwd_softmax },
     { "xent_bwd: ignored rows", bwd_ignored },
+    { "xent_fwd_bwd: shapes and types", fwd_bwd_shapes },
+    { "xent_fwd_bwd: rows that do not fit into shared memory once or twice", fwd_bwd_long },
+    { "xent_fwd_bwd: mask, loss scale and z-loss", fwd_bwd_weights },
+    { "xent_fwd_bwd: softmax", fwd_bwd_softmax },
+    { "xent_fwd_bwd: ignored rows", fwd_bwd_ignored },
+    { "xent_fwd_bwd: logits that are not finite", fwd_bwd_not_finite },
     { "xent_*: no rows", no_rows },
     { NULL, NULL },
 };

@@ -42,7 +42,7 @@ static void fail(const char *fmt, ...)
     abort();
 }
 
-/* ---- descriptors ---------------------------------------------------------------------------------- */
+/* ---- descriptors ---- */
 
 struct layout { /* column-major */
     cudaDataType_t type;
@@ -141,6 +141,7 @@ API cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* Set an attribute of `size` bytes. */
 static void set(void *out, size_t size, const void *value, size_t nbytes)
 {
     if (nbytes != size)
@@ -208,7 +209,7 @@ API cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- products ------------------------------------------------------------------------------------- */
+/* ---- products ---- */
 
 /* D [m,n] = A [m,k] B [k,n], column-major. */
 struct product {
@@ -247,7 +248,7 @@ static struct product product_of(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t
 
 static bool has_aux(const struct product *p)
 {
-    return p->desc.epilogue & 128;
+    return p->desc.epilogue & (CUBLASLT_EPILOGUE_GELU_AUX & ~CUBLASLT_EPILOGUE_GELU);
 }
 
 static bool has_bias(const struct product *p)
@@ -255,6 +256,7 @@ static bool has_bias(const struct product *p)
     return p->desc.epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADB);
 }
 
+/* Return whether the types are supported; end the process if the epilogue is unknown or its operands are wrong. */
 static bool is_supported(const struct product *p)
 {
     switch (p->desc.epilogue) {
@@ -273,7 +275,7 @@ static bool is_supported(const struct product *p)
     return p->a.type == p->b.type && (p->d.type == p->a.type || p->d.type == CUDA_R_32F);
 }
 
-/* ---- algorithms ----------------------------------------------------------------------------------- */
+/* ---- algorithms ---- */
 
 enum algorithm { ALIGNED, SPLIT_K, UNALIGNED, ALGORITHMS };
 enum { MAGIC = 0x6d6567, SPLIT_K_NBYTES = 1 << 16 };
@@ -310,6 +312,7 @@ static bool has_aligned_ld(struct layout l)
     return (size_t)l.ld * size_of(l.type) % 16 == 0;
 }
 
+/* Return whether an algorithm supports a product.  An eighth of the products have no epilogues. */
 static bool may_run(const struct product *p, enum algorithm id)
 {
     if (p->desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && hash_of(p) >> 61 == 0)
@@ -370,7 +373,7 @@ API cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatm
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- computation ---------------------------------------------------------------------------------- */
+/* ---- computation ---- */
 
 static float load(cudaDataType_t type, const void *p, int64_t i)
 {
@@ -510,7 +513,7 @@ static void run(void *arg)
     free(job);
 }
 
-/* ---- checks --------------------------------------------------------------------------------------- */
+/* ---- checks ---- */
 
 struct range {
     const char *name, *begin, *end;

@@ -46,7 +46,7 @@ struct cudnnContext {
     bool has_stream;
 };
 
-/* ---- descriptors ---------------------------------------------------------------------------------- */
+/* ---- descriptors ---- */
 
 struct attribute {
     struct attribute *next;
@@ -156,7 +156,7 @@ API cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t desc, cudnnB
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- tensors and operations ----------------------------------------------------------------------- */
+/* ---- tensors and operations ---- */
 
 /* A tensor of a graph.  p is in device memory, in host memory (numbers), or allocated while the graph is executed. */
 struct tensor {
@@ -238,12 +238,14 @@ static struct tensor *tensor_of(struct graph *g, const struct desc *op, cudnnBac
     return &g->tensor[g->ntensors++];
 }
 
+/* Fail unless ok. */
 static void expect(bool ok, const struct op *op, const char *what)
 {
     if (!ok)
         fail("an operation of type %d, mode %d: %s", (int)op->type, op->mode, what);
 }
 
+/* Return whether x has the shape of y, except for dimensions of extent 1. */
 static bool is_broadcast(const struct tensor *x, const struct tensor *y)
 {
     for (int i = 0; i < 4; i++)
@@ -334,6 +336,7 @@ static struct op read_op(struct graph *g, const struct desc *d)
     return op;
 }
 
+/* Fail if an intermediate result is used before it is computed. */
 static void read_input(const struct op *op, const struct tensor *x)
 {
     expect(!x || !x->is_virtual || x->is_computed, op, "an operand is not computed yet");
@@ -359,13 +362,13 @@ static struct graph *read_graph(const struct desc *d)
     return g;
 }
 
-/* ---- plans ---------------------------------------------------------------------------------------- */
+/* ---- plans ---- */
 
 static const struct desc *graph_of_plan(const struct desc *plan)
 {
     const struct desc *cfg = desc_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
 
-    /* in the double, the attribute "engine" of a configuration is its graph */
+    /* In the double, the engine of a configuration is its graph. */
     return desc_of(cfg, CUDNN_ATTR_ENGINECFG_ENGINE);
 }
 
@@ -418,7 +421,7 @@ API cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t desc, cudnnB
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- execution ------------------------------------------------------------------------------------ */
+/* ---- execution ---- */
 
 static char *element(const struct tensor *t, const int64_t i[4])
 {
@@ -642,7 +645,7 @@ API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescript
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- handles and errors --------------------------------------------------------------------------- */
+/* ---- handles and errors ---- */
 
 API size_t cudnnGetVersion(void)
 {

@@ -38,8 +38,6 @@
 
 #undef __launch_bounds__
 #define __launch_bounds__(...)
-#undef __forceinline__
-#define __forceinline__ inline
 #define SHARED(type, name) type *name = (type *)emu::state.shared
 
 /* Functions of the double. */
@@ -96,9 +94,9 @@ struct block {
     fiber *waiting[MAX_THREADS]; /* by thread: where it waits, or NULL */
     bool is_depth_first; /* continue the thread that became ready last, so that one warp runs ahead of the others */
     int nready, nidle;
-    fiber *ready[MAX_THREADS]; /* fibers that continue */
-    fiber *idle[MAX_THREADS];  /* fibers without a thread */
-    fiber home, *running, *previous;
+    fiber *ready[MAX_THREADS];       /* fibers that continue */
+    fiber *idle[MAX_THREADS];        /* fibers without a thread */
+    fiber host, *running, *previous; /* host: the stack of run_block */
     void (*run)(void *kernel);
     void *kernel;
     char *shared; /* ends before an inaccessible page */
@@ -180,7 +178,7 @@ inline fiber *fiber_new()
 /* Continue a thread that is ready, or start one on an idle fiber, or return to run_block if there is none. */
 inline void schedule()
 {
-    fiber *const self = state.running, *to = &state.home;
+    fiber *const self = state.running, *to = &state.host;
 
     if (state.nready && (!state.nleft || state.is_depth_first || random_below(2))) {
         fiber *&chosen = state.ready[state.is_depth_first ? state.nready - 1 : random_below((uint64_t)state.nready)];
@@ -320,8 +318,8 @@ inline void run_block()
         state.order[i] = state.order[j];
         state.order[j] = i;
     }
-    state.home.is_started = true;
-    state.running = &state.home;
+    state.host.is_started = true;
+    state.running = &state.host;
     schedule();
     if (state.ndone < state.n)
         fail_stuck();
@@ -400,12 +398,12 @@ template <class... P> struct job {
 
 } // namespace emu
 
-/* Queue a kernel on a stream, with nbytes of shared memory per block. */
-template <class... P, class... A>
-void launch(struct meg_stream *st, void (*kernel)(P...), dim3 grid, dim3 block, size_t nbytes, A... args)
+/* Queue a kernel like queue_kernel in cuda/kernel.h, and check its configuration and arguments. */
+template <class... P>
+void queue_kernel(struct meg_stream *st, void (*kernel)(P...), dim3 grid, dim3 block, size_t nbytes, P... args)
 {
     const cudaStream_t s = (cudaStream_t)(void *)st;
-    auto *const job = new emu::job<P...>{ kernel, grid, block, nbytes, std::tuple<P...>(P(args)...) };
+    auto *const job = new emu::job<P...>{ kernel, grid, block, nbytes, std::tuple<P...>(args...) };
 
     if (!grid.x || !grid.y || !grid.z || grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535 || !block.x ||
         !block.y || !block.z || block.z > 64 || (uint64_t)block.x * block.y * block.z > emu::MAX_THREADS ||
@@ -415,8 +413,7 @@ void launch(struct meg_stream *st, void (*kernel)(P...), dim3 grid, dim3 block, 
         emu::fail("not a launch configuration of a GPU");
     }
     std::apply([&](const auto &...argument) { (emu::touch(s, argument), ...); }, job->args);
-    if (cudaLaunchHostFunc(s, job->run, job) != cudaSuccess)
-        emu::fail("cudaLaunchHostFunc fails");
+    meg_cuda_check(cudaLaunchHostFunc(s, job->run, job), "a kernel");
 }
 
 /* ---- functions of threads ---- */
@@ -469,13 +466,6 @@ template <class T> T __shfl_up_sync(unsigned mask, T x, unsigned distance, int w
     return emu::shuffle("__shfl_up_sync", file, line, mask, x, from < (emu::lane() & ~(width - 1)) ? -1 : from);
 }
 
-template <class T> T __shfl_down_sync(unsigned mask, T x, unsigned distance, int width = 32, EMU_LINE)
-{
-    const int from = emu::lane() + (int)distance;
-
-    return emu::shuffle("__shfl_down_sync", file, line, mask, x, from > emu::last_lane(width) ? -1 : from);
-}
-
 template <class T> T __shfl_xor_sync(unsigned mask, T x, int bits, int width = 32, EMU_LINE)
 {
     const int from = emu::lane() ^ bits;
@@ -493,65 +483,6 @@ inline unsigned __ballot_sync(unsigned mask, int predicate, EMU_LINE)
     for (int i = 0; i < emu::LANES; i++)
         ballot |= all[i] == 1 ? 1u << i : 0;
     return ballot;
-}
-
-inline int __any_sync(unsigned mask, int predicate, EMU_LINE)
-{
-    return __ballot_sync(mask, predicate, file, line) != 0;
-}
-
-inline int __all_sync(unsigned mask, int predicate, EMU_LINE)
-{
-    return __ballot_sync(mask, !predicate, file, line) == 0;
-}
-
-/* A thread is interrupted only where it waits, so integers are updated atomically. */
-template <class T> T emu_update(T *p, T x)
-{
-    const T old = *p;
-
-    static_assert(std::is_integral_v<T>);
-    *p = x;
-    return old;
-}
-
-template <class T> T atomicAdd(T *p, std::common_type_t<T> x)
-{
-    return emu_update(p, (T)(*p + x));
-}
-
-template <class T> T atomicMax(T *p, std::common_type_t<T> x)
-{
-    return emu_update(p, *p > x ? *p : x);
-}
-
-template <class T> T atomicMin(T *p, std::common_type_t<T> x)
-{
-    return emu_update(p, *p < x ? *p : x);
-}
-
-template <class T> T atomicOr(T *p, std::common_type_t<T> x)
-{
-    return emu_update(p, (T)(*p | x));
-}
-
-template <class T> T atomicExch(T *p, std::common_type_t<T> x)
-{
-    return emu_update(p, x);
-}
-
-template <class T> T atomicCAS(T *p, std::common_type_t<T> expected, std::common_type_t<T> x)
-{
-    return emu_update(p, *p == expected ? x : *p);
-}
-
-inline void __threadfence()
-{
-}
-
-template <class T> T __ldg(const T *p)
-{
-    return *p;
 }
 
 /* CUDA's min and max also accept arguments of two types. */
@@ -572,57 +503,6 @@ template <class A, class B> std::common_type_t<A, B> max(A a, B b)
 inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);
-}
-
-inline double rsqrt(double x)
-{
-    return 1.0 / sqrt(x);
-}
-
-inline float __expf(float x)
-{
-    return expf(x);
-}
-
-inline float __logf(float x)
-{
-    return logf(x);
-}
-
-inline float __fdividef(float a, float b)
-{
-    return a / b;
-}
-
-inline unsigned __float_as_uint(float x)
-{
-    unsigned u;
-
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-inline float __uint_as_float(unsigned u)
-{
-    float x;
-
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-inline int __popc(unsigned x)
-{
-    return __builtin_popcount(x);
-}
-
-inline int __ffs(int x)
-{
-    return __builtin_ffs(x);
-}
-
-inline int __clz(int x)
-{
-    return x ? __builtin_clz((unsigned)x) : 32;
 }
 
 #endif

@@ -1,6 +1,6 @@
 # Sourced after lib.sh: compare training and inference on the CUDA backend with those on the CPU.
-# $gpu is the directory of the programs that have the backend; they run with --device cuda.  $few=1: only a part of the
-# configurations, for tests on the double of the CUDA runtime, which are slow.
+# $gpu is the directory of the programs that have the backend; they run with --device cuda.  If $few is set, only some
+# of the configurations run, because tests on the double of the CUDA runtime are slow.
 cat >"$T/conf" <<'end'
 num-layers = 2
 hidden-size = 64
@@ -80,6 +80,7 @@ resumes
 
 # The checkpoint in $T/a is that of the last run.
 printf '{"ids":[%s]}\n' 1,2,3 4,5 6,7,8,9,1,2,3 5 >"$T/prompts"
+# infers PROGRAM OPTION...: write the results of both devices for the prompts to $T/cpu and $T/gpu
 infers() {
     program=$1
     shift
@@ -87,6 +88,9 @@ infers() {
     "$gpu/$program" --load "$T/a" --input "$T/prompts" --device cuda "$@" >"$T/gpu" 2>"$T/err" || sed 's/^/# /' "$T/err"
 }
 infers meg-eval --task logprobs --params-dtype fp32
-numbers logprob "$T/cpu" >"$T/cpu.logprob"
+for device in cpu gpu; do
+    numbers sum "$T/$device" | sed "s/^-//; /^0$/d" >"$T/$device.logprob" # the last prompt has no log-probabilities
+done
+ok 'log-probabilities are those of the CPU' near "$T/gpu.logprob" "$T/cpu.logprob" 1e-5
 infers meg-generate --tokens-to-generate 8 --greedy --params-dtype fp32
 ok 'generated tokens are those of the CPU' test -s "$T/cpu" -a "$(cat "$T/cpu")" = "$(cat "$T/gpu")"

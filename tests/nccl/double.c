@@ -15,6 +15,17 @@
  *   - a communicator is used on two streams, before its last call is complete, or after ncclCommFinalize
  *   - groups of calls that are not closed, and communicators that are not destroyed at exit
  * ncclCommAbort appends a line to the file that MEG_DOUBLE_ABORTS names.
+ *
+ * Environment variables simulate other machines and failures:
+ *   MEG_DOUBLE_DRIVER=VERSION    the version of CUDA that the driver supports, such as 12040; 0 if there is no driver
+ *   MEG_DOUBLE_DRIVER_ERROR=E    the driver fails with error E, a number of cudaError_t
+ *   MEG_DOUBLE_GPUS=N            the number of GPUs
+ *   MEG_DOUBLE_CC=N              compute capability, such as 75
+ *   MEG_DOUBLE_MEMORY=MIB        memory of a GPU
+ *   MEG_DOUBLE_OTHER_MEMORY=MIB  another process allocates this memory after the first call of cudaMemGetInfo
+ *   MEG_DOUBLE_FAILURE=N:E       the N-th kernel of the process fails with error E, as an illegal address (700): it and
+ *                                all later tasks are not executed, and later calls return E.  With
+ *                                CUDA_LAUNCH_BLOCKING=1, its launch returns E
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -133,6 +144,41 @@ struct memory {
     size_t n;
     bool is_pinned; /* host memory of cudaMallocHost */
 };
+
+/* Return the number in an environment variable, or `otherwise`. */
+static long variable(const char *name, long otherwise)
+{
+    const char *text = getenv(name);
+
+    return text ? strtol(text, NULL, 10) : otherwise;
+}
+
+/* ---- failures of a GPU ---- */
+
+static volatile cudaError_t gpu_error; /* of a kernel */
+
+/* Return the error of an earlier kernel from a function of the runtime. */
+#define RETURN_GPU_ERROR()                                                                                             \
+    do {                                                                                                               \
+        if (gpu_error)                                                                                                 \
+            return gpu_error;                                                                                          \
+    } while (0)
+
+/* The kernel that MEG_DOUBLE_FAILURE chooses. */
+static void fail_gpu(void *error)
+{
+    gpu_error = (cudaError_t)(intptr_t)error;
+}
+
+/* Return the error of the next kernel. */
+static cudaError_t next_kernel_error(void)
+{
+    static long n;
+    const char *error = getenv("MEG_DOUBLE_FAILURE");
+
+    return error && ++n == strtol(error, NULL, 10) ? (cudaError_t)strtol(strchr(error, ':') + 1, NULL, 10)
+                                                   : cudaSuccess;
+}
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -303,21 +349,32 @@ static void begin(struct CUstream_st *s)
     s->clock.at[s->index] = ++s->seq;
 }
 
+/*
+ * Fail unless an access of stream s is ordered after those of other streams with which it conflicts, and record it.  It
+ * replaces an earlier one of s that conflicts with nothing else.
+ */
 static void check_access(struct CUstream_st *s, const void *p, size_t n, enum mode mode, bool is_collective,
                          const char *what)
 {
-    struct access *new;
+    struct access *record = NULL;
 
     if (!n)
         return;
-    for (const struct access *a = accesses; a; a = a->next)
+    for (struct access *a = accesses; a; a = a->next) {
         if (a->p < (const char *)p + n && (const char *)p < a->p + a->n && a->stream != s->index &&
             (mode == WRITE || a->mode == WRITE) && s->clock.at[a->stream] < a->seq)
             fail("%s of %zu bytes on stream %d is not ordered after %s on stream %d", what, n, s->index, a->what,
                  a->stream);
-    new = malloc(sizeof *new);
-    *new = (struct access){ accesses, p, n, mode, is_collective, s->index, s->seq, what };
-    accesses = new;
+        if (a->p == p && a->n == n && a->stream == s->index && a->is_collective == is_collective &&
+            (mode == WRITE || a->mode != WRITE))
+            record = a;
+    }
+    if (!record) {
+        record = calloc(1, sizeof *record);
+        record->next = accesses;
+        accesses = record;
+    }
+    *record = (struct access){ record->next, p, n, mode, is_collective, s->index, s->seq, what };
 }
 
 /* ---- streams -------------------------------------------------------------------------------------- */
@@ -385,6 +442,8 @@ static bool run_one(bool *is_launched)
     static int favorite;
 
     *is_launched = false;
+    if (gpu_error)
+        return false;
     if (next_random() % 32 == 0)
         favorite = (int)(next_random() % (uint64_t)nstreams);
     for (int pass = 0; pass < 2; pass++)
@@ -428,6 +487,7 @@ static void *run_streams(void *arg)
 
 API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned int flags)
 {
+    RETURN_GPU_ERROR();
     if (flags != cudaStreamNonBlocking)
         fail("a stream that synchronizes with the default stream");
     *s = calloc(1, sizeof **s);
@@ -451,10 +511,10 @@ static bool is_idle(const struct CUstream_st *s)
     return true;
 }
 
-/* Wait until a stream, or all streams if s is NULL, are idle.  The caller holds the lock. */
+/* Wait until a stream, or all streams if s is NULL, are idle, or the GPU fails.  The caller holds the lock. */
 static void wait_idle(const struct CUstream_st *s)
 {
-    while (!is_idle(s)) {
+    while (!is_idle(s) && !gpu_error) {
         pthread_mutex_unlock(&lock);
         usleep(20);
         pthread_mutex_lock(&lock);
@@ -471,7 +531,15 @@ API cudaError_t cudaStreamSynchronize(cudaStream_t s)
         forget();
     }
     pthread_mutex_unlock(&lock);
-    return cudaSuccess;
+    return gpu_error;
+}
+
+/* Return the error of an earlier kernel.  Callers do not use other results. */
+API cudaError_t cudaStreamQuery(cudaStream_t s)
+{
+    (void)s;
+    RETURN_GPU_ERROR();
+    return cudaErrorNotReady;
 }
 
 API cudaError_t cudaDeviceSynchronize(void)
@@ -482,13 +550,14 @@ API cudaError_t cudaDeviceSynchronize(void)
         merge(&host_clock, &s->clock);
     forget();
     pthread_mutex_unlock(&lock);
-    return cudaSuccess;
+    return gpu_error;
 }
 
 API cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
     struct CUstream_st **link = &streams;
 
+    RETURN_GPU_ERROR();
     pthread_mutex_lock(&lock);
     if (s->first)
         fail("a stream is destroyed while work is queued on it");
@@ -504,6 +573,7 @@ API cudaError_t cudaStreamDestroy(cudaStream_t s)
 
 API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned int flags)
 {
+    RETURN_GPU_ERROR();
     (void)flags;
     *e = calloc(1, sizeof **e);
     pthread_mutex_lock(&lock);
@@ -522,6 +592,7 @@ API cudaError_t cudaEventDestroy(cudaEvent_t e)
 
 API cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
+    RETURN_GPU_ERROR();
     pthread_mutex_lock(&lock);
     begin(s);
     e->clock = s->clock;
@@ -532,6 +603,7 @@ API cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 
 API cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned int flags)
 {
+    RETURN_GPU_ERROR();
     (void)flags;
     pthread_mutex_lock(&lock);
     begin(s);
@@ -545,6 +617,7 @@ API cudaError_t cudaEventQuery(cudaEvent_t e)
 {
     bool is_done;
 
+    RETURN_GPU_ERROR();
     pthread_mutex_lock(&lock);
     is_done = e->done == e->recorded;
     if (is_done) {
@@ -559,9 +632,11 @@ API cudaError_t cudaEventQuery(cudaEvent_t e)
 
 API cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
-    while (cudaEventQuery(e) != cudaSuccess)
+    cudaError_t error;
+
+    while ((error = cudaEventQuery(e)) == cudaErrorNotReady)
         ;
-    return cudaSuccess;
+    return error;
 }
 
 API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
@@ -573,12 +648,15 @@ API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t e
 
 API cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status)
 {
+    RETURN_GPU_ERROR();
     (void)s;
     *status = cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
 
 /* ---- memory, copies and kernels ------------------------------------------------------------------- */
+
+static size_t other_nbytes; /* memory of another process */
 
 static void *memory_new(size_t n, bool is_pinned)
 {
@@ -597,8 +675,11 @@ static void *memory_new(size_t n, bool is_pinned)
     return m->p;
 }
 
-/* Wait until all streams are idle, as the real function does, but fail if a collective may still access the memory. */
-static void memory_free(void *p, bool is_pinned)
+/*
+ * Free memory when stream s, or all streams if s is NULL, are idle, but fail if a collective may still access it.  To
+ * wait for more streams than the real function would stop a rank that other ranks wait for.
+ */
+static void memory_free(void *p, bool is_pinned, struct CUstream_st *s)
 {
     struct memory **link = &memory, *m;
     size_t n;
@@ -615,7 +696,11 @@ static void memory_free(void *p, bool is_pinned)
     for (const struct access *a = accesses; a; a = a->next)
         if (a->is_collective && a->p < m->p + m->n && m->p < a->p + a->n)
             fail("memory is freed before the host knows that %s on stream %d is complete", a->what, a->stream);
-    wait_idle(NULL);
+    if (s) {
+        begin(s);
+        check_access(s, m->p, m->n, WRITE, false, "cudaFreeAsync");
+    }
+    wait_idle(s);
     forget_memory(m);
     link = &memory; /* other threads may have changed the list */
     while (*link != m)
@@ -633,47 +718,68 @@ static void memory_free(void *p, bool is_pinned)
     pthread_mutex_unlock(&lock);
 }
 
+/* Return the memory of the GPU that is not allocated, in bytes. */
+static size_t free_nbytes(void)
+{
+    const size_t total = (size_t)variable("MEG_DOUBLE_MEMORY", 1 << 20) << 20;
+    size_t used = other_nbytes;
+
+    pthread_mutex_lock(&lock);
+    for (const struct memory *m = memory; m; m = m->next)
+        used += m->is_pinned ? 0 : m->n;
+    pthread_mutex_unlock(&lock);
+    return used < total ? total - used : 0;
+}
+
 API cudaError_t cudaMalloc(void **p, size_t n)
 {
+    RETURN_GPU_ERROR();
+    if (n > free_nbytes())
+        return cudaErrorMemoryAllocation;
     *p = memory_new(n, false);
     return cudaSuccess;
 }
 
 API cudaError_t cudaFree(void *p)
 {
-    memory_free(p, false);
+    RETURN_GPU_ERROR();
+    memory_free(p, false, NULL);
     return cudaSuccess;
 }
 
 API cudaError_t cudaMallocHost(void **p, size_t n)
 {
+    RETURN_GPU_ERROR();
     *p = memory_new(n, true);
     return cudaSuccess;
 }
 
 API cudaError_t cudaFreeHost(void *p)
 {
-    memory_free(p, true);
+    RETURN_GPU_ERROR();
+    memory_free(p, true, NULL);
     return cudaSuccess;
 }
 
 API cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t s)
 {
     (void)s;
-    *p = memory_new(n, false);
-    return cudaSuccess;
+    return cudaMalloc(p, n);
 }
 
 API cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
 {
-    (void)s;
-    memory_free(p, false);
+    RETURN_GPU_ERROR();
+    memory_free(p, false, s);
     return cudaSuccess;
 }
 
 API cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
-    *available = *total = (size_t)1 << 40;
+    RETURN_GPU_ERROR();
+    *available = free_nbytes();
+    *total = (size_t)variable("MEG_DOUBLE_MEMORY", 1 << 20) << 20;
+    other_nbytes = (size_t)variable("MEG_DOUBLE_OTHER_MEMORY", 0) << 20;
     return cudaSuccess;
 }
 
@@ -682,6 +788,7 @@ API cudaError_t cudaMemset(void *to, int value, size_t n)
 {
     bool was_accessible;
 
+    RETURN_GPU_ERROR();
     pthread_mutex_lock(&lock);
     if (n && !is_device(to, n))
         fail("a memset of %zu bytes that are not device memory", n);
@@ -701,6 +808,7 @@ API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaM
 {
     const void *staged = NULL;
 
+    RETURN_GPU_ERROR();
     pthread_mutex_lock(&lock);
     if (n && (is_device(to, n) != (kind != cudaMemcpyDeviceToHost) ||
               is_device(from, n) != (kind != cudaMemcpyHostToDevice)))
@@ -725,6 +833,7 @@ API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaM
 
 API cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t s)
 {
+    RETURN_GPU_ERROR();
     pthread_mutex_lock(&lock);
     if (n && !is_device(to, n))
         fail("a memset of %zu bytes that are not device memory", n);
@@ -737,11 +846,21 @@ API cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t s)
 
 API cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
 {
+    const bool is_blocking = variable("CUDA_LAUNCH_BLOCKING", 0) != 0;
+    cudaError_t error;
+
+    RETURN_GPU_ERROR();
+    if ((error = next_kernel_error())) {
+        fn = fail_gpu;
+        arg = (void *)(intptr_t)error;
+    }
     pthread_mutex_lock(&lock);
     begin(s);
     push(s, (struct task){ .type = FUNCTION, .fn = fn, .arg = arg });
+    if (is_blocking)
+        wait_idle(s);
     pthread_mutex_unlock(&lock);
-    return cudaSuccess;
+    return is_blocking ? gpu_error : cudaSuccess;
 }
 
 /*
@@ -773,10 +892,18 @@ API int meg_double_is_device(const void *p)
 
 /* ---- the device ----------------------------------------------------------------------------------- */
 
+API cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = (int)variable("MEG_DOUBLE_DRIVER", CUDART_VERSION);
+    return cudaSuccess;
+}
+
 API cudaError_t cudaGetDeviceCount(int *n)
 {
-    *n = 64; /* one for each rank */
-    return cudaSuccess;
+    *n = (int)variable("MEG_DOUBLE_GPUS", 64); /* one for each rank */
+    if (variable("MEG_DOUBLE_DRIVER", CUDART_VERSION) < CUDART_VERSION)
+        return cudaErrorInsufficientDriver;
+    return *n ? (cudaError_t)variable("MEG_DOUBLE_DRIVER_ERROR", cudaSuccess) : cudaErrorNoDevice;
 }
 
 API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int index)
@@ -784,7 +911,8 @@ API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int index)
     memset(prop, 0, sizeof *prop);
     snprintf(prop->name, sizeof prop->name, "double");
     prop->uuid.bytes[0] = (char)index;
-    prop->major = 9;
+    prop->major = (int)variable("MEG_DOUBLE_CC", 90) / 10;
+    prop->minor = (int)variable("MEG_DOUBLE_CC", 90) % 10;
     prop->multiProcessorCount = 132;
     prop->totalGlobalMem = (size_t)1 << 40;
     return cudaSuccess;
@@ -796,12 +924,6 @@ API cudaError_t cudaSetDevice(int index)
     return cudaSuccess;
 }
 
-API cudaError_t cudaDriverGetVersion(int *version)
-{
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-}
-
 API cudaError_t cudaRuntimeGetVersion(int *version)
 {
     *version = CUDART_VERSION;
@@ -810,12 +932,25 @@ API cudaError_t cudaRuntimeGetVersion(int *version)
 
 API cudaError_t cudaGetLastError(void)
 {
-    return cudaSuccess;
+    return gpu_error;
 }
 
 API const char *cudaGetErrorString(cudaError_t error)
 {
     return error == cudaErrorNotReady ? "not ready" : "an error";
+}
+
+API const char *cudaGetErrorName(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorECCUncorrectable: return "cudaErrorECCUncorrectable";
+    case cudaErrorNvlinkUncorrectable: return "cudaErrorNvlinkUncorrectable";
+    case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
+    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+    case cudaErrorSystemNotReady: return "cudaErrorSystemNotReady";
+    default: return "an error";
+    }
 }
 
 /* ---- transfers between ranks; the caller holds the lock --------------------------------------------- */

@@ -135,6 +135,7 @@ OP(position_bwd, struct meg_mat, struct meg_mat, const int32_t *, const struct m
 OP(xent_partial, float *, struct meg_mat, const int32_t *, int64_t)
 OP(xent_combine, float *, float *, const float *, const int32_t *, int64_t, int64_t, float)
 OP(xent_bwd, struct meg_mat, const float *, const int32_t *, int64_t, float, struct meg_loss_weight)
+OP(xent_fwd_bwd, float *, struct meg_mat, const int32_t *, float, struct meg_loss_weight)
 OP(cast, void *, enum meg_dtype, const void *, enum meg_dtype, int64_t)
 OP(sumsq, double *, const void *, enum meg_dtype, int64_t)
 OP(sumsq_ranges, double *, const void *, enum meg_dtype, const struct meg_range *, int)
@@ -231,6 +232,7 @@ const struct meg_ops *queue_ops(const struct meg_ops *base)
     table.xent_partial = xent_partial;
     table.xent_combine = xent_combine;
     table.xent_bwd = xent_bwd;
+    table.xent_fwd_bwd = xent_fwd_bwd;
     table.cast = cast;
     table.sumsq = sumsq;
     table.sumsq_ranges = sumsq_ranges;

@@ -200,6 +200,40 @@ static void weights_are_products(const struct meg_ops *ops)
     free(y.p);
 }
 
+/* Rows are more than the operation's statistics have. */
+static void fwd_bwd_is_fused(const struct meg_ops *ops)
+{
+    enum { N = 2500, V = 67 };
+    static const double loss_scale = 3;
+
+    for (int i = 0; i < 8; i++)
+        for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++) {
+            const struct meg_mat x = rnd_mat_of((enum meg_dtype)t, N, V, 3);
+            const size_t nbytes = (size_t)(N * x.ld) * meg_dtype_size(x.dtype);
+            const float z_loss = i & 1 ? Z : 0;
+            float *mask = rnd_new(N), *want = rnd_new(N), *got = rnd_new(N), *lse = rnd_new(N);
+            int32_t *target = zeros(N, sizeof *target);
+            const struct meg_loss_weight weight = { i & 2 ? mask : NULL, 0.37, i & 4 ? &loss_scale : NULL };
+            struct meg_mat y = x;
+
+            y.p = memcpy(malloc(nbytes), x.p, nbytes);
+            for (int r = 0; r < N; r++)
+                target[r] = r % 9 == 4 ? -1 : r * 17 % V;
+            unsharded(ops, want, lse, x, target, z_loss);
+            ops->xent_bwd(NULL, x, lse, target, 0, z_loss, weight);
+            ops->xent_fwd_bwd(NULL, got, y, target, z_loss, weight);
+            assert_memory_equal(got, want, N * sizeof *got);
+            assert_memory_equal(y.p, x.p, nbytes);
+            free(x.p);
+            free(y.p);
+            free(mask);
+            free(want);
+            free(got);
+            free(lse);
+            free(target);
+        }
+}
+
 int main(void)
 {
     static const struct ops_case cases[] = {
@@ -207,6 +241,7 @@ int main(void)
         { "shards of the vocabulary combine to the unsharded loss", shards_of_the_vocabulary },
         { "weights are products of scale, loss scale and mask", weights_are_products },
         { "NaN propagates to loss and gradient", nan_propagates },
+        { "xent_fwd_bwd equals xent_partial, xent_combine and xent_bwd bit for bit", fwd_bwd_is_fused },
     };
     return run_cases(cases, LEN(cases));
 }

@@ -15,7 +15,7 @@
 static bool has_gpu(void)
 {
 #ifdef MEG_HAVE_CUDA
-    return meg_cuda_num_devices() > 0;
+    return meg_cuda_num_devices(NULL) > 0;
 #else
     return false;
 #endif
