@@ -8,6 +8,7 @@
 #   skip_all REASON              skip all tests of this file, and exit
 #   need_shared                  skip all unless MEG_SHARED is the directory of reference data
 #   until_true S COMMAND...      wait at most S seconds until COMMAND succeeds; fail if it does not
+#   no_gpu_status                print the exit status of --device cuda without a GPU: 2 if the build has no CUDA
 #   done_testing                 print the plan and exit; the last line of each test
 # Commands for ok:
 #   near A B [TOLERANCE]         two files have equally many positive numbers, one per line, with relative differences
@@ -20,6 +21,8 @@ golden=$(cd "${0%/*}" && { [ -d data ] || cd ..; } && cd data/golden 2>/dev/null
 # LD_PRELOAD=fault.so is found in this path; LD_PRELOAD itself cannot contain a path with a space.
 LD_LIBRARY_PATH=${B:-$PWD/build}/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LC_ALL LD_LIBRARY_PATH
+# Tests run on the CPU, also on a machine with a GPU, unless MEG_TEST_GPU is set (tests/cuda/gpu.sh).
+[ -n "${MEG_TEST_GPU:-}" ] || export CUDA_VISIBLE_DEVICES=
 T=$(mktemp -d "${TMPDIR:-/tmp}/meg-test.XXXXXX") || exit 1
 # Kill the background jobs of the test when it exits.
 # The shell's own kill: /bin/kill is missing on a bare machine.
@@ -115,6 +118,10 @@ until_true() {
         [ "$until_left" -gt 0 ] || return 1
         sleep 0.05
     done
+}
+
+no_gpu_status() {
+    if [ -e "${B:-build}/tests/cuda/check-gpu" ]; then echo 1; else echo 2; fi
 }
 
 done_testing() {

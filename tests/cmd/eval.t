@@ -55,7 +55,7 @@ for n in -1 258 2.5; do
 done
 status '--return-tokens without a tokenizer ends with 2' 2 meg-eval --task logprobs --load "$T/ids" --return-tokens --input "$T/p"
 like '--return-tokens without a tokenizer: the message says so' "$(cat "$T/err")" '--return-tokens requires a tokenizer, and the model has none'
-status '--device cuda without CUDA ends with 2' 2 logprobs --device cuda --input "$T/p"
+status '--device cuda without a GPU fails' "$(no_gpu_status)" logprobs --device cuda --input "$T/p"
 status '--top-n-logprobs with --task ppl ends with 2' 2 ppl --top-n-logprobs 1 --input "$T/p"
 
 refuse() { # NAME LINE WORDS

@@ -186,7 +186,7 @@ refuse 'bytes that are not UTF-8' 'ab\377' 'invalid UTF-8 at byte offset 2'
 refuse 'an id outside of the vocabulary' '{"ids":[0,257]}' '"ids"\[1\] is 257; the vocabulary of the model has ids 0 to 256'
 refuse 'a prompt as long as the model' '%048d' 'the prompt has 48 tokens; it must be shorter than the maximum sequence length of the model, 48'
 echo a >"$T/p"
-status '--device cuda without CUDA ends with 2' 2 generate --device cuda --input "$T/p"
+status '--device cuda without a GPU fails' "$(no_gpu_status)" generate --device cuda --input "$T/p"
 status 'top-k with top-p ends with 2' 2 generate --top_k 5 --top_p 0.5 --input "$T/p"
 status 'top-k above the vocabulary size ends with 2' 2 generate --top_k 258 --input "$T/p"
 status '--tokens-to-generate 0 ends with 2' 2 meg-generate --load "$T/hf" --tokens-to-generate 0 --input "$T/p"

@@ -136,7 +136,7 @@ refuses() { # NAME REGEX OPTION...
 }
 refuses 'an unknown option' 'unknown option --learning-rate' --learning-rate 1
 refuses 'an invalid number' "--lr: '1e' is not a finite number" --lr 1e
-refuses '--device cuda without CUDA' '--device cuda: this build has no CUDA backend; use --device cpu' --device cuda
+status '--device cuda without a GPU fails' "$(no_gpu_status)" train --device cuda
 refuses 'a former option name' '--batch-size: now called --micro-batch-size' --batch-size 4
 refuses 'another former option name' '--model-parallel-size: now called --tensor-model-parallel-size' --model-parallel-size 1
 refuses 'a former option name of recomputation' '--checkpoint-activations: now called --recompute-granularity full' --checkpoint-activations

@@ -2,6 +2,7 @@
 # make check-gpu: compare the CUDA backend with the CPU on a GPU.  Prints TAP, and takes less than six minutes.
 #   SANITIZER_S=N   limit of compute-sanitizer in seconds (default: 150)
 #   SEED=N   seed of the operands (default: the process id)
+MEG_TEST_GPU=1
 . "${0%/*}/../lib.sh"
 gpu=${gpu:-$(dirname "$(command -v meg-train)")}
 seed=${SEED:-$$}
