@@ -32,7 +32,7 @@ data() {
     esac
 }
 
-"$B/tests/ranks/layouts" list "${RANKS:-4}" | tail -n "+${FIRST:-1}" | head -n "${CELLS:-6}" >"$T/cells"
+"$B/tests/ranks/layouts" list "${RANKS:-4}" | tail -n "+${FIRST:-1}" | head -n "${CELLS:-4}" >"$T/cells"
 tab=$(printf '\t')
 while IFS=$tab read -r n name training layout; do
     training="$training --global-batch-size 8 --train-iters $steps $(data "$name")"
