@@ -4,7 +4,7 @@
 # that detect errors.  The layouts are cells of the covering array of tests/ranks/layouts.c:
 #   RANKS=N   cells of at most N ranks (default: 4)
 #   FIRST=I   the first cell, counted from 1
-#   CELLS=N   the number of cells (default: 6, which have all types of parallelism, GPT, Llama and BERT)
+#   CELLS=N   the number of cells (default: 4, with GPT, Llama and BERT and all types of parallelism but uneven stages)
 #   STEPS=N   the number of steps (default: 4)
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/cuda/bin/meg-train" ] || skip_all 'this build has no headers of CUDA and NCCL'

@@ -18,8 +18,8 @@
 struct general {
 };
 
-template <class T> constexpr bool is_general = false;
-template <> constexpr bool is_general<general> = true;
+template <class T> inline constexpr bool is_general = false;
+template <> inline constexpr bool is_general<general> = true;
 
 /* Return whether the rows of m consist of complete vectors and have the type `type`, or m.p is NULL. */
 static inline bool has_vectors(struct meg_mat m, enum meg_dtype type)

@@ -453,7 +453,7 @@ int main(int argc, char **argv)
                                             MEG_DTYPE_F16, MEG_DTYPE_I32, MEG_DTYPE_I64 };
     /* 1025 f32 have more than MEG_ALL_REDUCE_SMALL bytes. */
     static const int64_t sizes[] = { 1, 3, 1000, 1025 };
-    const struct meg_device_conf conf = { MEG_DEVICE_AUTO };
+    const struct meg_device_conf conf = { .device = MEG_DEVICE_AUTO };
     const int is_host = argc > 1 && strcmp(argv[1], "host") == 0, is_stuck = argc > 2 && strcmp(argv[1], "stuck") == 0;
     const double timeout_s = is_stuck ? strtod(argv[2], NULL) : 60;
     struct meg_comm_world world;

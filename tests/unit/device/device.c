@@ -37,7 +37,7 @@ static void opens_the_cpu_without_a_gpu(void **state)
 
 static void refuses_cuda_without_a_gpu(void **state)
 {
-    const struct meg_device_conf c = { MEG_DEVICE_CUDA };
+    const struct meg_device_conf c = { .device = MEG_DEVICE_CUDA };
     const struct meg_device *d = NULL;
     struct meg_err e;
     int r;
