@@ -297,10 +297,10 @@ $(B)/tests/fault.so: tests/fault/fault.c $(B)/flags
 	$(call run,$(CC) -g -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl)
 
 # One library is NCCL and the CUDA runtime.  Programs link with it as the latter, and lib/comm loads it as the former.
-$(NCCL_DOUBLE): tests/nccl/double.c $(B)/flags
+$(NCCL_DOUBLE): $(filter-out %/device.c,$(wildcard tests/nccl/*.[ch])) $(B)/flags
 	@mkdir -p $(@D)
 	$(call run,$(CC) -g -O2 -Wall -Wextra -Ilib -fvisibility=hidden -isystem $(CUDA_HOME)/include -shared -fPIC \
-	    -Wl$(comma)-soname$(comma)$(@F) -o $@ $< -lpthread)
+	    -Wl$(comma)-soname$(comma)$(@F) -o $@ $(filter %.c,$^) -lpthread)
 	@ln -sf $(@F) $(@D)/libnccl.so.2
 NCCL_LD = $(call ld,$(filter %.so,$^) '-Wl$(comma)-rpath$(comma)$$ORIGIN:$$ORIGIN/..' \
     $(addprefix -Wl$(comma)--wrap=,meg_device_open meg_device_cpu meg_device_current))
@@ -315,8 +315,8 @@ $(B)/tests/nccl/bin/meg-%: $(B)/cmd/%/main.c.o $(NCCL_OBJS) $(B)/libmeg.a $(NCCL
 	$(NCCL_LD)
 
 # Programs link with the doubles, which lib/cuda then finds when it loads the libraries.
-$(B)/tests/cuda/libcublasLt.so.13: tests/cuda/cublaslt_double.c
-$(B)/tests/cuda/libcudnn.so.9: tests/cuda/cudnn_double.c
+$(B)/tests/cuda/libcublasLt.so.13: tests/cuda/cublaslt_double.c tests/nccl/common.h
+$(B)/tests/cuda/libcudnn.so.9: tests/cuda/cudnn_double.c tests/nccl/common.h
 $(filter-out $(NCCL_DOUBLE),$(EMULATED_LIBS)): $(NCCL_DOUBLE) $(B)/flags
 	@mkdir -p $(@D)
 	$(call run,$(CC) -g -O2 -Wall -Wextra -Ilib -fvisibility=hidden -isystem $(CUDA_HOME)/include -shared -fPIC \

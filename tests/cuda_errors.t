@@ -1,7 +1,7 @@
 #!/bin/sh
 # Missing and old drivers and libraries, unsuitable GPUs, too little memory and failures of a GPU: the CUDA backend ends
 # the run with a message and a status, and leaves no incomplete file.  The CUDA runtime and the libraries are doubles,
-# whose environment variables simulate failures (tests/nccl/double.c).
+# whose environment variables simulate failures (tests/nccl/double.h).
 . "${0%/*}/lib.sh"
 . "${0%/*}/ranks.sh"
 . "${0%/*}/torchrun.sh"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tensor collectives over NCCL, on a test double of NCCL and the CUDA runtime (tests/nccl/double.c) that detects missing
+# Tensor collectives over NCCL, on a test double of NCCL and the CUDA runtime (tests/nccl/double.h) that detects missing
 # events, early frees and ranks that disagree.
 . "${0%/*}/lib.sh"
 . "${0%/*}/ranks.sh"

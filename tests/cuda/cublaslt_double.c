@@ -14,33 +14,14 @@
  */
 #include <cublasLt.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#define LIBRARY "cuBLASLt"
+#include "../nccl/common.h"
 #include "tensor/half.h"
-
-#define API __attribute__((visibility("default")))
-
-/* Of the double of the CUDA runtime: declare that the next host function launched on s accesses p. */
-void meg_double_touch(cudaStream_t s, const void *p);
-int meg_double_is_device(const void *p);
-
-static void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
-static void fail(const char *fmt, ...)
-{
-    char text[500];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    dprintf(STDERR_FILENO, "cuBLASLt double: %s\n", text);
-    abort();
-}
 
 /* ---- descriptors ---- */
 
@@ -88,9 +69,7 @@ static size_t size_of(cudaDataType_t type)
 
 API size_t cublasLtGetVersion(void)
 {
-    const char *version = getenv("MEG_DOUBLE_CUBLASLT_VERSION");
-
-    return version ? strtoul(version, NULL, 10) : CUBLAS_VERSION;
+    return (size_t)variable("MEG_DOUBLE_CUBLASLT_VERSION", CUBLAS_VERSION);
 }
 
 API const char *cublasLtGetStatusString(cublasStatus_t status)

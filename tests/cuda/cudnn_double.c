@@ -12,34 +12,16 @@
  */
 #include <cudnn.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#define LIBRARY "cuDNN"
+#include "../nccl/common.h"
 #include "tensor/half.h"
 
-#define API __attribute__((visibility("default")))
-
-/* Of the double of the CUDA runtime: declare that the next host function launched on s accesses p. */
-void meg_double_touch(cudaStream_t s, const void *p);
-
 enum { WORKSPACE_NBYTES = 4096, MAX_TENSORS = 128 };
-
-static void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
-static void fail(const char *fmt, ...)
-{
-    char text[500];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    dprintf(STDERR_FILENO, "cuDNN double: %s\n", text);
-    abort();
-}
 
 struct cudnnContext {
     cudaStream_t stream;
@@ -649,9 +631,7 @@ API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescript
 
 API size_t cudnnGetVersion(void)
 {
-    const char *version = getenv("MEG_DOUBLE_CUDNN_VERSION");
-
-    return version ? strtoul(version, NULL, 10) : CUDNN_VERSION;
+    return (size_t)variable("MEG_DOUBLE_CUDNN_VERSION", CUDNN_VERSION);
 }
 
 API const char *cudnnGetErrorString(cudnnStatus_t status)

@@ -1,7 +1,7 @@
 /*
  * emulate.h - the part of CUDA C++ that cuda/kernel.h permits, for a C++ compiler: kernels run on the CPU.
  *
- * launch() queues a grid on a stream of the double of the CUDA runtime (tests/nccl/double.c), whose thread executes it,
+ * launch() queues a grid on a stream of the double of the CUDA runtime (tests/nccl/double.h), whose thread executes it,
  * one block after the other.  A thread of a block runs until it returns or waits for others in a function that
  * synchronizes; then another one continues, on another stack.  So kernels without barriers are plain loops.
  *

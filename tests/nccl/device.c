@@ -1,6 +1,6 @@
 /*
  * device.c - a device for tests of NCCL collectives: streams, events, memory and copies of the CUDA runtime, and the
- * CPU's operations as functions in its streams.  With double.c as the CUDA runtime, it needs no GPU.
+ * CPU's operations as functions in its streams.  With the double (double.h) as the CUDA runtime, it needs no GPU.
  */
 #include <cuda_runtime.h>
 #include <pthread.h>
