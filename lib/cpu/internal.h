@@ -103,41 +103,8 @@ void meg_cpu_copy(struct meg_stream *st, void *dst, const void *src, size_t nbyt
 
 #ifdef MEG_ISA
 /* Declare the operations of this level, with the types of struct meg_ops. */
-#    define OP(name) __typeof__(*((struct meg_ops *)0)->name) MEG_FN(name)
-OP(linear_fwd);
-OP(linear_bwd_data);
-OP(linear_bwd_weight);
-OP(act_bwd);
-OP(glu_fwd);
-OP(glu_bwd);
-OP(rope);
-OP(qk_norm_fwd);
-OP(qk_norm_bwd);
-OP(norm_fwd);
-OP(norm_bwd);
-OP(add_fwd);
-OP(add_bwd);
-OP(add_norm_fwd);
-OP(attn_fwd);
-OP(attn_merge);
-OP(attn_delta);
-OP(attn_bwd);
-OP(attn_bwd_nbytes);
-OP(embed_fwd);
-OP(embed_bwd);
-OP(position_fwd);
-OP(position_bwd);
-OP(xent_partial);
-OP(xent_combine);
-OP(xent_bwd);
-OP(xent_fwd_bwd);
-OP(cast);
-OP(sumsq);
-OP(sumsq_ranges);
-OP(weighted_sum);
-OP(count_zeros);
-OP(adamw);
-OP(sgd);
+#    define OP(name) __typeof__(*((struct meg_ops *)0)->name) MEG_FN(name);
+MEG_TENSOR_OPS(OP)
 #    undef OP
 
 /* Convert n elements from type t to f32, or from f32 to type t with rounding to nearest even. */

@@ -25,7 +25,7 @@ void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat 
 static void bwd_row(enum meg_norm type, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                     struct meg_mat w, float mean, float rstd, int64_t r)
 {
-    const float offset = norm_offset(type);
+    const float offset = meg_norm_offset(type);
     float xb[COL_BLOCK], wb[COL_BLOCK], dyb[COL_BLOCK], skipb[COL_BLOCK], dxb[COL_BLOCK], sg = 0.0f, sgn = 0.0f;
     for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
         const int64_t n = min64(COL_BLOCK, x.cols - c0);

@@ -84,17 +84,11 @@ static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y,
     }
 }
 
-/* Return the number that is added to each stored weight of a norm: 1 for the 1P types, else 0. */
-static inline float norm_offset(enum meg_norm type)
-{
-    return type == MEG_NORM_LAYER_1P || type == MEG_NORM_RMS_1P ? 1.0f : 0.0f;
-}
-
 /* Compute row r of norm_fwd.  RMSNorm uses mean 0 and no bias, and does not write mean. */
 static inline void norm_row(enum meg_norm type, struct meg_mat y, float *mean, float *rstd, struct meg_mat x,
                             struct meg_mat w, struct meg_mat b, float eps, int64_t r)
 {
-    const float offset = norm_offset(type);
+    const float offset = meg_norm_offset(type);
     float xb[COL_BLOCK], yb[COL_BLOCK], wb[COL_BLOCK], bb[COL_BLOCK], s = 0.0f, s2 = 0.0f, mu = 0.0f, rs;
     if (!meg_norm_is_rms(type)) {
         for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "base/decls.h"
+#include "tensor/normal_cdf.h"
 
 MEG_BEGIN_DECLS
 
@@ -98,27 +99,11 @@ static inline float vgelu_tanh_grad(float x)
     return s + x * (s * (e * s)) * (1.5957691216f + 0.2140644488f * x2);
 }
 
-/*
- * Return the cumulative distribution function of the standard normal distribution at x, given e = exp(-x^2/2).  The
- * result is erfc(z) / 2 for x < 0, and 1 - erfc(z) / 2 otherwise, where
- *   erfc(z) = exp(-z^2) t P(t), z = |x|/sqrt 2, t = 1/(1 + z/2), and P within 2.2e-8
- */
+/* Return the cumulative distribution function of the standard normal distribution at x, given e = exp(-x^2/2). */
 static inline float vnormal(float x, float e)
 {
     const float z = x < 0.0f ? -x : x;
-    const float t = 1.0f / (1.0f + 0.35355339f * z);
-    float p = 0.0110999084f;
-    p = p * t - 0.116974030f;
-    p = p * t + 0.414558350f;
-    p = p * t - 0.651462395f;
-    p = p * t + 0.406406091f;
-    p = p * t - 0.0906807966f;
-    p = p * t + 0.223034834f;
-    p = p * t + 0.239150506f;
-    p = p * t + 0.282800322f;
-    p = p * t + 0.282067189f;
-    p = 0.5f * e * t * p;
-    return x < 0.0f ? p : 1.0f - p;
+    return meg_normal_cdf(x, e, 1.0f / (1.0f + 0.35355339f * z));
 }
 
 /* Return GELU in its exact form: x times the cumulative distribution function of the standard normal distribution. */

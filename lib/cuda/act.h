@@ -7,6 +7,7 @@
 #ifndef MEG_CUDA_ACT_H
 #define MEG_CUDA_ACT_H
 #include "cuda/kernel.h"
+#include "tensor/normal_cdf.h"
 
 /* Return x / y within 2 ulp, or 0 if |y| is above 2^126. */
 __device__ inline float divide(float x, float y)
@@ -27,7 +28,7 @@ __device__ inline float clamp(float x, float least, float most)
 /* Return e^x with a relative error below 2^-23 * (2 + |x|). */
 __device__ inline float exp_fast(float x)
 {
-    return exp2f(1.44269504f * x);
+    return exp2f(LOG2E * x);
 }
 
 struct identity {
@@ -71,28 +72,11 @@ struct gelu_tanh {
     }
 };
 
-/*
- * GELU in its exact form: x times the cumulative distribution function of the standard normal distribution.  With e =
- * exp(-x^2/2), `normal` returns this function: erfc(z) / 2 for x < 0, and 1 - erfc(z) / 2 otherwise, where
- *   erfc(z) = exp(-z^2) t P(t), z = |x|/sqrt 2, t = 1/(1 + z/2), and P within 2.2e-8
- */
+/* GELU in its exact form: x times the cumulative distribution function of the standard normal distribution. */
 struct gelu_erf {
     __device__ static float normal(float x, float e)
     {
-        const float t = divide(1.0f, 1.0f + 0.35355339f * fabsf(x));
-        float p = 0.0110999084f;
-
-        p = p * t - 0.116974030f;
-        p = p * t + 0.414558350f;
-        p = p * t - 0.651462395f;
-        p = p * t + 0.406406091f;
-        p = p * t - 0.0906807966f;
-        p = p * t + 0.223034834f;
-        p = p * t + 0.239150506f;
-        p = p * t + 0.282800322f;
-        p = p * t + 0.282067189f;
-        p = 0.5f * e * t * p;
-        return x < 0.0f ? p : 1.0f - p;
+        return meg_normal_cdf(x, e, divide(1.0f, 1.0f + 0.35355339f * fabsf(x)));
     }
     __device__ float of(float x) const
     {

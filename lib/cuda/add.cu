@@ -30,11 +30,10 @@ void meg_cuda_add_fwd(struct meg_stream *st, struct meg_mat z, struct meg_mat x,
 
 /*
  * A block computes TILE_COLS columns of dy in every nparts-th group of WARPS rows, one row per warp, and the sums of
- * these columns.  A grid has at most MOST_BLOCKS blocks, a multiple of the 132 multiprocessors of an H100 or H200,
- * unless it has more tiles.  A thread fetches VEC columns of BATCH rows before it uses the first.  Each lane computes
+ * these columns.  A grid has at most MOST_BLOCKS blocks, unless it has more tiles.  A thread fetches VEC columns of BATCH rows before it uses the first.  Each lane computes
  * the position and the sample, which takes a division, of only one of these rows for the warp.
  */
-enum { THREADS = 256, WARPS = THREADS / WARP, TILE_COLS = WARP * VEC, BATCH = 4, MOST_BLOCKS = 16 * 132 };
+enum { THREADS = 256, WARPS = THREADS / WARP, TILE_COLS = WARP * VEC, BATCH = 4, MOST_BLOCKS = 16 * SMS };
 
 template <class S, class B>
 static __global__ void __launch_bounds__(THREADS, sizeof(vec<S>) > 16 ? 2 : 3)
@@ -109,5 +108,5 @@ void meg_cuda_add_bwd(struct meg_stream *st, struct meg_mat dy, void *dbias, enu
                WARPS * TILE_COLS * sizeof(float), dy, dz, drop, partial, nparts);
     });
     if (dbias)
-        sum_partials(st, dbias, NULL, grad, partial, (int)nparts, dz.cols, tiles * TILE_COLS, accumulate);
+        meg_cuda_sum_partials(st, dbias, NULL, grad, partial, (int)nparts, dz.cols, tiles * TILE_COLS, accumulate);
 }

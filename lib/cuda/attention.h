@@ -55,15 +55,6 @@ __device__ inline int64_t key_index(const struct meg_attn_desc &desc, const stru
     return t * x.ld_s + i * x.ld_b + group * x.ld_g;
 }
 
-/* Whether all heads begin at multiples of 16 bytes. */
-static inline bool has_aligned_heads(struct meg_heads x)
-{
-    const int64_t size = x.dtype == MEG_DTYPE_F32 ? 4 : 2;
-
-    return (uintptr_t)x.p % 16 == 0 && x.ld_s * size % 16 == 0 && x.ld_b * size % 16 == 0 && x.ld_g * size % 16 == 0 &&
-           x.ld_h * size % 16 == 0;
-}
-
 /* Return element `index` of an array of type `type`, as f32. */
 __device__ inline float element(const void *p, enum meg_dtype type, int64_t index)
 {
@@ -71,16 +62,6 @@ __device__ inline float element(const void *p, enum meg_dtype type, int64_t inde
     case MEG_DTYPE_BF16: return to_float(((const bf16 *)p)[index]);
     case MEG_DTYPE_F16: return to_float(((const f16 *)p)[index]);
     default: return ((const float *)p)[index];
-    }
-}
-
-/* Call f with p as a pointer to elements of type `type`. */
-template <class F> __device__ inline void with_pointer(void *p, enum meg_dtype type, F f)
-{
-    switch (type) {
-    case MEG_DTYPE_BF16: f((bf16 *)p); break;
-    case MEG_DTYPE_F16: f((f16 *)p); break;
-    default: f((float *)p); break;
     }
 }
 

@@ -192,6 +192,15 @@ static MEG_HOST_DEVICE int pad_row(int64_t n)
     return (int)n | 1;
 }
 
+/* Return a tile of n rows at f, and advance f to its end. */
+static MEG_HOST_DEVICE struct tile take_tile(float *&f, int n, int ld)
+{
+    const struct tile x = { f, ld, 1 };
+
+    f += n * ld;
+    return x;
+}
+
 /* Return the arrays at `p`; *nbytes is their size. */
 static MEG_HOST_DEVICE struct fwd_arrays fwd_arrays_at(char *p, const struct meg_attn_desc &desc, int bq, int bk,
                                                        size_t *nbytes)
@@ -202,14 +211,10 @@ static MEG_HOST_DEVICE struct fwd_arrays fwd_arrays_at(char *p, const struct meg
 
     x.query = (struct query *)(void *)p;
     f = (float *)(void *)(x.query + bq);
-    x.q = { f, ld_q, 1 };
-    f += bq * ld_q;
-    x.kv = { f, ld_kv, 1 };
-    f += bk * ld_kv;
-    x.s = { f, ld_s, 1 };
-    f += bq * ld_s;
-    x.o = { f, ld_o, 1 };
-    f += bq * ld_o;
+    x.q = take_tile(f, bq, ld_q);
+    x.kv = take_tile(f, bk, ld_kv);
+    x.s = take_tile(f, bq, ld_s);
+    x.o = take_tile(f, bq, ld_o);
     x.max = f;
     x.sum = f + bq;
     x.rescale = f + 2 * bq;
@@ -442,22 +447,14 @@ static MEG_HOST_DEVICE struct bwd_arrays bwd_arrays_at(char *p, const struct meg
 
     x.query = (struct query *)(void *)p;
     f = (float *)(void *)(x.query + bq);
-    x.q = { f, ld, 1 };
-    f += bq * ld;
-    x.d_o = { f, ld_v, 1 };
-    f += bq * ld_v;
-    x.k = { f, ld, 1 };
-    f += bk * ld;
-    x.v = { f, ld_v, 1 };
-    f += bk * ld_v;
-    x.s = { f, ld_s, 1 };
-    f += bq * ld_s;
-    x.dp = { f, ld_s, 1 };
-    f += bq * ld_s;
-    x.x = { f, ld, 1 };
-    f += most * ld;
-    x.y = { f, ld_v, 1 };
-    f += most * ld_v;
+    x.q = take_tile(f, bq, ld);
+    x.d_o = take_tile(f, bq, ld_v);
+    x.k = take_tile(f, bk, ld);
+    x.v = take_tile(f, bk, ld_v);
+    x.s = take_tile(f, bq, ld_s);
+    x.dp = take_tile(f, bq, ld_s);
+    x.x = take_tile(f, most, ld);
+    x.y = take_tile(f, most, ld_v);
     x.lse = f;
     x.delta = f + bq;
     x.diagonal = f + 2 * bq;

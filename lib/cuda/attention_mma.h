@@ -4,7 +4,6 @@
 #include "cuda/attention.h"
 #include "cuda/mma.h"
 
-#define LOG2E 1.4426950408889634f
 #define LN2 0.6931471805599453f
 
 /*

@@ -313,7 +313,7 @@ static int64_t logits_rows(int64_t v)
     return rows > 1024 ? rows : 1024;
 }
 
-#define OP(name) .name = meg_cuda_##name
+#define OP(name) , .name = meg_cuda_##name
 const struct meg_ops meg_cuda_ops = {
     .name = "cuda",
     .is_host_memory = false,
@@ -335,44 +335,10 @@ const struct meg_ops meg_cuda_ops = {
     .event_record = event_record,
     .event_wait = event_wait,
     .event_is_done = event_is_done,
-    OP(linear_create),
-    OP(linear_destroy),
-    OP(linear_fwd),
-    OP(linear_bwd_data),
-    OP(linear_bwd_weight),
-    OP(act_bwd),
-    OP(glu_fwd),
-    OP(glu_bwd),
-    OP(rope),
-    OP(qk_norm_fwd),
-    OP(qk_norm_bwd),
-    OP(norm_fwd),
-    OP(norm_bwd),
-    OP(add_fwd),
-    OP(add_bwd),
-    OP(add_norm_fwd),
-    OP(attn_fwd),
-    OP(attn_merge),
-    OP(attn_delta),
-    OP(attn_bwd),
-    OP(attn_bwd_nbytes),
-    OP(copy_heads),
-    OP(embed_fwd),
-    OP(embed_bwd),
-    OP(position_fwd),
-    OP(position_bwd),
-    OP(xent_partial),
-    OP(xent_combine),
-    OP(xent_bwd),
-    OP(xent_fwd_bwd),
-    OP(cast),
-    OP(sumsq),
-    OP(sumsq_ranges),
-    OP(weighted_sum),
-    OP(count_zeros),
-    OP(step_finish),
-    OP(adamw),
-    OP(sgd),
+    .linear_create = meg_cuda_linear_create,
+    .linear_destroy = meg_cuda_linear_destroy,
+    .copy_heads = meg_cuda_copy_heads,
+    .step_finish = meg_cuda_step_finish MEG_TENSOR_OPS(OP),
 };
 #undef OP
 

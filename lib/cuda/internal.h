@@ -54,45 +54,12 @@ struct meg_cuda_device {
 extern struct meg_cuda_device meg_cuda_device;
 
 /* Declare the operations with the types of struct meg_ops. */
-#define OP(name) __typeof__(*((struct meg_ops *)0)->name) meg_cuda_##name
-OP(linear_create);
-OP(linear_destroy);
-OP(linear_fwd);
-OP(linear_bwd_data);
-OP(linear_bwd_weight);
-OP(act_bwd);
-OP(glu_fwd);
-OP(glu_bwd);
-OP(rope);
-OP(qk_norm_fwd);
-OP(qk_norm_bwd);
-OP(norm_fwd);
-OP(norm_bwd);
-OP(add_fwd);
-OP(add_bwd);
-OP(add_norm_fwd);
-OP(attn_fwd);
-OP(attn_merge);
-OP(attn_delta);
-OP(attn_bwd);
-OP(attn_bwd_nbytes);
-OP(copy_heads);
-OP(embed_fwd);
-OP(embed_bwd);
-OP(position_fwd);
-OP(position_bwd);
-OP(xent_partial);
-OP(xent_combine);
-OP(xent_bwd);
-OP(xent_fwd_bwd);
-OP(cast);
-OP(sumsq);
-OP(sumsq_ranges);
-OP(weighted_sum);
-OP(count_zeros);
-OP(step_finish);
-OP(adamw);
-OP(sgd);
+#define OP(name) __typeof__(*((struct meg_ops *)0)->name) meg_cuda_##name;
+OP(linear_create)
+OP(linear_destroy)
+OP(copy_heads)
+OP(step_finish)
+MEG_TENSOR_OPS(OP)
 #undef OP
 
 /*
@@ -100,6 +67,12 @@ OP(sgd);
  * gradients of biases.  It uses the scratch memory of st.
  */
 void meg_cuda_column_sums(struct meg_stream *st, void *out, enum meg_dtype type, struct meg_mat x, bool accumulate);
+/*
+ * Compute out0 [n] and, unless it is NULL, out1 [n], vectors of type `type`, as sums of partial [nparts,nsums,ld] over the
+ * parts, nsums being 1 or 2, or add the sums to them (reduce.cu).
+ */
+void meg_cuda_sum_partials(struct meg_stream *st, void *out0, void *out1, enum meg_dtype type, const float *partial,
+                           int nparts, int64_t n, int64_t ld, bool accumulate);
 /* y = act(x), element by element; y may be x (act.cu). */
 void meg_cuda_act_fwd(struct meg_stream *st, struct meg_mat y, struct meg_mat x, enum meg_act act);
 /* y [n,o] += bias [o] of type `type` (act.cu). */

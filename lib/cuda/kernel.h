@@ -6,8 +6,8 @@
  * that both are possible, kernels
  *   - are launched by launch(), not by <<< >>>
  *   - have only dynamic shared memory, declared by SHARED(type, name)
- *   - use no function of CUDA's headers except __syncthreads, __syncwarp, __shfl_*_sync, __ballot_sync and the math
- *     functions of C
+ *   - use no function of CUDA's headers except __syncthreads, __syncwarp, __shfl_*_sync, __ballot_sync, min, max, rsqrtf
+ *     and the math functions of C
  * Sums have a fixed order: there are no atomic additions of floating-point numbers.
  */
 #ifndef MEG_CUDA_KERNEL_H
@@ -97,6 +97,31 @@ template <class F> void with_type(enum meg_dtype type, F f)
     }
 }
 
+/* Call f with p as a pointer to elements of type `type`, which is known only when the kernel runs. */
+template <class F> __device__ inline void with_pointer(void *p, enum meg_dtype type, F f)
+{
+    switch (type) {
+    case MEG_DTYPE_BF16: f((bf16 *)p); break;
+    case MEG_DTYPE_F16: f((f16 *)p); break;
+    default: f((float *)p); break;
+    }
+}
+
+#define LOG2E 1.4426950408889634f /* log2(e): exp(x) = 2^(LOG2E x) */
+
+/* Return 2^x; a result that is not a normal number is 0. */
+__device__ inline float exp2_fast(float x)
+{
+#ifdef __CUDACC__
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
 /* ---- 16-byte accesses ---- */
 
 /* Kernels process a row in vectors of VEC elements: one access of 16 bytes if the type has 2 bytes, two if it has 4. */
@@ -120,17 +145,21 @@ template <class T> __device__ inline void store_packed(T *to, const packed<T> &p
 #endif
 }
 
+static inline MEG_HOST_DEVICE bool is_aligned(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
 /* Whether rows of m begin at multiples of 16 bytes, so that `load` and `store` may access them in vectors. */
 static inline bool has_aligned_rows(struct meg_mat m)
 {
-    const int64_t size = m.dtype == MEG_DTYPE_F32 ? 4 : 2;
-
-    return !m.p || ((uintptr_t)m.p % 16 == 0 && m.ld * size % 16 == 0);
+    return !m.p || (is_aligned(m.p) && m.ld * (int64_t)meg_dtype_size(m.dtype) % 16 == 0);
 }
 
-static inline bool is_aligned(const void *p)
+/* Whether the columns of all heads of x begin at multiples of 16 bytes. */
+static inline bool has_aligned_heads(struct meg_heads x)
 {
-    return (uintptr_t)p % 16 == 0;
+    return is_aligned(x.p) && (x.ld_s | x.ld_b | x.ld_g | x.ld_h) * (int64_t)meg_dtype_size(x.dtype) % 16 == 0;
 }
 
 /*
@@ -240,6 +269,9 @@ static inline int64_t ceil_div(int64_t n, int64_t block)
 {
     return (n + block - 1) / block;
 }
+
+/* Multiprocessors of an H100 or H200, for which grids are sized.  Results do not depend on those of the GPU in use. */
+enum { SMS = 132 };
 
 /* Return the number of blocks of a grid: n, but at most `most`.  Kernels loop over what a smaller grid does not cover. */
 static inline unsigned grid_size(int64_t n, int64_t most)

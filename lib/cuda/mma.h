@@ -1,5 +1,5 @@
 /*
- * mma.h - products of small matrices on tensor cores, and asynchronous copies to shared memory (sm_80 and later).
+ * mma.h - products of small matrices on tensor cores (sm_80 and later).
  *
  * A warp holds a matrix in registers, two elements of type bf16 or f16 in each u32.  Let lane = 4 * g + t.
  *   An accumulator c [16,8]: elements (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1).
@@ -8,24 +8,7 @@
  */
 #ifndef MEG_CUDA_MMA_H
 #define MEG_CUDA_MMA_H
-#include "cuda/kernel.h"
-#ifndef __CUDACC__
-#    include <deque>
-#    include <vector>
-#endif
-
-/* Return 2^x; a result that is not a normal number is 0. */
-__device__ inline float exp2_fast(float x)
-{
-#ifdef __CUDACC__
-    float y;
-
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    return exp2f(x);
-#endif
-}
+#include "cuda/copy_async.h"
 
 /* Round two numbers to T; x is in the lower half of the result. */
 template <class T> __device__ uint32_t pack(float x, float y);
@@ -64,11 +47,6 @@ template <> __device__ inline void mma<f16>(float (&c)[4], const uint32_t (&a)[4
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ inline uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
 /*
  * Load four 8x8 matrices from shared memory.  Lanes 8i to 8i+7 pass the addresses of the rows of matrix i, 16 bytes
  * each; r[i] receives elements (g, 2t..2t+1) of matrix i.
@@ -88,26 +66,6 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], const void *ro
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(shared_address(row))
                  : "memory");
-}
-
-/* Begin to copy 16 bytes from global to shared memory or, unless is_valid is set, to set them to 0. */
-__device__ inline void copy_async(void *to, const void *from, bool is_valid)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-                 "r"(is_valid ? 16 : 0)
-                 : "memory");
-}
-
-/* End a group of copies. */
-__device__ inline void copy_async_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Wait until at most n groups of the calling thread are incomplete. */
-template <int n> __device__ inline void copy_async_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
 #else
@@ -159,51 +117,6 @@ inline void load_matrices_transposed(uint32_t (&r)[4], const void *row)
         r[i] = all[8 * i + 2 * t][g] | (uint32_t)all[8 * i + 2 * t + 1][g] << 16;
 }
 
-namespace emu
-{
-
-/* A copy is executed by the function that waits for it; until then, its destination is NaN. */
-struct copy {
-    void *to;
-    const void *from;
-    bool is_valid;
-};
-inline std::deque<std::vector<copy>> copies[MAX_THREADS]; /* groups of each thread; the last is not complete */
-
-} // namespace emu
-
-inline void copy_async(void *to, const void *from, bool is_valid)
-{
-    auto &groups = emu::copies[emu::state.running->thread];
-
-    if (((uintptr_t)to | (uintptr_t)from) % 16)
-        emu::fail("an asynchronous copy of bytes that are not aligned");
-    if (groups.empty())
-        groups.emplace_back();
-    memset(to, 0xff, 16);
-    groups.back().push_back({ to, from, is_valid });
-}
-
-inline void copy_async_commit()
-{
-    auto &groups = emu::copies[emu::state.running->thread];
-
-    if (groups.empty())
-        groups.emplace_back();
-    groups.emplace_back();
-}
-
-template <int n> void copy_async_wait()
-{
-    auto &groups = emu::copies[emu::state.running->thread];
-
-    for (; groups.size() > n + 1; groups.pop_front())
-        for (const emu::copy &x : groups.front())
-            if (x.is_valid)
-                memcpy(x.to, x.from, 16);
-            else
-                memset(x.to, 0, 16);
-}
 #endif
 
 /*

@@ -5,19 +5,13 @@
  */
 #include "cuda/add.h"
 
-/* Return the number that is added to each stored weight of a norm: 1 for the 1P types, else 0. */
-static float norm_offset(enum meg_norm type)
-{
-    return type == MEG_NORM_LAYER_1P || type == MEG_NORM_RMS_1P ? 1.0f : 0.0f;
-}
-
 /*
  * A thread has K vectors of a row in registers: vectors lane, lane + per_row, ... in thread `lane` of the per_row
  * threads for the row.  A row of at most SHORT elements has a warp, and a longer one a block.  The next row is copied
- * to shared memory meanwhile, where each thread reads only what it copied itself.  Blocks process many rows each; as
- * many of them are started as the multiprocessors of an H100 or H200 execute at a time.
+ * to shared memory meanwhile, where each thread reads only what it copied itself.  Blocks process many rows each: a
+ * grid has as many blocks as can run at the same time.
  */
-enum { SHORT = 1024, MEDIUM = 4096, LONG = 8192, MAX_WARPS = 8, MAX_THREADS = MAX_WARPS * WARP, SMS = 132 };
+enum { SHORT = 1024, MEDIUM = 4096, LONG = 8192, MAX_WARPS = 8, MAX_THREADS = MAX_WARPS * WARP };
 
 /* Call f with k, 1 to 4, as a constant. */
 template <class F> static void with_constant(int k, F f)
@@ -354,7 +348,7 @@ static struct norm_fwd norm_begin(enum meg_norm type, struct meg_mat y, float *m
              mean,
              rstd,
              eps,
-             norm_offset(type),
+             meg_norm_offset(type),
              1.0f / (float)y.cols,
              meg_norm_is_rms(type),
              threads_per_row(y.cols, vectors_per_thread(y.cols)) };
@@ -625,7 +619,8 @@ void meg_cuda_norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat
     const int64_t n = x.cols, ld = ceil_div(n, VEC) * VEC;
     const bool is_rms = meg_norm_is_rms(type);
     struct norm_bwd q = {
-        dx, skip, dy, x, row_vector(w, dy.dtype, n), mean, rstd, NULL, ld, norm_offset(type), 1.0f / (float)n, is_rms, 0
+        dx,     skip, dy, x, row_vector(w, dy.dtype, n), mean, rstd, NULL, ld, meg_norm_offset(type), 1.0f / (float)n,
+        is_rms, 0
     };
     unsigned blocks = 0;
 
@@ -656,5 +651,5 @@ void meg_cuda_norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat
                            row_sums::NBYTES + (size_t)threads * K * (2 * sizeof(vec<S>) + sizeof(vec<B>)));
             });
     });
-    sum_partials(st, dw, db, grad, q.partial, x.rows ? (int)blocks : 0, n, ld, accumulate);
+    meg_cuda_sum_partials(st, dw, db, grad, q.partial, x.rows ? (int)blocks : 0, n, ld, accumulate);
 }

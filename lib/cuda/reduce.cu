@@ -163,7 +163,7 @@ static __global__ void __launch_bounds__(THREADS)
     const int64_t length = (n + RANGE_PARTS * VEC - 1) / (RANGE_PARTS * VEC) * VEC, begin = blockIdx.x * length;
     const T *p = x + first + begin;
     const double sum = block_sum(thread_sum<sum_of_squares>(p, min(length, n - begin), threadIdx.x * (int64_t)VEC,
-                                                            THREADS * (int64_t)VEC, (uintptr_t)p % 16 == 0),
+                                                            THREADS * (int64_t)VEC, is_aligned(p)),
                                  buf);
 
     if (threadIdx.x == 0)
@@ -197,13 +197,59 @@ void meg_cuda_sumsq_ranges(struct meg_stream *st, double *out, const void *x, en
     launch(st, add_range_parts, (unsigned)ceil_div(nranges, THREADS), THREADS, 0, out, part, nranges);
 }
 
+/* ---- partial sums ---- */
+
+enum { SUM_WARPS = 16 };
+
+/*
+ * Compute out0 [n] and, if nsums is 2, out1 [n] as sums of partial [nparts,nsums,ld] over the parts, or add the sums to
+ * them.  Each warp sums 32 columns over every SUM_WARPS-th part.
+ */
+template <class T>
+static __global__ void __launch_bounds__(SUM_WARPS *WARP)
+    sum_parts(T *out0, T *out1, const float *partial, int nparts, int nsums, int64_t n, int64_t ld, bool accumulate)
+{
+    SHARED(float, buf);
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    const int64_t k = blockIdx.x * (int64_t)WARP + lane, c = k < ld ? k : k - ld;
+    T *out = k < ld ? out0 : out1;
+    float sum = 0.0f;
+
+    if (k < nsums * ld) {
+#pragma unroll 8
+        for (int i = warp; i < nparts; i += SUM_WARPS)
+            sum += partial[i * nsums * ld + k];
+    }
+    buf[threadIdx.x] = sum;
+    __syncthreads();
+    if (warp == 0 && k < nsums * ld && c < n) {
+        sum = accumulate ? to_float(out[c]) : 0.0f;
+        for (int i = 0; i < SUM_WARPS; i++)
+            sum += buf[i * WARP + lane];
+        out[c] = from_float<T>(sum);
+    }
+}
+
+void meg_cuda_sum_partials(struct meg_stream *st, void *out0, void *out1, enum meg_dtype type, const float *partial,
+                           int nparts, int64_t n, int64_t ld, bool accumulate)
+{
+    const int nsums = out1 ? 2 : 1;
+
+    with_type(type, [&](auto t) {
+        typedef decltype(t) T;
+
+        launch(st, sum_parts<T>, (unsigned)ceil_div(nsums * ld, WARP), SUM_WARPS * WARP,
+               SUM_WARPS * WARP * sizeof(float), (T *)out0, (T *)out1, partial, nparts, nsums, n, ld, accumulate);
+    });
+}
+
 /* ---- column sums ---- */
 
 /*
  * A block sums TILE columns; each of its warps reads other rows, at least ROWS.  A grid has about MOST_BLOCKS blocks or
- * fewer: the 132 multiprocessors of an H100 or H200 execute so many at a time.
+ * fewer, which can all run at the same time.
  */
-enum { TILE = WARP * VEC, ROWS = 8, MOST_BLOCKS = 4 * 132, MOST_ROW_BLOCKS = MOST_BLOCKS / 3 };
+enum { TILE = WARP * VEC, ROWS = 8, MOST_BLOCKS = 4 * SMS, MOST_ROW_BLOCKS = MOST_BLOCKS / 3 };
 
 /* Return the number of blocks between which the rows of x are divided. */
 static unsigned num_row_blocks(struct meg_mat x)
@@ -270,30 +316,6 @@ static __global__ void __launch_bounds__(THREADS, 4) partial_column_sums(float *
     }
 }
 
-/* Compute out [cols] = column sums of part [nparts,cols], or add them to out; a block computes WARP columns. */
-template <class T>
-static __global__ void __launch_bounds__(THREADS)
-    sum_columns(T *out, const float *part, int nparts, int64_t cols, bool accumulate)
-{
-    SHARED(float, buf); /* [WARPS,WARP] */
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const int64_t c = blockIdx.x * (int64_t)WARP + lane;
-    float s = 0;
-
-    if (c < cols)
-#pragma unroll 4
-        for (int i = warp; i < nparts; i += WARPS)
-            s += part[i * cols + c];
-    buf[threadIdx.x] = s;
-    __syncthreads();
-    if (warp == 0 && c < cols) {
-#pragma unroll
-        for (int w = 1; w < WARPS; w++)
-            s += buf[w * WARP + lane];
-        out[c] = from_float<T>(accumulate ? to_float(out[c]) + s : s);
-    }
-}
-
 void meg_cuda_column_sums(struct meg_stream *st, void *out, enum meg_dtype type, struct meg_mat x, bool accumulate)
 {
     unsigned nparts;
@@ -307,8 +329,5 @@ void meg_cuda_column_sums(struct meg_stream *st, void *out, enum meg_dtype type,
         launch(st, partial_column_sums<decltype(t)>, dim3((unsigned)ceil_div(x.cols, TILE), nparts), THREADS,
                WARPS * TILE * sizeof(float), part, x, has_aligned_rows(x));
     });
-    with_type(type, [&](auto t) {
-        launch(st, sum_columns<decltype(t)>, (unsigned)ceil_div(x.cols, WARP), THREADS, THREADS * sizeof(float),
-               (decltype(t) *)out, part, nparts, x.cols, accumulate);
-    });
+    meg_cuda_sum_partials(st, out, NULL, type, part, (int)nparts, x.cols, x.cols, accumulate);
 }

@@ -10,7 +10,7 @@
 enum {
     THREADS = 256, /* maximum number of threads per block, and of chunks per head: d is at most about 4096 */
     /* Blocks of qk_norm_bwd, each of which has a sum for dw: 8 per multiprocessor of an H100 or H200, 2 at a time. */
-    BWD_BLOCKS = 8 * 132
+    BWD_BLOCKS = 8 * SMS
 };
 
 /* The columns of a thread: [a, a + VEC), those before end_a, and [b, b + VEC), those before end_b. */
@@ -185,11 +185,6 @@ static struct head_grid grid_of(const struct meg_qk_norm &q, int64_t max_blocks)
 static __device__ inline int first_head(const struct head_grid &g)
 {
     return (int)blockIdx.x * ((int)blockDim.x / g.group);
-}
-
-static bool has_aligned_heads(const struct meg_heads &x)
-{
-    return is_aligned(x.p) && (x.ld_s | x.ld_b | x.ld_g | x.ld_h) * (int64_t)meg_dtype_size(x.dtype) % 16 == 0;
 }
 
 /* Whether the angles, and the columns that begin at `half` and 2 * half, may be accessed in vectors. */
@@ -383,26 +378,6 @@ static __global__ void __launch_bounds__(THREADS, 2)
     add_groups(part + blockIdx.x * q.d, sum, q, g, is_aligned, buf);
 }
 
-/* Compute dw [d], the sum of the n rows of part [n,d], or add it to dw.  A warp sums every eighth row of 32 columns. */
-template <class T> static __global__ void qk_norm_sum(T *dw, const float *part, int64_t n, int64_t d, bool accumulate)
-{
-    SHARED(float, buf);
-    const int warp = (int)threadIdx.x / WARP, num_warps = THREADS / WARP;
-    const int64_t c = blockIdx.x * (int64_t)WARP + threadIdx.x % WARP;
-    float sum = 0.0f;
-
-    if (c < d)
-        for (int64_t i = warp; i < n; i += num_warps)
-            sum += part[i * d + c];
-    buf[threadIdx.x] = sum;
-    __syncthreads();
-    if (warp > 0 || c >= d)
-        return;
-    for (int i = 1; i < num_warps; i++)
-        sum += buf[i * WARP + threadIdx.x];
-    dw[c] = from_float<T>(accumulate ? to_float(dw[c]) + sum : sum);
-}
-
 void meg_cuda_qk_norm_bwd(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads dx, void *dw,
                           enum meg_dtype grad, struct meg_heads dy, struct meg_heads x, const void *w,
                           const float *rstd, bool accumulate)
@@ -423,9 +398,5 @@ void meg_cuda_qk_norm_bwd(struct meg_stream *st, const struct meg_qk_norm *q, st
                 });
             });
         });
-    with_type(grad, [&](auto t) {
-        using T = decltype(t);
-        launch(st, qk_norm_sum<T>, (unsigned)ceil_div(q->d, WARP), THREADS, THREADS * sizeof(float), (T *)dw, part,
-               grid.blocks, q->d, accumulate);
-    });
+    meg_cuda_sum_partials(st, dw, NULL, grad, part, (int)grid.blocks, q->d, q->d, accumulate);
 }

@@ -1,12 +1,12 @@
 /*
  * row.h - rows of matrices in vectors of VEC elements, which are fetched early and converted later, so that many loads
- * are in flight; kernels for the element types of several matrices; partial sums.
+ * are in flight; kernels for the element types of several matrices.
  */
 #ifndef MEG_CUDA_ROW_H
 #define MEG_CUDA_ROW_H
 #include <initializer_list>
 #include <type_traits>
-#include "cuda/mma.h"
+#include "cuda/copy_async.h"
 
 /* ---- types of several matrices ---- */
 
@@ -58,7 +58,7 @@ static inline struct meg_mat row_vector(const void *p, enum meg_dtype type, int6
 
 /* ---- vectors of a row ---- */
 
-/* Call f with the address of row r of m, if its type is known only now. */
+/* Call f with the address of row r of m, if its type is known only now.  With with_pointer, norm_bwd_long would spill. */
 template <class F> __device__ inline void with_row(struct meg_mat m, int64_t r, F f)
 {
     if (m.dtype == MEG_DTYPE_F32)
@@ -86,7 +86,7 @@ template <> struct vec<general> {
 template <class T> __device__ inline void fetch(vec<T> &v, struct meg_mat m, int64_t r, int64_t c)
 {
     if constexpr (is_general<T>)
-        with_row(m, r, [&](auto *row) { load(v.w, row, c, m.cols, (uintptr_t)row % 16 == 0); });
+        with_row(m, r, [&](auto *row) { load(v.w, row, c, m.cols, is_aligned(row)); });
     else
         v = *(const vec<T> *)((const T *)m.p + r * m.ld + c);
 }
@@ -138,55 +138,9 @@ template <class T> __device__ inline void put(struct meg_mat m, int64_t r, int64
     };
 
     if constexpr (is_general<T>)
-        with_row(m, r, [&](auto *row) { put_as(row, m.cols, (uintptr_t)row % 16 == 0); });
+        with_row(m, r, [&](auto *row) { put_as(row, m.cols, is_aligned(row)); });
     else
         put_as((T *)m.p + r * m.ld, c + VEC, true);
 }
 
-/* ---- partial sums ---- */
-
-enum { SUM_WARPS = 16 };
-
-/*
- * Compute out0 [n] and, if nsums is 2, out1 [n] as sums of partial [nparts,nsums,ld] over the parts, or add the sums to
- * them.  Each warp sums 32 columns over every SUM_WARPS-th part.
- */
-template <class T>
-static __global__ void __launch_bounds__(SUM_WARPS *WARP)
-    sum_parts(T *out0, T *out1, const float *partial, int nparts, int nsums, int64_t n, int64_t ld, bool accumulate)
-{
-    SHARED(float, buf);
-    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    const int64_t k = blockIdx.x * (int64_t)WARP + lane, c = k < ld ? k : k - ld;
-    T *out = k < ld ? out0 : out1;
-    float sum = 0.0f;
-
-    if (k < nsums * ld) {
-#pragma unroll 8
-        for (int i = warp; i < nparts; i += SUM_WARPS)
-            sum += partial[i * nsums * ld + k];
-    }
-    buf[threadIdx.x] = sum;
-    __syncthreads();
-    if (warp == 0 && k < nsums * ld && c < n) {
-        sum = accumulate ? to_float(out[c]) : 0.0f;
-        for (int i = 0; i < SUM_WARPS; i++)
-            sum += buf[i * WARP + lane];
-        out[c] = from_float<T>(sum);
-    }
-}
-
-/* Compute out0 and, unless it is NULL, out1, vectors of type `type`, by sum_parts. */
-static inline void sum_partials(struct meg_stream *st, void *out0, void *out1, enum meg_dtype type,
-                                const float *partial, int nparts, int64_t n, int64_t ld, bool accumulate)
-{
-    const int nsums = out1 ? 2 : 1;
-
-    with_type(type, [&](auto t) {
-        typedef decltype(t) T;
-
-        launch(st, sum_parts<T>, (unsigned)ceil_div(nsums * ld, WARP), SUM_WARPS * WARP,
-               SUM_WARPS * WARP * sizeof(float), (T *)out0, (T *)out1, partial, nparts, nsums, n, ld, accumulate);
-    });
-}
 #endif

@@ -125,13 +125,8 @@ __device__ inline void store_elements(absent *, const float (&)[N], const struct
 /* Store N elements of w to its copy, if there is one, from element k on. */
 template <int N> __device__ inline void store_copy(struct meg_array copy, int64_t k, const float (&w)[N])
 {
-    if (!copy.p)
-        return;
-    switch (copy.dtype) {
-    case MEG_DTYPE_BF16: store_nearest((bf16 *)copy.p + k, w); break;
-    case MEG_DTYPE_F16: store_nearest((f16 *)copy.p + k, w); break;
-    default: store_nearest((float *)copy.p + k, w);
-    }
+    if (copy.p)
+        with_pointer(copy.p, copy.dtype, [&](auto *p) { store_nearest(p + k, w); });
 }
 
 /* Update N elements of the arrays from element k on. */

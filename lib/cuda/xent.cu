@@ -1,6 +1,6 @@
 /* xent.cu - cross-entropy of rows of logits; backward replaces the logits by their gradient in place. */
 #include <float.h>
-#include "cuda/mma.h"
+#include "cuda/copy_async.h"
 
 /*
  * A block processes one row at a time, and a thread N vectors of the row at a time.  Their loads are in flight at once,
@@ -13,13 +13,7 @@ enum { MAX_THREADS = 256, UNROLL = 4 }; /* UNROLL: N in blocks of MAX_THREADS */
 /* At the bandwidth of an H200, expf would be the bottleneck.  Results below 2^-126 are 0. */
 static __device__ inline float exp_of(float x)
 {
-    x *= 1.44269504f;
-#ifdef __CUDACC__
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x));
-    return x;
-#else
-    return exp2f(x);
-#endif
+    return exp2_fast(LOG2E * x);
 }
 
 /* A softmax's denominator that is computed online (Milakov and Gimelshein 2018): the sum of exp(x - m), m = max(x). */

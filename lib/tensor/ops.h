@@ -64,6 +64,12 @@ static inline MEG_HOST_DEVICE bool meg_norm_is_rms(enum meg_norm type)
     return type == MEG_NORM_RMS || type == MEG_NORM_RMS_1P;
 }
 
+/* Return the number that is added to each stored weight of a norm: 1 for the 1P types, else 0. */
+static inline MEG_HOST_DEVICE float meg_norm_offset(enum meg_norm type)
+{
+    return type == MEG_NORM_LAYER_1P || type == MEG_NORM_RMS_1P ? 1.0f : 0.0f;
+}
+
 /* The activation function of a gated linear unit. */
 enum meg_glu_type {
     MEG_GLU_SILU,       /* SwiGLU: x / (1 + exp(-x)) */
@@ -522,6 +528,16 @@ struct meg_ops {
     void (*sgd)(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                 int nranges, float momentum, const struct meg_step_hparams *step);
 };
+
+/* clang-format off */
+/* X(name) for each operation on tensors whose implementation differs between the instruction sets of a CPU, and GPUs. */
+#define MEG_TENSOR_OPS(X)                                                                                              \
+    X(linear_fwd) X(linear_bwd_data) X(linear_bwd_weight) X(act_bwd) X(glu_fwd) X(glu_bwd) X(rope) X(qk_norm_fwd)      \
+    X(qk_norm_bwd) X(norm_fwd) X(norm_bwd) X(add_fwd) X(add_bwd) X(add_norm_fwd) X(attn_fwd) X(attn_merge)             \
+    X(attn_delta) X(attn_bwd) X(attn_bwd_nbytes) X(embed_fwd) X(embed_bwd) X(position_fwd) X(position_bwd)             \
+    X(xent_partial) X(xent_combine) X(xent_bwd) X(xent_fwd_bwd) X(cast) X(sumsq) X(sumsq_ranges) X(weighted_sum)       \
+    X(count_zeros) X(adamw) X(sgd)
+/* clang-format on */
 
 MEG_END_DECLS
 #endif

@@ -1,0 +1,85 @@
+/* copy_async.h - asynchronous copies from global to shared memory (sm_80 and later). */
+#ifndef MEG_CUDA_COPY_ASYNC_H
+#define MEG_CUDA_COPY_ASYNC_H
+#include "cuda/kernel.h"
+#ifndef __CUDACC__
+#    include <deque>
+#    include <vector>
+#endif
+
+#ifdef __CUDACC__
+__device__ inline uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* Begin to copy 16 bytes from global to shared memory or, unless is_valid is set, to set them to 0. */
+__device__ inline void copy_async(void *to, const void *from, bool is_valid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(is_valid ? 16 : 0)
+                 : "memory");
+}
+
+/* End a group of copies. */
+__device__ inline void copy_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Wait until at most n groups of the calling thread are incomplete. */
+template <int n> __device__ inline void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+
+#else
+
+namespace emu
+{
+
+/* A copy is executed by the function that waits for it; until then, its destination is NaN. */
+struct copy {
+    void *to;
+    const void *from;
+    bool is_valid;
+};
+inline std::deque<std::vector<copy>> copies[MAX_THREADS]; /* groups of each thread; the last is not complete */
+
+} // namespace emu
+
+inline void copy_async(void *to, const void *from, bool is_valid)
+{
+    auto &groups = emu::copies[emu::state.running->thread];
+
+    if (((uintptr_t)to | (uintptr_t)from) % 16)
+        emu::fail("an asynchronous copy of bytes that are not aligned");
+    if (groups.empty())
+        groups.emplace_back();
+    memset(to, 0xff, 16);
+    groups.back().push_back({ to, from, is_valid });
+}
+
+inline void copy_async_commit()
+{
+    auto &groups = emu::copies[emu::state.running->thread];
+
+    if (groups.empty())
+        groups.emplace_back();
+    groups.emplace_back();
+}
+
+template <int n> void copy_async_wait()
+{
+    auto &groups = emu::copies[emu::state.running->thread];
+
+    for (; groups.size() > n + 1; groups.pop_front())
+        for (const emu::copy &x : groups.front())
+            if (x.is_valid)
+                memcpy(x.to, x.from, 16);
+            else
+                memset(x.to, 0, 16);
+}
+#endif
+
+#endif
