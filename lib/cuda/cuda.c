@@ -138,7 +138,10 @@ static void release_pinned(void *p)
     CUDA(cudaFreeHost(p));
 }
 
-/* The scratch memory of a stream. */
+/*
+ * Scratch memory of a stream, the latest and largest first.  Earlier memory is freed with the stream only: cudaFree
+ * waits for all work of the GPU, which may in turn wait for other ranks.
+ */
 struct scratch {
     struct scratch *next;
     struct meg_stream *st;
@@ -147,26 +150,17 @@ struct scratch {
 };
 static struct scratch *scratches;
 
-static struct scratch *scratch_of(struct meg_stream *st)
+void *meg_cuda_scratch(struct meg_stream *st, size_t nbytes)
 {
     struct scratch *s = scratches;
+    size_t available, total;
 
     while (s && s->st != st)
         s = s->next;
-    MEG_ASSERT(s);
-    return s;
-}
-
-void *meg_cuda_scratch(struct meg_stream *st, size_t nbytes)
-{
-    struct scratch *s = scratch_of(st);
-    size_t available, total;
-
-    if (nbytes <= s->nbytes)
+    if (s && nbytes <= s->nbytes)
         return s->p;
-    CUDA(cudaStreamSynchronize(meg_cuda_stream(st)));
-    CUDA(cudaFree(s->p));
-    s->nbytes = (nbytes + ((1 << 20) - 1)) >> 20 << 20;
+    s = meg_new(sizeof *s);
+    *s = (struct scratch){ .next = scratches, .st = st, .nbytes = (nbytes + ((1 << 20) - 1)) >> 20 << 20 };
     if (!has_allocated(cudaMalloc(&s->p, s->nbytes), "cudaMalloc")) {
         CUDA(cudaMemGetInfo(&available, &total));
         meg_die(MEG_EFAIL,
@@ -174,7 +168,21 @@ void *meg_cuda_scratch(struct meg_stream *st, size_t nbytes)
                 "reduce --micro-batch-size or --seq-length",
                 meg_cuda_device.index, meg_cuda_device.name, s->nbytes >> 20, available >> 20, total >> 20);
     }
+    scratches = s;
     return s->p;
+}
+
+static void free_scratch(struct meg_stream *st)
+{
+    for (struct scratch **link = &scratches, *s; (s = *link);) {
+        if (s->st != st) {
+            link = &s->next;
+            continue;
+        }
+        *link = s->next;
+        CUDA(cudaFree(s->p));
+        free(s);
+    }
 }
 
 /* ---- copies ---- */
@@ -231,34 +239,22 @@ static void zero(struct meg_stream *st, void *dev, size_t nbytes)
 
 /* ---- streams and events ---- */
 
-/*
- * Bytes of scratch memory that the compute stream has from its creation on.  Few operations need more: to grow the
- * memory, the host waits for the stream, which may in turn wait for other ranks.
- */
+/* Bytes of scratch memory that the compute stream has from its creation on.  Few operations need more. */
 enum { MIN_SCRATCH_NBYTES = 64 << 20 };
 
 static struct meg_stream *stream_create(const char *name)
 {
-    struct scratch *s = meg_new(sizeof *s);
     cudaStream_t st;
 
     CUDA(cudaStreamCreateWithFlags(&st, cudaStreamNonBlocking));
-    *s = (struct scratch){ .next = scratches, .st = (struct meg_stream *)st };
-    scratches = s;
     if (strcmp(name, "compute") == 0)
-        meg_cuda_scratch(s->st, MIN_SCRATCH_NBYTES);
-    return s->st;
+        meg_cuda_scratch((struct meg_stream *)st, MIN_SCRATCH_NBYTES);
+    return (struct meg_stream *)st;
 }
 
 static void stream_destroy(struct meg_stream *st)
 {
-    struct scratch *s = scratch_of(st), **link = &scratches;
-
-    while (*link != s)
-        link = &(*link)->next;
-    *link = s->next;
-    CUDA(cudaFree(s->p));
-    free(s);
+    free_scratch(st);
     CUDA(cudaStreamDestroy(meg_cuda_stream(st)));
 }
 

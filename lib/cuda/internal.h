@@ -36,9 +36,9 @@ extern struct meg_cuda_line meg_cuda_last;
 #define MEG_CUDA_QUEUE_HERE() (meg_cuda_last.file = __FILE__, meg_cuda_last.line = __LINE__)
 
 /*
- * Return at least nbytes of device memory, 256-byte aligned, which an operation on st may use until it is
- * complete.  The contents are arbitrary.  A stream keeps its largest allocation.  An operation calls
- * the function at most once, because a second call returns the same memory.
+ * Return at least nbytes of device memory, 256-byte aligned, which an operation on st may use until it is complete.  The
+ * contents are arbitrary.  A stream keeps its allocations until it is destroyed.  An operation calls the function at most
+ * once, because a second call can return the same memory.
  */
 void *meg_cuda_scratch(struct meg_stream *st, size_t nbytes);
 
