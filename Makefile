@@ -399,7 +399,7 @@ check-san:
 check-mpich:
 	+$(MAKE) B=build/mpich CUDA=0 MPI=mpich MPIRUN=mpirun.mpich DEPS=0 TESTS='$(RANK_TESTS)' check
 
-bench: all $(BENCH)
+bench: all $(BENCH) $(CHECK_GPU)
 	PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/bench/run $(BENCHES)
 
 deps:

@@ -38,7 +38,7 @@ while IFS=$tab read -r n name training layout; do
     training="$training --global-batch-size 8 --train-iters $steps $(data "$name")"
     loss=1e-5 norm=1e-4
     case $name in
-    *bf16) loss=2e-2 norm=5e-2 ;;
+    *bf16) loss=2e-3 norm=2e-2 ;;
     esac
 
     # $cpu: the log of one rank, which cells with equal options of training have in common

@@ -11,9 +11,11 @@ set -eu
 cd "${0%/*}/../.."
 LC_ALL=C
 export LC_ALL
+B=${B:-build}
 command -v nvidia-smi >/dev/null || { echo 'gpu: skipped: there is no nvidia-smi'; exit 0; }
+[ -x "$B/tests/cuda/bench" ] || { echo 'gpu: skipped: this build has no CUDA'; exit 0; }
 T=$(mktemp -d "${TMPDIR:-/tmp}/meg-bench.XXXXXX")
-trap 'kill $! 2>/dev/null; rm -rf "$T"' EXIT
+trap 'kill ${!:-} 2>/dev/null; rm -rf "$T"' EXIT
 trap 'exit 1' HUP INT TERM
 runs=${BENCH_RUNS:-2}
 steps=${BENCH_STEPS:-10}
@@ -86,7 +88,6 @@ line() {
         }'
 }
 
-B=${B:-build}
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm,clocks.mem --format=csv,noheader | sed 's/^/# /'
 "$B/tests/cuda/bench"
 printf 'model\tprogram\ttokens/step\tms/step\ttokens/s\tMFU %%\tMiB\n'
