@@ -121,7 +121,7 @@ until_true() {
 }
 
 no_gpu_status() {
-    if [ -e "${B:-build}/tests/cuda/check-gpu" ]; then echo 1; else echo 2; fi
+    if [ -e "${B:-build}/lib/cuda/cuda.c.o" ]; then echo 1; else echo 2; fi
 }
 
 done_testing() {
