@@ -21,7 +21,7 @@ void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct me
     word = meg_bind_matrix(b, &l->word, &l->dword, "word_embeddings.weight", d->v, d->h, 0, d->std);
     if (word) {
         word->is_vocab = word->is_decoupled = 1;
-        word->reduce_group = d->is_untied ? MEG_PARAM_DENSE : MEG_PARAM_TIED;
+        word->tie = d->word_tie;
     }
     if (d->positions)
         meg_bind_matrix(b, &l->pos, &l->dpos, "position_embeddings.weight", d->positions, d->h, -1, d->std);

@@ -94,6 +94,9 @@ static inline struct meg_model_widths meg_model_layer_widths(const struct meg_mo
     return w;
 }
 
+/* Set the ties of a layout (struct meg_tie) to those of the model. */
+void meg_model_set_ties(struct meg_layout *l, const struct meg_model_conf *c);
+
 /* Make the parameter table and compute the shards of the mesh's rank.  Free the table with meg_params_free. */
 void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, const struct meg_mesh *mesh);
 

@@ -35,6 +35,16 @@ void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *
     l->n = n;
 }
 
+/* Tie the word embedding and the output matrix. */
+static void add_ties(struct meg_model_desc *d)
+{
+    d->word_tie = -1;
+    if (d->is_untied)
+        return;
+    d->word_tie = d->nties++;
+    d->tie[d->word_tie] = (struct meg_tie){ "embedding", { { 0, 1 }, { d->nlayers + 1, d->nlayers + 2 } } };
+}
+
 void meg_model_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
     static void (*const describe[])(struct meg_model_desc *, const struct meg_model_conf *) = {
@@ -44,6 +54,17 @@ void meg_model_describe(struct meg_model_desc *d, const struct meg_model_conf *c
     *d = (struct meg_model_desc){ 0 };
     meg_desc_set_common(d, c);
     describe[c->family](d, c);
+    add_ties(d);
+}
+
+void meg_model_set_ties(struct meg_layout *l, const struct meg_model_conf *c)
+{
+    struct meg_model_desc d;
+
+    meg_model_describe(&d, c);
+    memcpy(l->tie, d.tie, sizeof l->tie);
+    l->nties = d.nties;
+    meg_model_desc_free(&d);
 }
 
 void meg_model_desc_free(struct meg_model_desc *d)

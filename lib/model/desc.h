@@ -54,8 +54,11 @@ struct meg_model_desc {
     enum meg_norm norm;
     double norm_eps, hidden_dropout;
     struct meg_rope_conf rope;
-    const char *final_norm; /* name of the norm before the head */
-    bool is_untied;         /* no head uses the word embedding as its output matrix */
+    const char *final_norm;           /* name of the norm before the head */
+    struct meg_tie tie[MEG_MAX_TIES]; /* tied parameters: the layer groups that use them */
+    int nties;
+    int word_tie;   /* of the word embedding; -1: not tied */
+    bool is_untied; /* no head uses the word embedding as its output matrix */
     struct meg_head head[MEG_MAX_LOSSES];
     int nheads;
     bool averages_batches; /* logged losses are means over micro-batches (meg_model_averages_batches) */

@@ -30,6 +30,7 @@ struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim
 
     row->layer_group = layer_group;
     row->tp_axis = -1;
+    row->tie = -1;
     row->nblocks = 1;
     row->ndim = ndim;
     row->numel = 1;
@@ -39,27 +40,6 @@ struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim
         p->nlayer_groups = layer_group + 1;
     p->numel += row->numel;
     return row;
-}
-
-/* Return whether the pipeline stage of this rank has a layer group. */
-static bool stage_has_group(const struct meg_mesh *mesh, int layer_group, int nlayer_groups)
-{
-    const struct meg_layout *l = &mesh->layout;
-
-    if (layer_group == 0)
-        return mesh->coords.pp == 0;
-    if (layer_group == nlayer_groups - 1)
-        return mesh->coords.pp == l->pp - 1;
-    if (l->pp == 1)
-        return true;
-    for (int64_t chunk = 0; chunk < l->vp; chunk++) {
-        int64_t first, n;
-
-        meg_layout_layers(l, mesh->coords.pp, chunk, &first, &n);
-        if (layer_group - 1 >= first && layer_group - 1 < first + n)
-            return true;
-    }
-    return false;
 }
 
 /* Compute this rank's tensor-parallel shard of a parameter. */
@@ -115,7 +95,7 @@ static bool bucket_ends_before(const struct meg_params *p, int i, const struct m
         return i < 0;
     if (l->zero.stage >= 2)
         return p->row[i].layer_group != p->row[i + 1].layer_group;
-    if (l->zero.nshards && l->pp > 1 && p->row[i].reduce_group != p->row[i + 1].reduce_group)
+    if (l->zero.nshards && l->pp > 1 && p->row[i].tie != p->row[i + 1].tie)
         return true;
     return l->zero.bucket_numel && mesh->coords.pp == 0 && p->flat_numel - begin >= l->zero.bucket_numel;
 }
@@ -142,9 +122,15 @@ static void index_names(struct meg_params *p)
     MEG_ASSERT_EQ(meg_strtab_index(&p->names), -1);
 }
 
+static bool is_on_stage(const struct meg_param *row, const struct meg_mesh *mesh)
+{
+    return row->tie < 0 ? meg_layout_has_group(&mesh->layout, mesh->coords.pp, row->layer_group)
+                        : meg_layout_has_tie(&mesh->layout, mesh->coords.pp, row->tie);
+}
+
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
 {
-    bool is_here = false;
+    const int64_t stage = mesh->coords.pp;
 
     p->flat_numel = 0;
     p->nbuckets = 0;
@@ -154,15 +140,12 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
         struct meg_param *row = &p->row[i];
         struct meg_elem_range *layer_group = &p->layer_group[row->layer_group];
 
-        if (i == p->n - 1 || row->layer_group != row[1].layer_group)
-            is_here = stage_has_group(mesh, row->layer_group, p->nlayer_groups);
-        row->is_tied_replica =
-            row->reduce_group == MEG_PARAM_TIED && mesh->layout.pp > 1 && mesh->coords.pp == mesh->layout.pp - 1;
+        row->is_tied_replica = row->tie >= 0 && stage > meg_layout_first_tied_stage(&mesh->layout, row->tie);
         row->shard_numel = 0;
         if (bucket_ends_before(p, i, mesh))
             end_bucket(p, &mesh->layout);
         row->offset = p->flat_numel;
-        if (!row->is_tied_replica && !is_here)
+        if (!is_on_stage(row, mesh))
             continue;
         shard_row(row, mesh);
         p->flat_numel += round_up(row->shard_numel, MEG_PARAM_ALIGN);

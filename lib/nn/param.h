@@ -11,12 +11,12 @@
  * each bucket is divided into equal shards, regardless of parameter boundaries (parallel/zero.h).  On the first
  * pipeline stage, a bucket ends after the parameter with which it reaches zero.bucket_numel elements.  Other stages,
  * whose reduction is not on the critical path, ignore this limit, as in Megatron.  With pipeline parallelism and a
- * distributed optimizer, a tied embedding is a separate bucket.  The first and the last stage therefore shard it
- * identically.  With ZeRO-2 and ZeRO-3, each layer group is a bucket.
+ * distributed optimizer, the parameters of a tie, such as a tied embedding, are a separate bucket.  The stages that have
+ * replicas therefore shard them identically.  With ZeRO-2 and ZeRO-3, each layer group is a bucket.
  *
  * Layer group 0 is the embedding, groups 1..L are the layers, and group L+1 is the head.  Every rank's table lists all
- * parameters of the model.  A rank has shards only of the parameters of its pipeline stage; the last stage also has a
- * shard of a tied embedding.  Tensor-parallel ranks shard a parameter along tp_axis.
+ * parameters of the model.  A rank has shards only of the parameters of its pipeline stage, and of tied parameters
+ * that its stage uses (struct meg_tie).  Tensor-parallel ranks shard a parameter along tp_axis.
  */
 #ifndef MEG_NN_PARAM_H
 #define MEG_NN_PARAM_H
@@ -33,12 +33,10 @@ enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4 };
 enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
 
 /*
- * Ranks over which a parameter's gradient is reduced.  DENSE: the data- and context-parallel ranks.  TIED: these ranks,
- * and the first and the last pipeline stage, which both have the tied embedding.  With sequence parallelism, gradients
- * of parameters with tp_axis -1 are in addition reduced over the tensor-parallel ranks.
+ * A parameter.  Its gradient is reduced over the data- and context-parallel ranks.  The gradient of a tied parameter is
+ * in addition reduced over the pipeline stages that use the parameter and, with sequence parallelism, the gradient of a
+ * parameter with tp_axis -1 over the tensor-parallel ranks.
  */
-enum meg_param_reduce_group { MEG_PARAM_DENSE, MEG_PARAM_TIED };
-
 struct meg_param {
     char name[96]; /* name in Megatron core, with the global layer number */
     int ndim;
@@ -50,14 +48,14 @@ struct meg_param {
     int is_decayed;   /* weight decay applies */
     int is_decoupled; /* --decoupled-lr applies (word embedding and output weight) */
     int is_vocab;     /* axis 0 is the vocabulary, which Megatron pads in its checkpoints */
-    enum meg_param_reduce_group reduce_group;
+    int tie;          /* index in meg_layout.tie of the pipeline stages that use the parameter; -1: not tied */
     int layer_group;
     int64_t numel; /* product of dim */
     /* This rank's shard, set by meg_params_shard. */
     int64_t shard_dim[MEG_PARAM_MAXDIM]; /* shape of the shard */
     int64_t shard_begin;                 /* first index of the shard along tp_axis, in each block */
     int64_t shard_numel;  /* number of elements of the shard; 0 if only other stages have the parameter */
-    bool is_tied_replica; /* tied embedding on the last stage, a replica: neither counted nor saved */
+    bool is_tied_replica; /* tied, and an earlier stage has the parameter, which is counted and saved there */
     int64_t offset;       /* index of the shard's first element in the flat buffer */
 };
 
@@ -84,8 +82,8 @@ struct meg_params {
 
 /*
  * Append a parameter and return its row, which is valid until the next call.  The name is formatted as by printf.  The
- * arguments determine name, shape, numel and layer_group.  The caller sets the other fields: tp_axis is initially -1,
- * nblocks is 1, and the rest are 0.
+ * arguments determine name, shape, numel and layer_group.  The caller sets the other fields: tp_axis and tie are
+ * initially -1, nblocks is 1, and the rest are 0.
  */
 struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim, const int64_t *dim, const char *fmt,
                                  ...) __attribute__((format(printf, 5, 6)));

@@ -96,6 +96,47 @@ enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_
     return (enum meg_cp_comm_type)type;
 }
 
+bool meg_layout_has_group(const struct meg_layout *l, int64_t stage, int64_t layer_group)
+{
+    if (l->pp == 1)
+        return true;
+    if (layer_group == 0)
+        return stage == 0;
+    if (layer_group == l->layers + 1)
+        return stage == l->pp - 1;
+    for (int64_t chunk = 0; chunk < l->vp; chunk++) {
+        int64_t first, n;
+
+        meg_layout_layers(l, stage, chunk, &first, &n);
+        if (layer_group - 1 >= first && layer_group - 1 < first + n)
+            return true;
+    }
+    return false;
+}
+
+bool meg_layout_has_tie(const struct meg_layout *l, int64_t stage, int k)
+{
+    const struct meg_tie *tie = &l->tie[k];
+
+    if (l->pp == 1)
+        return true;
+    MEG_ASSERT_LT(k, l->nties);
+    for (size_t u = 0; u < sizeof tie->use / sizeof *tie->use; u++)
+        for (int64_t i = tie->use[u].begin; i < tie->use[u].end; i++)
+            if (meg_layout_has_group(l, stage, i))
+                return true;
+    return false;
+}
+
+int64_t meg_layout_first_tied_stage(const struct meg_layout *l, int k)
+{
+    int64_t stage = 0;
+
+    while (!meg_layout_has_tie(l, stage, k))
+        stage++;
+    return stage;
+}
+
 void meg_layout_free(struct meg_layout *l)
 {
     free(l->first_layer);

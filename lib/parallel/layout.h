@@ -34,6 +34,18 @@ extern const struct meg_opt meg_layout_opts[];
 /* How attention obtains the keys and values of other context-parallel ranks; see nn/cp_groups.h. */
 enum meg_cp_comm_type { MEG_CP_P2P, MEG_CP_ALL_GATHER, MEG_CP_A2A, MEG_CP_A2A_P2P };
 
+/*
+ * The uses of a tied parameter: ranges [begin, end) of layer groups (nn/param.h).  Each pipeline stage with one of these
+ * layer groups has a replica of the parameter.  The gradients of the replicas are summed.
+ */
+struct meg_tie {
+    const char *name; /* of the communicator of the replicas, such as "embedding" */
+    struct {
+        int64_t begin, end;
+    } use[3];
+};
+enum { MEG_MAX_TIES = 4 };
+
 struct meg_layout {
     int64_t tp, cp, dp, pp; /* number of ranks in each group */
     int64_t vp;             /* model chunks per stage (virtual pipeline size) */
@@ -48,6 +60,8 @@ struct meg_layout {
     int64_t a2a_size;                  /* ranks per all-to-all group of a2a+p2p; 0: no layer uses a2a+p2p */
     struct meg_str_list cp_comm_types; /* borrowed from the configuration */
     struct meg_zero_layout zero;
+    struct meg_tie tie[MEG_MAX_TIES];
+    int nties;
 };
 
 struct meg_rank_coords {
@@ -65,8 +79,9 @@ struct meg_layout_model {
 /* Set the group sizes and the rank order for `world` ranks.  Return MEG_EUSAGE if a size is invalid. */
 int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e);
 /*
- * Set the fields that depend on the model, and allocate the stage table.  Only `zero` then remains to be set, by
- * meg_zero_fit.  Return MEG_EUSAGE if the model cannot be divided over the groups of meg_layout_make.
+ * Set the fields that depend on the model, and allocate the stage table.  Only `zero` and the ties then remain to be
+ * set, by meg_zero_fit and meg_model_set_ties.  Return MEG_EUSAGE if the model cannot be divided over the groups of
+ * meg_layout_make.
  */
 int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
                          struct meg_err *e);
@@ -98,6 +113,13 @@ static inline bool meg_layout_is_last(const struct meg_layout *l, int64_t stage,
 {
     return stage == l->pp - 1 && chunk == l->vp - 1;
 }
+
+/* Return whether a stage has a layer group (nn/param.h): the embedding, a layer or the head. */
+bool meg_layout_has_group(const struct meg_layout *l, int64_t stage, int64_t layer_group);
+/* Return whether a stage has a replica of the parameters of tie k. */
+bool meg_layout_has_tie(const struct meg_layout *l, int64_t stage, int k);
+/* Return the first stage that has a replica of the parameters of tie k. */
+int64_t meg_layout_first_tied_stage(const struct meg_layout *l, int k);
 
 /* Return the communication type of a layer, given by its index in the model. */
 enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_t layer);

@@ -15,7 +15,7 @@ const struct meg_mesh meg_mesh_one = {
     .dp_shard = SELF,
     .dp_replica = SELF,
     .mp = SELF,
-    .embd = SELF,
+    .tied = { SELF, SELF, SELF, SELF },
 };
 
 void meg_mesh_init_dry(struct meg_mesh *m, const struct meg_layout *l, int64_t rank)
@@ -52,6 +52,25 @@ static void split_dp_groups(struct meg_mesh *m)
                           l->zero.nshards ? n / nshards : 1, "optimizer-instance");
 }
 
+/*
+ * Split the stages with replicas of the parameters of tie k.  The split is collective over world, so ranks of other
+ * stages call it; each gets a group of one rank.
+ */
+static struct meg_comm *split_tie(struct meg_mesh *m, int k)
+{
+    const struct meg_layout *l = &m->layout;
+    struct meg_rank_coords first = m->coords;
+    int64_t nstages = 0;
+
+    for (int64_t stage = 0; k < l->nties && stage < l->pp; stage++)
+        nstages += meg_layout_has_tie(l, stage, k);
+    if (nstages <= 1)
+        return SELF;
+    if (meg_layout_has_tie(l, first.pp, k))
+        first.pp = meg_layout_first_tied_stage(l, k);
+    return split(m, first, nstages, l->tie[k].name);
+}
+
 void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_layout *l)
 {
     struct meg_rank_coords c;
@@ -71,16 +90,17 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
     m->dp_cp = split(m, (struct meg_rank_coords){ c.tp, 0, 0, c.pp }, l->dp * l->cp, "data- and context-parallel");
     split_dp_groups(m);
     m->mp = split(m, (struct meg_rank_coords){ 0, c.cp, c.dp, 0 }, l->tp * l->pp, "model-parallel");
-    /* The split is collective over world, so ranks of the middle stages call split; each gets a group of one rank. */
-    c.pp = c.pp == l->pp - 1 ? 0 : c.pp;
-    m->embd = split(m, c, l->pp > 1 ? 2 : 1, "embedding");
+    for (int k = 0; k < MEG_MAX_TIES; k++)
+        m->tied[k] = split_tie(m, k);
 }
 
 void meg_mesh_close(struct meg_mesh *m)
 {
-    struct meg_comm *all[] = { m->tp,      m->cp,       m->cp_a2a,     m->cp_ring, m->pp,  m->dp_cp,
-                               m->dp_grad, m->dp_shard, m->dp_replica, m->mp,      m->embd };
+    struct meg_comm *all[] = { m->tp,    m->cp,      m->cp_a2a,   m->cp_ring,    m->pp,
+                               m->dp_cp, m->dp_grad, m->dp_shard, m->dp_replica, m->mp };
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         meg_comm_close(all[i]);
+    for (int k = 0; k < MEG_MAX_TIES; k++)
+        meg_comm_close(m->tied[k]);
 }

@@ -31,7 +31,8 @@ struct meg_mesh {
     struct meg_comm *dp_shard; /* zero.nshards consecutive ranks of dp_cp (an optimizer instance), one shard per rank */
     struct meg_comm *dp_replica; /* ranks of dp_cp with the same shard, one in each optimizer instance */
     struct meg_comm *mp;         /* differ in tp or pp: the ranks of the group hold one replica of the model */
-    struct meg_comm *embd;       /* first and last stage, for tied embeddings; on other stages, this rank alone */
+    /* for each tie of the layout, the stages with a replica of its parameters; on other stages, this rank alone */
+    struct meg_comm *tied[MEG_MAX_TIES];
 };
 
 /* The mesh of a run of one rank. */

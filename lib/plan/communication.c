@@ -197,7 +197,7 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
 
         if (row->shard_numel && l->has_sp && row->tp_axis < 0)
             s.sp_grad_reduce += meg_comm_volume_all_reduce(l->tp, (double)row->shard_numel * e);
-        if (row->shard_numel && l->pp > 1 && row->reduce_group == MEG_PARAM_TIED)
+        if (row->shard_numel && l->pp > 1 && row->tie >= 0)
             s.embedding_grad += meg_comm_volume_all_reduce(2, tied_grad_numel(&params, row, l) * e);
     }
     if (l->zero.stage >= 2) {
@@ -281,5 +281,7 @@ void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct 
     nbytes[MEG_COST_GROUP_DP_CP] =
         m->dp_cp->nbytes_sent + m->dp_grad->nbytes_sent + m->dp_shard->nbytes_sent + m->dp_replica->nbytes_sent;
     nbytes[MEG_COST_GROUP_MP] = m->mp->nbytes_sent;
-    nbytes[MEG_COST_GROUP_EMBEDDING] = m->embd->nbytes_sent;
+    nbytes[MEG_COST_GROUP_EMBEDDING] = 0;
+    for (int k = 0; k < MEG_MAX_TIES; k++)
+        nbytes[MEG_COST_GROUP_EMBEDDING] += m->tied[k]->nbytes_sent;
 }

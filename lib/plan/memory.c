@@ -76,7 +76,7 @@ static double comm_workspace_nbytes(const struct meg_cost_model *cost, const str
     for (int i = 0; i < params->nbuckets; i++)
         bucket = fmax(bucket, (double)(params->bucket[i].end - params->bucket[i].begin));
     for (int i = 0; i < params->n; i++)
-        if (params->row[i].reduce_group == MEG_PARAM_TIED && l->pp > 1)
+        if (params->row[i].tie >= 0 && l->pp > 1)
             tied = (double)params->row[i].shard_numel;
     for (int64_t i = 0; i < l->layers && kv_gather == 0; i++)
         if (meg_layout_cp_comm_type(l, i) == MEG_CP_ALL_GATHER)

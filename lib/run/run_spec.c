@@ -129,8 +129,10 @@ int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
     struct meg_layout *l = &s->layout;
     int r;
 
-    if ((r = check_family(s, e)) < 0 || (r = meg_layout_set_model(l, &s->job->layout, &model, e)) < 0 ||
-        (r = meg_zero_fit(l, &s->job->zero, !m->is_untied, s->precision.params, e)) < 0 ||
+    if ((r = check_family(s, e)) < 0 || (r = meg_layout_set_model(l, &s->job->layout, &model, e)) < 0)
+        return r;
+    meg_model_set_ties(l, m);
+    if ((r = meg_zero_fit(l, &s->job->zero, !m->is_untied, s->precision.params, e)) < 0 ||
         (r = meg_train_recompute_check(c, l, e)) < 0)
         return r;
     const struct meg_optim_conf *o = &s->job->optim;

@@ -30,23 +30,23 @@ static int64_t *hash_weights(const struct meg_model *g)
     return hash;
 }
 
-enum replication { REPLICATED_ALL, REPLICATED_TP, REPLICATED_EMBEDDING };
+/* Which parameters have replicas on the ranks of a group; REPLICATED_TIE + k: those of tie k. */
+enum { REPLICATED_ALL, REPLICATED_TP, REPLICATED_TIE };
 
-static bool is_replicated(const struct meg_param *row, enum replication type)
+static bool is_replicated(const struct meg_param *row, int which)
 {
-    return row->shard_numel &&
-           (type == REPLICATED_ALL || (type == REPLICATED_TP ? row->tp_axis < 0 : row->reduce_group == MEG_PARAM_TIED));
+    return row->shard_numel && (which == REPLICATED_ALL ||
+                                (which == REPLICATED_TP ? row->tp_axis < 0 : row->tie == which - REPLICATED_TIE));
 }
 
 /* Return the index of the first parameter with different hashes on the ranks of the group, or -1. */
-static int first_difference(const struct meg_params *p, const int64_t *hash, struct meg_comm *group,
-                            enum replication type)
+static int first_difference(const struct meg_params *p, const int64_t *hash, struct meg_comm *group, int which)
 {
     int64_t *both = meg_new(2 * (size_t)p->n * sizeof *both);
     int found = -1;
 
     for (int i = 0; i < p->n; i++) {
-        both[2 * i] = is_replicated(&p->row[i], type) ? hash[i] : 0;
+        both[2 * i] = is_replicated(&p->row[i], which) ? hash[i] : 0;
         both[2 * i + 1] = ~both[2 * i];
     }
     meg_host_all_reduce(group, both, 2 * p->n, MEG_DTYPE_I64, MEG_REDUCE_MAX);
@@ -57,11 +57,11 @@ static int first_difference(const struct meg_params *p, const int64_t *hash, str
     return found;
 }
 
-static int compare(const struct meg_trainer *t, const int64_t *hash, struct meg_comm *group, enum replication type,
+static int compare(const struct meg_trainer *t, const int64_t *hash, struct meg_comm *group, int which,
                    struct meg_err *e)
 {
     const struct meg_comm *world = t->mesh.world;
-    const int row = first_difference(&t->model->params, hash, group, type);
+    const int row = first_difference(&t->model->params, hash, group, which);
     char host[64] = "?";
     int64_t *all, majority;
     int r = 0;
@@ -95,8 +95,8 @@ int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e)
     r = meg_train_agree_or_exit(t, compare(t, hash, m->dp_cp, REPLICATED_ALL, e));
     if (r == 0)
         r = meg_train_agree_or_exit(t, compare(t, hash, m->tp, REPLICATED_TP, e));
-    if (r == 0)
-        r = meg_train_agree_or_exit(t, compare(t, hash, m->embd, REPLICATED_EMBEDDING, e));
+    for (int k = 0; k < MEG_MAX_TIES && r == 0; k++)
+        r = meg_train_agree_or_exit(t, compare(t, hash, m->tied[k], REPLICATED_TIE + k, e));
     free(hash);
     return r;
 }

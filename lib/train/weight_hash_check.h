@@ -11,7 +11,7 @@ struct meg_trainer;
 
 /*
  * Compare the XXH3 hashes of replicated weights: of all weights over the data- and context-parallel ranks, of unsharded
- * weights over the tensor-parallel ranks, of a tied embedding over the first and last stage.  Collective over all
+ * weights over the tensor-parallel ranks, of tied parameters over the pipeline stages that use them.  Collective over all
  * ranks.
  *
  * If replicas differ, the lowest rank that differs from the majority of its group (of two replicas, the second) returns

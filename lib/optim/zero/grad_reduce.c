@@ -126,10 +126,10 @@ void meg_reducer_poll(struct meg_reducer *r)
 }
 
 /*
- * Perform reduction 3 of grad_reduce.h: all-reduce the gradient of the tied embedding, or this rank's shard of it, over
- * the first and last stage.
+ * Perform reduction 3 of grad_reduce.h: all-reduce the gradient of each tied parameter, or this rank's shard of it, over
+ * the stages that have the parameter.
  */
-static void reduce_tied_embedding(struct meg_reducer *r)
+static void reduce_tied(struct meg_reducer *r)
 {
     const struct meg_params *p = r->params;
 
@@ -137,12 +137,12 @@ static void reduce_tied_embedding(struct meg_reducer *r)
         const struct meg_param *row = &p->row[i];
         struct meg_elem_range s = { row->offset, row->offset + row->shard_numel };
 
-        if (row->reduce_group != MEG_PARAM_TIED || !row->shard_numel)
+        if (row->tie < 0 || !row->shard_numel || r->mesh->tied[row->tie]->size == 1)
             continue;
         for (int b = 0; b < p->nbuckets && r->mesh->layout.zero.nshards; b++)
             if (p->bucket[b].begin == row->offset)
                 s = shard_of(r->mesh->dp_shard, p->bucket[b]);
-        meg_all_reduce(r->mesh->embd, r->stream, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
+        meg_all_reduce(r->mesh->tied[row->tie], r->stream, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
     }
 }
 
@@ -157,8 +157,7 @@ void meg_reducer_end(struct meg_reducer *r)
         if (!r->is_started[b])
             begin_bucket(r, b);
     end_bucket(r);
-    if (r->mesh->embd->size > 1)
-        reduce_tied_embedding(r);
+    reduce_tied(r);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */

@@ -6,7 +6,7 @@
  *      processed different positions;
  *   2. over the data- and context-parallel ranks: an all-reduce, or with the distributed optimizer a reduce-scatter
  *      followed by an all-reduce over the optimizer instances;
- *   3. over the first and last pipeline stage, for a tied embedding.
+ *   3. over the pipeline stages that use a tied parameter, such as a tied embedding.
  */
 #ifndef MEG_OPTIM_ZERO_GRAD_REDUCE_H
 #define MEG_OPTIM_ZERO_GRAD_REDUCE_H

@@ -74,13 +74,14 @@ static const struct meg_layout layouts[] = {
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts, FILES = 12 };
 
-static struct meg_layout layout(int i)
+static struct meg_layout layout(int i, const struct meg_model_conf *m)
 {
     static int64_t first_layer[] = { 0, 1, 2, 3, 4 };
     struct meg_layout l = layouts[i];
 
     l.layers = 4;
     l.first_layer = l.pp > 1 ? first_layer : NULL;
+    meg_model_set_ties(&l, m);
     return l;
 }
 
@@ -158,7 +159,7 @@ static void every_layout_writes_the_same_files(void **state)
 
     (void)state;
     for (int i = 0; i < LAYOUTS; i++) {
-        const struct meg_layout l = layout(i);
+        const struct meg_layout l = layout(i, &m);
 
         write_files(i ? more : one, i ? nmore : none, &m, &l);
         for (int k = 0; i && k < FILES; k++) {
@@ -180,7 +181,7 @@ static void load_shards(const struct meg_ckpt *c, const struct meg_model_conf *m
     struct meg_err e;
 
     for (int i = 0; i < LAYOUTS; i++) {
-        const struct meg_layout l = layout(i);
+        const struct meg_layout l = layout(i, m);
 
         for (int64_t k = 0; k < meg_layout_world(&l); k++) {
             struct rank r;
@@ -219,10 +220,10 @@ static void every_layout_reads_its_shards(void **state)
     const struct meg_ckpt_megatron_conf to = {
         .tensor = 2, .pipeline = 1, .vocab_multiple = 8, .iteration = 3, .consumed_samples = -1
     };
-    const struct meg_layout one = layout(0);
     struct meg_ckpt *c;
     struct meg_err e;
     struct ckpt_fixture b = { .m = model() };
+    const struct meg_layout one = layout(0, &b.m);
     struct rank unsharded;
 
     (void)state;

@@ -240,6 +240,7 @@ static void chunks_without_layers_give_the_same_gradients_bit_for_bit(void **sta
             mesh[k].layout.vp = CHUNKS;
             mesh[k].layout.layers = 3;
             mesh[k].layout.first_layer = first_layer;
+            meg_model_set_ties(&mesh[k].layout, &c);
             mesh[k].coords.pp = k;
             stage[k] = make_on(meg_device_cpu(), &c, &run, &mesh[k]);
         }

@@ -15,7 +15,7 @@ static void make(struct meg_params *p, const struct meg_layout *l, int64_t rank,
     const int64_t word[] = { 53, 5 }, pos[] = { 7, 5 }, matrix[] = { 14, 5 }, vector[] = { 5 };
 
     *p = (struct meg_params){ 0 };
-    meg_params_add(p, 0, 2, word, "word")->reduce_group = MEG_PARAM_TIED;
+    meg_params_add(p, 0, 2, word, "word")->tie = 0;
     p->row[0].tp_axis = 0;
     meg_params_add(p, 0, 2, pos, "pos");
     for (int i = 1; i <= 4; i++) {
@@ -39,6 +39,8 @@ static struct meg_layout layout(int64_t tp, int64_t dp, int64_t pp)
     l.pp = pp;
     l.layers = 4;
     l.first_layer = pp == 2 ? two_stages : NULL;
+    l.tie[0] = (struct meg_tie){ "embedding", { { 0, 1 }, { 5, 6 } } };
+    l.nties = 1;
     return l;
 }
 

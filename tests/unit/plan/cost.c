@@ -68,6 +68,7 @@ static struct meg_cost_model make_cost_model(struct meg_model_conf *model, const
     cost.layout.has_sp = w->has_sp;
     cost.layout.layers = m->layers;
     cost.layout.first_layer = equal_stages(m->layers, w->pp * cost.layout.vp);
+    meg_model_set_ties(&cost.layout, model);
     cost.layout.zero.bucket_numel = 40000000;
     cost.layout.zero.nshards = w->is_sharded ? cost.layout.dp * cost.layout.cp : 0;
     cost.overlaps_grad_reduce = cost.overlaps_param_gather = w->is_sharded;
