@@ -24,13 +24,16 @@ size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_
 }
 
 void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
-                   struct meg_stream *stream, const struct meg_pipe_tensor *tensor, int ntensors, void *memory)
+                   struct meg_stream *stream, const struct meg_pipe_tensor *tensor, int ntensors,
+                   const unsigned *transferred, void *memory)
 {
     char *next = memory;
 
     MEG_ASSERT_EQ(pp->size, s->conf.stages);
     MEG_ASSERT_EQ(pp->rank, s->stage);
-    *p = (struct meg_pipe){ .schedule = s, .pp = pp, .stream = stream, .tensor = tensor, .ntensors = ntensors };
+    *p = (struct meg_pipe){
+        .schedule = s, .pp = pp, .stream = stream, .tensor = tensor, .ntensors = ntensors, .transferred = transferred
+    };
     for (int edge = 0; edge < MEG_EDGES; edge++) {
         const int n = s->bufs[edge] * ntensors;
 
@@ -52,6 +55,15 @@ void meg_pipe_free(struct meg_pipe *p)
     memset(p, 0, sizeof *p);
 }
 
+/* Return whether an action transfers tensor i. */
+static bool is_transferred(const struct meg_pipe *p, const struct meg_action *a, int i)
+{
+    const int vstage = a->chunk * p->schedule->conf.stages + p->schedule->stage;
+    const bool is_before = a->edge == MEG_EDGE_X || a->edge == MEG_EDGE_DX;
+
+    return !p->transferred || p->transferred[is_before ? vstage : vstage + 1] & 1u << i;
+}
+
 static void start(struct meg_pipe *p, const struct meg_action *a)
 {
     const int first = a->buf[a->edge] * p->ntensors;
@@ -61,6 +73,9 @@ static void start(struct meg_pipe *p, const struct meg_action *a)
         const struct meg_pipe_tensor *t = &p->tensor[i];
         void *buf = p->buffers[a->edge][first + i];
 
+        p->work[a->edge][first + i] = NULL;
+        if (!is_transferred(p, a, i))
+            continue;
         p->work[a->edge][first + i] = meg_edge_is_received(a->edge)
                                           ? op->recv(p->pp, p->stream, buf, t->n, t->dtype, a->peer)
                                           : op->send(p->pp, p->stream, buf, t->n, t->dtype, a->peer);

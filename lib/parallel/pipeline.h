@@ -4,9 +4,10 @@
  * The executor sends and receives boundary tensors.  For the forward and backward steps, it calls the callbacks of
  * struct meg_pipe_ops.  A step processes one micro-batch in one model chunk of the stage.
  *
- * Every boundary between two chunks has the same list of tensors, with the same sizes and dtypes.  The gradient of a
- * tensor has the size and dtype of the tensor.  If a chunk does not use a tensor, the steps of the chunk copy the
- * tensor from x to y, and the gradient from dy to dx.
+ * Every boundary between two chunks has the same list of tensors, with the same sizes and dtypes, but a boundary may
+ * transfer only some of them.  The gradient of a tensor has the size and dtype of the tensor.  If a chunk does not use a
+ * tensor that is transferred before and after it, the steps of the chunk copy the tensor from x to y, and the gradient
+ * from dy to dx.
  */
 #ifndef MEG_PARALLEL_PIPELINE_H
 #define MEG_PARALLEL_PIPELINE_H
@@ -51,6 +52,7 @@ struct meg_pipe {
     struct meg_stream *stream;
     const struct meg_pipe_tensor *tensor;
     int ntensors;
+    const unsigned *transferred;       /* [virtual stages] see meg_pipe_init; NULL: all tensors */
     void **buffers[MEG_EDGES];         /* [schedule->bufs[edge], ntensors] addresses of tensors */
     struct meg_work **work[MEG_EDGES]; /* [schedule->bufs[edge], ntensors] transfers in flight */
 };
@@ -61,10 +63,12 @@ size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_
 /*
  * Prepare to run schedule s.  `memory` has meg_pipe_nbytes bytes of device memory for the boundary buffers.  Pipes that
  * do not run at the same time may share `memory`.  pp is the group of all stages, in order.  During meg_pipe_run, no
- * other messages may be in flight in pp.  Steps run on `stream`.  Pointers are borrowed until meg_pipe_free.
+ * other messages may be in flight in pp.  Steps run on `stream`.  Tensor i is transferred between virtual stages v - 1 and
+ * v if bit i of transferred[v] is set; NULL: all tensors at all boundaries.  Pointers are borrowed until meg_pipe_free.
  */
 void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
-                   struct meg_stream *stream, const struct meg_pipe_tensor *tensor, int ntensors, void *memory);
+                   struct meg_stream *stream, const struct meg_pipe_tensor *tensor, int ntensors,
+                   const unsigned *transferred, void *memory);
 void meg_pipe_free(struct meg_pipe *p);
 
 /*

@@ -140,7 +140,7 @@ static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_for
                             (double)nbytes / 0x1p20);
         p->memory_size = nbytes;
     }
-    meg_pipe_init(&p->pipe, &p->schedule, t->mesh.pp, t->device->compute, &p->tensor, 1, p->memory);
+    meg_pipe_init(&p->pipe, &p->schedule, t->mesh.pp, t->device->compute, &p->tensor, 1, NULL, p->memory);
     return 0;
 }
 

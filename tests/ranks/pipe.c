@@ -31,6 +31,9 @@ static const struct meg_pipe_tensor sizes[][TENSORS] = {
     { { 70001, MEG_DTYPE_F32 }, { 7, MEG_DTYPE_BF16 } },
 };
 
+/* Tensor 1 is transferred at every second boundary only. */
+static const unsigned transferred[] = { 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1 };
+
 /* Argument of the step functions. */
 struct stage {
     const struct meg_pipe_schedule *s;
@@ -66,9 +69,11 @@ static void put(const struct stage *g, void *const *to, int direction, int part,
 
 static void check(struct stage *g, void *const *from, int has_tensor, int direction, int part, int64_t mb)
 {
+    const int boundary = direction == FORWARD ? part + 1 : part;
+
     g->errors += !from == !!has_tensor;
     for (int t = 0; from && t < TENSORS; t++)
-        for (int64_t i = 0; i < g->tensor[t].n; i++)
+        for (int64_t i = 0; i < g->tensor[t].n && transferred[boundary] & 1u << t; i++)
             g->errors += value(direction, part, mb, t, i) != (g->tensor[t].dtype == MEG_DTYPE_F32
                                                                   ? ((const float *)from[t])[i]
                                                                   : meg_from_bf16(((const uint16_t *)from[t])[i]));
@@ -146,7 +151,7 @@ static int run(struct meg_comm *pp, const struct meg_pipe_schedule_conf *c, cons
     meg_pipe_schedule_make(&schedule, c, pp->rank);
     nbytes = meg_pipe_nbytes(&schedule, tensor, TENSORS);
     memory = meg_new(nbytes);
-    meg_pipe_init(&pipe, &schedule, pp, NULL, tensor, TENSORS, memory);
+    meg_pipe_init(&pipe, &schedule, pp, NULL, tensor, TENSORS, transferred, memory);
     for (int i = 0; i < 2; i++) {
         memset(memory, 0xff, nbytes);
         meg_pipe_run(&pipe, &ops, &g);
