@@ -162,17 +162,40 @@ enum meg_dtype model_logits_dtype(const struct meg_model_run *run);
 bool model_recompute_range(const struct meg_model_run *run, const struct model_chunk *chunk, int64_t i, int64_t *begin,
                            int64_t *end);
 
-/* ---- forward_backward.c ---- */
+/* ---- micro_batch.c ---- */
 
 /* Upload a micro-batch to a slot and make the slot current. */
 void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch *x,
                       const struct meg_loss_factors *factors, bool has_dropout);
-/* Compute the input of the first layer from the tokens of a slot, which is current. */
-void model_embed_fwd(struct meg_model *g, int64_t slot);
-/* Compute lnf from the output of the last layer. */
-void model_final_norm_fwd(struct meg_model *g, int64_t slot);
+/* Make the micro-batch of a slot the current one. */
+void model_set_current_batch(struct meg_model *g, struct model_slot *q);
+
+/* ---- layers.c ---- */
+
+/* Return the rows of the current micro-batch of m [residual_rows, h], which was allocated for the largest one. */
+struct meg_mat model_residual_rows(const struct meg_model *g, struct meg_mat m);
+/* Queue a copy of a matrix with the shape of `like` within device memory. */
+void model_copy(struct meg_model *g, void *to, const void *from, struct meg_mat like);
+/* Return the layer group of layer i of this rank. */
+int64_t model_group_of(const struct meg_model *g, int64_t i);
 /* Run forward of all layers of a chunk.  For `out`, see meg_model_forward. */
 void model_layers_fwd(struct meg_model *g, int64_t chunk, int64_t slot, void *out);
+/* Run backward through all layers of a chunk: compute dx from dy. */
+void model_layers_bwd(struct meg_model *g, int64_t chunk, struct model_slot *q, struct meg_mat dx, struct meg_mat dy);
+/* Compute the weight gradients that the backward pass of a layer deferred (zero-bubble schedules). */
+void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, const struct slot_layer *q);
+
+/* ---- heads.c ---- */
+
+/* Call the hook params_needed for the layer groups that the heads read. */
+void model_head_params_needed(const struct meg_model *g, bool is_backward);
+/* Compute lnf from the output of the last layer. */
+void model_final_norm_fwd(struct meg_model *g, int64_t slot);
+/*
+ * Compute the losses of a slot, and add them to loss_sum.  Compute the gradients of the heads, and d_last_out, the
+ * gradient of the output of the last layer.
+ */
+void model_heads_bwd(struct meg_model *g, int64_t slot, struct meg_mat d_last_out);
 /* Return the number of columns of the logits on this rank. */
 int64_t model_vocab(const struct meg_model *g);
 /*
@@ -180,6 +203,22 @@ int64_t model_vocab(const struct meg_model *g);
  * host.
  */
 void model_logits_to_host(struct meg_model *g, int64_t first, int64_t rows, int64_t nkept, float *out);
+
+/* ---- forward_backward.c ---- */
+
+bool model_has_embedding(const struct meg_model *g, int64_t chunk);
+/* Return p, a send or receive buffer of the pipeline, as a matrix of the hidden states of the current micro-batch. */
+struct meg_mat model_boundary_rows(const struct meg_model *g, const void *p);
+/* Call the hooks of g, if they are set. */
+void model_params_needed(const struct meg_model *g, int64_t layer_group, int64_t next, bool is_backward);
+void model_grads_ready(const struct meg_model *g, int64_t layer_group);
+/*
+ * Choose whether the following backward calls add to the gradients to which has_grads belongs, or overwrite them.  With
+ * ZeRO-2/3 they always overwrite, because each pass is reduce-scattered and added to the shards (optim/zero).
+ */
+void model_begin_grads(struct meg_model *g, bool *has_grads);
+/* Compute the input of the first layer from the tokens of a slot, which is current. */
+void model_embed_fwd(struct meg_model *g, int64_t slot);
 
 MEG_END_DECLS
 #endif

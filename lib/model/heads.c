@@ -1,0 +1,138 @@
+/* heads.c - the heads of a model: losses and logits. */
+#include "model/internal.h"
+
+void model_head_params_needed(const struct meg_model *g, bool is_backward)
+{
+    model_params_needed(g, g->state->desc.nlayers + 1, g->state->desc.is_untied ? -1 : 0, is_backward);
+    if (!g->state->desc.is_untied)
+        model_params_needed(g, 0, -1, is_backward);
+}
+
+void model_final_norm_fwd(struct meg_model *g, int64_t slot)
+{
+    struct meg_model_state *st = g->state;
+
+    meg_norm_fwd(&st->ctx, model_residual_rows(g, st->lnf), model_residual_rows(g, st->slot[slot].last_out),
+                 &st->lnf_stats, &st->final_norm);
+}
+
+unsigned meg_model_inputs(const struct meg_model *g)
+{
+    return g->state->desc.inputs;
+}
+
+int meg_model_num_losses(const struct meg_model *g)
+{
+    return g->state->desc.nheads;
+}
+
+const char *meg_model_loss_name(const struct meg_model *g, int i)
+{
+    return g->state->desc.head[i].loss;
+}
+
+bool meg_model_loss_is_per_sequence(const struct meg_model *g, int i)
+{
+    return g->state->desc.head[i].type->is_per_sequence;
+}
+
+bool meg_model_averages_batches(const struct meg_model *g)
+{
+    return g->state->desc.averages_batches;
+}
+
+void meg_model_zero_loss(struct meg_model *g)
+{
+    g->op->zero(g->state->ctx.stream, g->loss_sum, MEG_MAX_LOSSES * sizeof *g->loss_sum);
+}
+
+void meg_model_read_losses(struct meg_model *g, double *sum)
+{
+    meg_device_read(g->device, g->state->ctx.stream, sum, g->loss_sum, MEG_MAX_LOSSES * sizeof *sum);
+}
+
+/* Add the losses of head i, which are computed, to loss_sum. */
+static void add_to_loss_sum(struct meg_model *g, const struct model_slot *q, int i)
+{
+    const bool is_per_sequence = meg_model_loss_is_per_sequence(g, i);
+
+    g->op->weighted_sum(g->state->ctx.stream, g->loss_sum + i, g->state->loss[i],
+                        is_per_sequence ? NULL : g->state->in.loss_mask, is_per_sequence ? q->b : q->s * q->b,
+                        q->factors.sum[i]);
+}
+
+void meg_model_slot_loss(struct meg_model *g, int64_t slot)
+{
+    struct meg_model_state *st = g->state;
+    struct model_slot *q = &st->slot[slot];
+
+    model_set_current_batch(g, q);
+    model_head_params_needed(g, false);
+    model_final_norm_fwd(g, slot);
+    for (int i = 0; i < st->desc.nheads; i++) {
+        st->desc.head[i].type->fwd(&st->ctx, st->loss[i], model_residual_rows(g, st->lnf), &st->in, st->head[i]);
+        add_to_loss_sum(g, q, i);
+    }
+}
+
+void model_heads_bwd(struct meg_model *g, int64_t slot, struct meg_mat d_last_out)
+{
+    struct meg_model_state *st = g->state;
+    struct meg_ctx *c = &st->ctx;
+    const struct model_slot *q = &st->slot[slot];
+    const struct meg_mat lnf = model_residual_rows(g, st->lnf), d_lnf = model_residual_rows(g, st->d_norm),
+                         none = { 0 };
+
+    model_head_params_needed(g, true);
+    model_begin_grads(g, &st->head_has_grads);
+    model_final_norm_fwd(g, slot);
+    for (int i = 0; i < st->desc.nheads; i++) {
+        const struct meg_head_type *type = st->desc.head[i].type;
+        const struct meg_loss_weight weight = { type->is_per_sequence ? NULL : st->in.loss_mask, q->factors.grad[i],
+                                                g->loss_scale };
+
+        type->fwd_bwd(c, st->loss[i], d_lnf, lnf, &st->in, weight, st->head[i]);
+        add_to_loss_sum(g, q, i);
+    }
+    meg_norm_bwd(c, d_last_out, none, d_lnf, model_residual_rows(g, q->last_out), &st->lnf_stats, &st->final_norm);
+    model_grads_ready(g, st->desc.nlayers + 1);
+    if (!st->desc.is_untied && g->mesh->coords.pp > 0)
+        model_grads_ready(g, 0); /* the last stage's replica of the tied embedding */
+}
+
+/* Return the language-model head, which is the first head. */
+static struct meg_lm_head_weights *lm_head(const struct meg_model *g)
+{
+    MEG_ASSERT(g->state->desc.head[0].type == &meg_lm_head);
+    return g->state->head[0];
+}
+
+int64_t model_vocab(const struct meg_model *g)
+{
+    return lm_head(g)->logits.cols;
+}
+
+void model_logits_to_host(struct meg_model *g, int64_t first, int64_t rows, int64_t nkept, float *out)
+{
+    struct meg_model_state *st = g->state;
+    const struct meg_mat x = meg_lm_head_transform(&st->ctx, lm_head(g), meg_mat_rows(st->lnf, first, rows));
+    const struct meg_mat y = meg_lm_head_logits(&st->ctx, lm_head(g), x);
+
+    MEG_ASSERT_EQ(y.dtype, MEG_DTYPE_F32);
+    MEG_ASSERT_EQ(st->dim.tp, 1);
+    for (int64_t i = 0; i < nkept; i++)
+        meg_device_read(g->device, st->ctx.stream, out + i * y.cols, meg_mat_rows(y, i, 1).p,
+                        (size_t)y.cols * sizeof *out);
+}
+
+int64_t meg_model_logit_rows(const struct meg_model *g)
+{
+    return lm_head(g)->logits.rows;
+}
+
+void meg_model_loss_logits(struct meg_model *g, int64_t first, int64_t rows, float *logits)
+{
+    MEG_ASSERT_EQ(first % meg_model_logit_rows(g), 0);
+    MEG_ASSERT_LE(rows, meg_model_logit_rows(g));
+    model_logits_to_host(g, first, rows, rows, logits);
+}

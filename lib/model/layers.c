@@ -1,0 +1,230 @@
+/* layers.c - forward and backward of the layers of a chunk. */
+#include "model/internal.h"
+
+static struct meg_residual_epilogue epilogue(const struct meg_model *g, const struct model_layer *l,
+                                             const struct model_block *block)
+{
+    const struct meg_linear_weights *last = block->desc->type->last_linear(block->weights);
+    const struct meg_residual_epilogue r = { last->bias, last->dbias,
+                                             meg_ctx_drop(&g->state->ctx, g->state->desc.hidden_dropout, (int)l->index,
+                                                          block->desc->site) };
+
+    return r;
+}
+
+struct meg_mat model_residual_rows(const struct meg_model *g, struct meg_mat m)
+{
+    const struct meg_ctx *c = &g->state->ctx;
+
+    return meg_mat_rows(m, 0, c->s * c->b / (c->has_sp ? g->state->dim.tp : 1));
+}
+
+static struct block_acts acts_of_batch(const struct meg_model *g, const struct block_acts *acts)
+{
+    struct block_acts a = *acts;
+
+    a.x = model_residual_rows(g, a.x);
+    a.y = model_residual_rows(g, a.y);
+    a.d_out = model_residual_rows(g, a.d_out);
+    return a;
+}
+
+/*
+ * The residual stream during the forward pass.  The output of the last block's mixer, in sublayer_out, is not yet added
+ * to x: the next block fuses this addition with its norm.
+ */
+struct residual {
+    struct meg_mat x;
+    const struct model_layer *layer; /* of the last block */
+    const struct model_block *block; /* the last block; NULL before the first one */
+};
+
+/* Store the residual stream in y. */
+static void finish_residual(struct meg_model *g, struct residual *r, struct meg_mat y)
+{
+    const struct meg_residual_epilogue e = epilogue(g, r->layer, r->block);
+
+    meg_add_fwd(&g->state->ctx, y, r->x, model_residual_rows(g, g->state->sublayer_out), &e);
+    *r = (struct residual){ y, NULL, NULL };
+}
+
+/* Run forward of one block, from the residual stream to the output of its mixer in sublayer_out. */
+static void block_fwd(struct meg_model *g, struct residual *r, const struct model_layer *l,
+                      const struct model_block *block, const struct block_acts *acts)
+{
+    struct meg_ctx *c = &g->state->ctx;
+    struct block_acts a = acts_of_batch(g, acts);
+    const struct meg_mat out = model_residual_rows(g, g->state->sublayer_out);
+
+    if (r->block) {
+        const struct meg_residual_epilogue e = epilogue(g, r->layer, r->block);
+
+        meg_add_norm_fwd(c, a.x, a.y, r->x, out, &e, &a.stats, &block->norm);
+    } else {
+        meg_norm_fwd(c, a.y, a.x, &a.stats, &block->norm);
+    }
+    block->desc->type->fwd(c, out, a.y, a.acts, block->weights);
+    *r = (struct residual){ block->desc->is_post_norm ? a.y : a.x, l, block };
+}
+
+static void layer_fwd(struct meg_model *g, struct residual *r, const struct model_layer *l, const struct slot_layer *q)
+{
+    meg_device_set_layer(l->index);
+    for (int i = 0; i < l->desc->n; i++)
+        block_fwd(g, r, l, &l->block[i], &q->block[i]);
+    meg_device_set_layer(-1);
+}
+
+/* Compute dx, the gradient of the residual stream before a layer, and the parameter gradients from dy, that after it. */
+static void layer_bwd(struct meg_model *g, struct meg_mat dx, struct meg_mat dy, const struct model_layer *l,
+                      const struct slot_layer *q)
+{
+    struct meg_ctx *c = &g->state->ctx;
+    const struct meg_mat d_norm = model_residual_rows(g, g->state->d_norm);
+
+    meg_device_set_layer(l->index);
+    for (int i = l->desc->n - 1; i >= 0; i--) {
+        const struct model_block *block = &l->block[i];
+        const struct block_acts a = acts_of_batch(g, &q->block[i]);
+        const struct meg_residual_epilogue e = epilogue(g, l, block);
+        const struct meg_mat d_out = meg_add_bwd(c, a.d_out, dy, &e), none = { 0 };
+        const struct meg_mat d_residual = i > 0 ? model_residual_rows(g, g->state->d_residual) : dx;
+
+        block->desc->type->bwd(c, d_norm, d_out, a.y, a.acts, a.grads, block->weights);
+        if (block->desc->is_post_norm)
+            c->op->add_fwd(c->stream, d_norm, d_norm, dy, NULL, NULL);
+        meg_norm_bwd(c, d_residual, block->desc->is_post_norm ? none : dy, d_norm, a.x, &a.stats, &block->norm);
+        dy = d_residual;
+    }
+    meg_device_set_layer(-1);
+}
+
+void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, const struct slot_layer *q)
+{
+    meg_device_set_layer(l->index);
+    for (int i = l->desc->n - 1; i >= 0; i--) {
+        const struct block_acts a = acts_of_batch(g, &q->block[i]);
+
+        l->block[i].desc->type->bwd_weight(&g->state->ctx, a.d_out, a.y, a.acts, a.grads, l->block[i].weights);
+    }
+    meg_device_set_layer(-1);
+}
+
+void model_copy(struct meg_model *g, void *to, const void *from, struct meg_mat like)
+{
+    g->op->copy(g->state->ctx.stream, to, from, (size_t)(like.rows * like.cols) * meg_dtype_size(like.dtype));
+}
+
+/*
+ * Return this rank's saved shard of the input of layer i (distribute_saved_activations).  The p of the returned matrix
+ * is NULL if no shard is saved, for example because the input is in the pipeline's receive buffer.
+ */
+static struct meg_mat saved_shard(const struct meg_model *g, int64_t chunk, const struct model_slot *q, int64_t i)
+{
+    const struct meg_mat none = { 0 };
+
+    if (i == g->state->chunk[chunk].begin && !model_has_embedding(g, chunk))
+        return none;
+    return meg_mat_rows(q->layer[i].saved, 0, model_residual_rows(g, q->layer[i].block[0].x).rows / g->state->dim.tp);
+}
+
+static void save_input(struct meg_model *g, int64_t chunk, const struct model_slot *q, int64_t i)
+{
+    const struct meg_mat shard = saved_shard(g, chunk, q, i), x = q->layer[i].block[0].x;
+
+    if (shard.p)
+        model_copy(g, shard.p, meg_mat_rows(x, g->mesh->coords.tp * shard.rows, shard.rows).p, shard);
+}
+
+static void restore_input(struct meg_model *g, int64_t chunk, const struct model_slot *q, int64_t i)
+{
+    const struct meg_mat shard = saved_shard(g, chunk, q, i);
+    const struct meg_ctx *c = &g->state->ctx;
+
+    if (shard.p)
+        meg_all_gather(c->tp, c->stream, q->layer[i].block[0].x.p, shard.p, shard.rows * shard.cols, shard.dtype);
+}
+
+int64_t model_group_of(const struct meg_model *g, int64_t i)
+{
+    return 1 + g->state->layer[i].index;
+}
+
+/*
+ * Return whether the addition at the end of a layer is fused with the norm of the next layer.  It is not if the next
+ * layer overwrites what the addition reads: activations, if layers share the memory of theirs, or with ZeRO-3 the bias.
+ */
+static bool fuses_layers(const struct meg_model *g)
+{
+    return g->run.is_training && !g->run.shards_params && g->run.recompute != MEG_RECOMPUTE_UNIFORM &&
+           g->run.recompute != MEG_RECOMPUTE_BLOCK;
+}
+
+void model_layers_fwd(struct meg_model *g, int64_t chunk, int64_t slot, void *out)
+{
+    struct meg_model_state *st = g->state;
+    const struct model_chunk *layers = &st->chunk[chunk];
+    struct model_slot *q = &st->slot[slot];
+    const struct meg_mat y =
+        g->state->chunk[chunk].has_head ? model_residual_rows(g, q->last_out) : model_boundary_rows(g, out);
+    struct residual r = { 0 };
+
+    for (int64_t i = layers->begin; i < layers->end; i++) {
+        model_params_needed(g, model_group_of(g, i), model_group_of(g, i) + 1, false);
+        layer_fwd(g, &r, &st->layer[i], &q->layer[i]);
+        save_input(g, chunk, q, i);
+        if (!fuses_layers(g) && i + 1 < layers->end)
+            finish_residual(g, &r, model_residual_rows(g, q->layer[i + 1].block[0].x));
+    }
+    finish_residual(g, &r, y);
+}
+
+/* Recompute the activations of layers [begin, end) from the input of layer begin. */
+static void recompute_layers(struct meg_model *g, int64_t chunk, struct model_slot *q, int64_t begin, int64_t end)
+{
+    struct residual r = { 0 };
+
+    restore_input(g, chunk, q, begin);
+    for (int64_t i = begin; i < end; i++) {
+        model_params_needed(g, model_group_of(g, i), i + 1 < end ? model_group_of(g, i + 1) : -1, false);
+        layer_fwd(g, &r, &g->state->layer[i], &q->layer[i]);
+        if (!fuses_layers(g) && i + 1 < end)
+            finish_residual(g, &r, model_residual_rows(g, q->layer[i + 1].block[0].x));
+    }
+}
+
+/*
+ * Return the layer group that the backward pass reads after layer i of a chunk, or -1 if layer i is the first one.
+ * Normally, return the group of layer i - 1.  If layer i - 1 ends a range of layers that are recomputed together, return
+ * the group of the range's first layer.
+ */
+static int64_t next_bwd_group(const struct meg_model *g, const struct model_chunk *chunk, int64_t i)
+{
+    int64_t begin, end;
+
+    if (i == chunk->begin)
+        return -1;
+    if (model_recompute_range(&g->run, chunk, i - 1, &begin, &end) && i == end)
+        return model_group_of(g, begin);
+    return model_group_of(g, i - 1);
+}
+
+void model_layers_bwd(struct meg_model *g, int64_t chunk, struct model_slot *q, struct meg_mat dx, struct meg_mat dy)
+{
+    struct meg_model_state *st = g->state;
+    const struct model_chunk *layers = &st->chunk[chunk];
+    const struct meg_mat d_residual = model_residual_rows(g, st->d_residual);
+
+    for (int64_t i = layers->end; i-- > layers->begin;) {
+        int64_t begin, end;
+
+        if (model_recompute_range(&g->run, layers, i, &begin, &end) && i + 1 == end)
+            recompute_layers(g, chunk, q, begin, end);
+        model_params_needed(g, model_group_of(g, i), next_bwd_group(g, layers, i), true);
+        model_begin_grads(g, &st->layer[i].has_grads);
+        layer_bwd(g, i > layers->begin ? d_residual : dx, dy, &st->layer[i], &q->layer[i]);
+        if (!g->run.defers_wgrad)
+            model_grads_ready(g, model_group_of(g, i));
+        dy = d_residual;
+    }
+}

@@ -1,0 +1,104 @@
+/* micro_batch.c - the micro-batches in the slots: uploads, and the current micro-batch. */
+#include "model/internal.h"
+
+/* With sequence or context parallelism, upload the global positions of the rows of the residual stream. */
+static void set_global_positions(struct meg_model *g)
+{
+    const struct meg_layout *l = &g->mesh->layout;
+    struct meg_model_state *st = g->state;
+    struct meg_ctx *c = &st->ctx;
+    const int64_t s = l->has_sp ? c->s / l->tp : c->s, t0 = l->has_sp ? g->mesh->coords.tp * s : 0;
+
+    if (!l->has_sp && l->cp == 1)
+        return;
+    MEG_ASSERT_EQ(c->s, s * (l->has_sp ? l->tp : 1));
+    for (int64_t i = 0; i < s; i++)
+        st->host_position[i] = (int32_t)meg_layout_position(l, g->mesh->coords.cp, c->s * l->cp, t0 + i);
+    g->op->upload(c->stream, st->position_of_row, st->host_position, (size_t)s * sizeof *st->position_of_row);
+    c->position_of_row = st->position_of_row;
+}
+
+void model_set_current_batch(struct meg_model *g, struct model_slot *q)
+{
+    struct meg_ctx *c = &g->state->ctx;
+    struct meg_batch *in = &g->state->in;
+
+    *in = q->in->x;
+    for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++)
+        if (!(q->in->present & 1u << f))
+            *meg_batch_array(in, f) = NULL;
+    c->s = q->s;
+    c->b = q->b;
+    c->position_ids = in->position_ids;
+    c->sample_id = in->sample_id;
+    c->doc_start = in->doc_start;
+    c->key_length = in->key_length;
+    set_global_positions(g);
+}
+
+/*
+ * Prepare the upload of the next micro-batch.  Record the end of the work that reads the slot's current inputs, then
+ * make the slot's other inputs current.  Uploads to them wait until the work that reads their old contents is complete.
+ */
+static void start_upload(struct meg_model *g, struct model_slot *q)
+{
+    g->op->event_record(g->device->compute, q->in->unused);
+    q->in = &q->inputs[q->in == &q->inputs[0]];
+    g->op->event_wait(g->device->copy, q->in->unused);
+}
+
+/* Upload the arrays of a micro-batch in a bit mask of fields. */
+static void upload_arrays(struct meg_model *g, struct model_inputs *in, const struct meg_batch *x, unsigned fields)
+{
+    struct meg_batch from = *x;
+
+    for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++) {
+        const size_t nbytes = (size_t)meg_batch_numel(x, f) * meg_batch_fields[f].size;
+
+        if (!(fields & 1u << f))
+            continue;
+        if (x->is_pinned)
+            g->op->upload_pinned(g->device->copy, *meg_batch_array(&in->x, f), *meg_batch_array(&from, f), nbytes);
+        else
+            g->op->upload(g->device->copy, *meg_batch_array(&in->x, f), *meg_batch_array(&from, f), nbytes);
+    }
+}
+
+/* Return the arrays of a micro-batch that this rank reads: those that heads read only on ranks with heads. */
+static unsigned fields_to_upload(const struct meg_model *g, const struct meg_batch *x, bool has_dropout)
+{
+    unsigned fields = meg_batch_present(x) & g->state->desc.inputs;
+
+    if (!has_dropout)
+        fields &= ~(1u << MEG_BATCH_SAMPLE_ID);
+    if (!g->state->dim.has_head)
+        fields &= ~(1u << MEG_BATCH_LABELS | 1u << MEG_BATCH_LOSS_MASK | 1u << MEG_BATCH_SENTENCE_ORDER);
+    return fields;
+}
+
+/* Make the compute stream wait for the uploads. */
+static void finish_upload(struct meg_model *g, struct model_slot *q)
+{
+    g->op->event_record(g->device->copy, q->in->uploaded);
+    g->op->event_wait(g->device->compute, q->in->uploaded);
+}
+
+void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch *x,
+                      const struct meg_loss_factors *factors, bool has_dropout)
+{
+    struct meg_model_state *st = g->state;
+    struct model_slot *q = &st->slot[slot];
+    const int64_t n = x->s * x->b;
+
+    MEG_ASSERT_LT(slot, st->dim.nslots);
+    MEG_ASSERT_LT(0, n);
+    MEG_ASSERT_LE(n, st->dim.n);
+    q->s = x->s;
+    q->b = x->b;
+    q->factors = *factors;
+    start_upload(g, q);
+    q->in->present = fields_to_upload(g, x, has_dropout);
+    upload_arrays(g, q->in, x, q->in->present);
+    finish_upload(g, q);
+    model_set_current_batch(g, q);
+}
