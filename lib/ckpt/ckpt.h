@@ -80,7 +80,10 @@ struct meg_ckpt_tokenizer {
     int32_t eod;                                     /* end-of-document id, or -1 */
     int32_t bos;                                     /* beginning-of-sequence id, or -1 */
     struct meg_ids eos_ids;                          /* end-of-sequence ids; may include eod */
-    /* the tokenizer model is not known to be a SentencePiece BPE model, so it is not saved as tokenizer.model */
+    /*
+     * The tokenizer model is not known to be a SentencePiece BPE model.  An export to Hugging Face's format therefore
+     * names it meg_tokenizer.model instead of tokenizer.model.
+     */
     bool is_not_spm_bpe;
 };
 /*
@@ -127,8 +130,9 @@ struct meg_ckpt_save_args {
     const struct meg_params *params; /* parameter table, sharded over mesh */
     struct meg_ckpt_shard weights;
     /*
-     * Read the weights from this reader while they are written, instead of from weights.data.  The memory does not
-     * contain all weights at any time.  Only for saves of one rank that are not asynchronous; NULL: weights.data.
+     * Read the weights from this reader while they are written, instead of from weights.data, so that memory never
+     * contains all weights.  Only for synchronous saves of one rank without optimizer state (noptim is 0).  NULL: save
+     * weights.data.
      */
     const struct meg_ckpt_reader *reader;
     const struct meg_ckpt_shard *optim; /* [noptim] optimizer state */
@@ -147,16 +151,17 @@ enum { MEG_CKPT_RELEASE = -1 };
  * files except run.conf are independent of the parallel layout.  After a save to SAVE/iter_NNNNNNN, old checkpoints are
  * removed as keep_last and loaded_iteration specify; if one cannot be removed, a warning is printed.
  *
- * If a rank fails to write its shards, the checkpoint is not renamed to its final name.  All ranks return the error of
- * the lowest rank that failed.
+ * If a rank fails to write or hash its part, the checkpoint is not renamed to its final name, and its temporary
+ * directory is removed.  All ranks return the error of the lowest rank that failed.
  */
 int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e);
 
 /*
  * Save asynchronously, in the stages write, hash and commit.
  *
- * meg_ckpt_save_begin copies the bytes to be written by this rank into a staging buffer, and starts a background thread
- * that writes the buffer to the files.  If no thread can be created, it writes the files before it returns.
+ * meg_ckpt_save_begin copies the bytes that this rank writes into a staging buffer, and starts a background thread that
+ * writes the buffer to the files.  If no thread can be created, it writes the files before it returns.  Fails as
+ * meg_ckpt_save does, and with MEG_EFAIL if there is no memory for the staging buffer; *saving is then unchanged.
  *
  * meg_ckpt_save_poll starts the next stage once all ranks have finished the current stage.  If `wait` is true, the call
  * blocks until the save ends.  Returns 0 while the save is in progress, 1 once the checkpoint is committed, or an error
@@ -191,7 +196,7 @@ int64_t meg_ckpt_newest_iteration(const char *dir);
 
 /*
  * meg_ckpt_open - open a checkpoint: read and check its metadata files, and check its tensors against its options
- *   dir   a SAVE directory of meg or Megatron, one SAVE/iter_NNNNNNN, or a Hugging Face directory
+ *   dir   a SAVE directory of meg or Megatron, one SAVE/iter_NNNNNNN or SAVE/release, or a Hugging Face directory
  *   step  the iteration to open; MEG_UNSET: the iteration in the tracker
  * In a SAVE directory without a tracker, MEG_UNSET opens the newest iteration with a manifest, and logs the iteration
  * number.  Returns MEG_ENOENT if there is no checkpoint or no such iteration, or if a file that the checkpoint refers
@@ -204,7 +209,8 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
  * Open a checkpoint on all ranks; collective.  Rank 0 opens the checkpoint and checks it as meg_ckpt_open does.  If the
  * format is native, the other ranks receive the metadata from rank 0, and map a tensor file only when they load or
  * verify its tensors.  In other formats, each rank then opens the checkpoint itself.  If rank 0 fails, the other ranks
- * return the same code, and only rank 0 reports the reason.
+ * return the same code, and only rank 0 reports the reason.  If another rank fails after rank 0 has succeeded, only
+ * that rank returns an error.
  */
 int meg_ckpt_open_on_all(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_comm *world,
                          struct meg_err *e);
@@ -224,8 +230,8 @@ int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c); /* rows of the word embed
 /*
  * meg_ckpt_source_iteration returns the iteration at which the weights were saved, or MEG_CKPT_RELEASE.
  * meg_ckpt_consumed_samples returns the number of training samples that the run had consumed at this iteration, or -1.
- * Megatron's files have both numbers, although a run cannot resume from these files.  A Hugging Face directory has
- * neither.
+ * Megatron's files usually have both numbers, although a run cannot resume from these files.  A Hugging Face directory
+ * has neither.
  */
 int64_t meg_ckpt_source_iteration(const struct meg_ckpt *c);
 int64_t meg_ckpt_consumed_samples(const struct meg_ckpt *c);
@@ -247,7 +253,7 @@ int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e);
  */
 const char *meg_ckpt_options(const struct meg_ckpt *c);
 
-/* Get the complete and checked configuration of the checkpoint's model. */
+/* Get the complete and checked configuration of the checkpoint's model.  Returns MEG_EFORMAT if it is invalid. */
 int meg_ckpt_model_conf(const struct meg_ckpt *c, struct meg_model_conf *out, struct meg_err *e);
 
 /*
@@ -314,9 +320,10 @@ struct meg_ckpt_hf_conf {
 /*
  * Write a Hugging Face directory: config.json, the weights and the tokenizer's files.  The files are written to a
  * temporary directory, which is renamed to s->dir (file/commit.h).  If s->dir exists, it is removed with all of its
- * contents; the caller must check that s->dir may be removed.  A model with learned positions is exported as GPT-2.  A
- * model with rotary positions is exported as Llama or Qwen2.  Returns MEG_EUSAGE if the chosen format cannot represent
- * the model.  Members of s that are used: dir, model, params, reader or weights (unsharded, f32), tok.
+ * contents; the caller must check that s->dir may be removed.  A BERT model is exported as model type bert if its norms
+ * are after the residual connections, else as megatron-bert.  A GPT model with learned positions is exported as gpt2,
+ * and one with rotary positions as llama or qwen2.  Returns MEG_EUSAGE if the chosen type cannot represent the model.
+ * Members of s that are used: dir, model, params, reader or weights (unsharded, f32), tok.
  */
 int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf_conf *to, struct meg_err *e);
 
@@ -340,10 +347,11 @@ struct meg_ckpt_megatron_conf {
 
 /*
  * Write a checkpoint in the torch.save format that Megatron loads, and make it the latest one.  Each tensor- and
- * pipeline-parallel rank has a file DIR/iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt.  Optimizer state is not
- * written.  The write is atomic, as in meg_ckpt_save.  Padding rows of the vocabulary are copies of the last vocabulary
- * row.  Returns MEG_EUSAGE if
+ * pipeline-parallel rank has a file DIR/iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt; without an iteration number,
+ * the directory is DIR/release.  Optimizer state is not written.  The write is atomic, as in meg_ckpt_save.  Padding
+ * rows of the vocabulary are copies of the last vocabulary row; in a bias, they are 0.  Returns MEG_EUSAGE if
  *   - a parallel size or vocab_multiple is out of range
+ *   - the model has norms after the residual connections, and the names are those of Megatron core
  *   - the number of attention heads, the number of query groups or the width of the MLP is not a multiple of the
  *     tensor-parallel size
  *   - the pipeline-parallel size does not divide the number of layers
@@ -355,7 +363,8 @@ int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct me
 /*
  * Describe a checkpoint as the JSON object that meg-convert --info prints: format, path, iteration, model type, number
  * of parameters, vocabulary size, end-of-document id, options, and the tensors with name, shape, dtype, bytes and file.
- * The caller releases *out with json_decref.
+ * The caller releases *out with json_decref.  Returns the errors of meg_ckpt_open if the configuration is invalid or a
+ * file of the optimizer state cannot be opened.
  */
 int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e);
 /*
@@ -364,9 +373,10 @@ int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e)
 void meg_ckpt_format_description(struct meg_str *out, json_t *about);
 
 /*
- * Verify all checksums: XXH3-128 of native checkpoints, and CRC-32 of files of torch.save.  The safetensors files of a
- * Hugging Face directory have no checksums, so they are not verified.  Returns MEG_EFORMAT if bytes do not match their
- * checksum or a file is damaged.
+ * Verify the checksums of all tensors: XXH3-128 in native checkpoints, and CRC-32 in files of torch.save.
+ * meg_ckpt_open has verified the checksums of the other files.  The safetensors files of a Hugging Face directory have
+ * no checksums, so they are not verified.  Returns MEG_EFORMAT if bytes do not match their checksum or a file is
+ * damaged.
  */
 int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e);
 

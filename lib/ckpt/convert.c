@@ -1,6 +1,6 @@
 /*
- * convert.c - convert a checkpoint: open and check the source, lock and check the target, then read and write the
- * weights one tensor at a time.
+ * convert.c - convert a checkpoint: open and check the source, lock and check the target, then write the weights while
+ * they are read, without memory for all of them.
  */
 #include "ckpt/convert.h"
 

@@ -28,8 +28,9 @@ int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e);
  *   - save_dir contains files but no checkpoint
  *   - the target format is Hugging Face's, and meg_ckpt_check_replaceable refuses a save_dir that is not empty
  *   - the target format cannot represent the model
- * Returns MEG_EFORMAT if the format of the source is not c->loader.  Also returns the errors of meg_ckpt_open,
- * meg_ckpt_set_vocab_size, meg_ckpt_load, and the save or export function of the target format.
+ * Returns MEG_EFORMAT if the format of the source is not c->loader, if its model is not of type c->model_type, or if
+ * c->vocab_file is not a JSON object.  Also returns the errors of meg_ckpt_open, meg_ckpt_set_vocab_size,
+ * meg_ckpt_reader_open, and the save or export function of the target format.
  */
 int meg_convert(const struct meg_convert_conf *c, struct meg_err *e);
 

@@ -118,6 +118,7 @@ struct ckpt_format {
 /*
  * Compare `native` with the native name in row.  If the names match, print the foreign name of a model with num_layers
  * layers to buf and return true.  If drop_prefix is true, the foreign name is printed without the prefix f->prefix.
+ * Return false if the names differ, or if the foreign name has #-1 and the layer number is 0.
  */
 bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *native,
                        int64_t num_layers, bool drop_prefix, char buf[CKPT_NAME_CHARS]);
@@ -178,7 +179,7 @@ char *ckpt_path(const char *dir, const char *name);
 bool ckpt_path_exists(const char *dir, const char *name);
 /* Write text to the file DIR/NAME with meg_write_file. */
 int ckpt_write_text(const char *dir, const char *name, const struct meg_str *text, struct meg_err *e);
-/* Read the iteration, or MEG_CKPT_RELEASE, from the tracker. */
+/* Read the iteration, or MEG_CKPT_RELEASE, from the tracker.  Returns MEG_EFORMAT if the tracker has neither. */
 int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e);
 bool ckpt_has_iterations(const char *dir);
 /*
@@ -247,8 +248,9 @@ bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range write);
 /* ---- export.c ---- */
 
 /*
- * Build the foreign tensor of a parameter as f32, in the shape of ckpt_foreign_shape, from the weights of s: its reader,
- * or unsharded f32 weights.  Padding rows of the vocabulary are copies of the last vocabulary row; in a bias, they are 0.
+ * Build the foreign tensor of a parameter as f32, in the shape of ckpt_foreign_shape, from the weights of s: its
+ * reader, or unsharded f32 weights.  Padding rows of the vocabulary are copies of the last vocabulary row; in a bias,
+ * they are 0.
  */
 int ckpt_build_foreign(float *foreign, const struct meg_ckpt_save_args *s, const struct ckpt_tp_shard *shard,
                        const struct meg_param *row, enum ckpt_remap remap, struct meg_err *e);
@@ -256,6 +258,7 @@ int ckpt_build_foreign(float *foreign, const struct meg_ckpt_save_args *s, const
 /* ---- hf/weights.c ---- */
 
 #define CKPT_HF_WEIGHTS "model"
+/* Write the weights to dir under the names of `format`: to one file, or to several files and their index. */
 int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save_args *s,
                           const struct meg_ckpt_hf_conf *to, struct meg_err *e);
 
@@ -328,7 +331,7 @@ void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct m
  * compare the ZIP member of each tensor with the member's CRC-32; tensors without a stored CRC-32 are not checked.
  * Each of nranks ranks checks one range of consecutive chunks or tensors.  Files that are not mapped yet are mapped
  * only if they contain a chunk of the range.  Returns MEG_EFORMAT, with a message that names the tensor, if a checksum
- * differs.
+ * differs or the manifest has a wrong number of checksums.
  */
 int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int nranks,
                           struct meg_err *e);
@@ -385,7 +388,7 @@ struct ckpt_hf_family {
     json_t *(*make_config)(const struct meg_model_conf *m); /* config.json without the members common to all families */
     bool is_encoder; /* BERT: texts have no bos and eos ids, and vocab.txt is preferred to tokenizer.json */
 };
-/* A member of config.json of which only one value is supported, which is also its default; a list ends with { 0 }. */
+/* A boolean member of config.json that may be missing, and otherwise must be `value`.  A list ends with { 0 }. */
 struct ckpt_hf_fixed {
     const char *key;
     bool value;
@@ -397,8 +400,8 @@ extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_bert, ck
 /* Return MEG_EFORMAT if a member has an unsupported value. */
 int ckpt_hf_check_fixed(const json_t *config, const struct ckpt_hf_fixed *fixed, const char *from, struct meg_err *e);
 /*
- * Read the name of a GELU, which is def if the member is missing.  Set *is_tanh to whether it is the tanh approximation.
- * Return MEG_EFORMAT for other activations.
+ * Read the name of a GELU, which is def if the member is missing.  Set *is_tanh to whether it is the tanh
+ * approximation.  Return MEG_EFORMAT for other activations.
  */
 int ckpt_hf_read_gelu(bool *is_tanh, const json_t *config, const char *key, const char *def, const char *from,
                       struct meg_err *e);
@@ -406,8 +409,8 @@ int ckpt_hf_read_gelu(bool *is_tanh, const json_t *config, const char *key, cons
 /* ---- load.c ---- */
 
 /*
- * Remove the pages of a tensor that were read from the memory of the process (meg_mmap_drop).  A loop over the bytes of
- * a tensor drops pages after at most CKPT_DROP_NBYTES bytes.
+ * Remove the pages of a tensor's mapped file from the memory of the process (meg_mmap_drop), after the tensor was read.
+ * Loops that read a tensor in order call meg_mmap_drop after every CKPT_DROP_NBYTES bytes or less.
  */
 enum { CKPT_DROP_NBYTES = 1 << 20 };
 void ckpt_drop_pages(const struct meg_st *st, const struct meg_st_tensor *t);

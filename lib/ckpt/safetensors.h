@@ -23,7 +23,7 @@ MEG_BEGIN_DECLS
 
 enum { MEG_ST_MAXDIM = 8 };
 
-/* A strided view of the data, such as a transposed tensor. */
+/* A strided view of the elements of a storage, such as a transposed tensor. */
 struct meg_st_view {
     const unsigned char *first;
     int64_t stride[MEG_ST_MAXDIM]; /* elements between consecutive indices of each dimension */
@@ -38,7 +38,7 @@ struct meg_st_tensor {
     int64_t file_offset, nbytes;    /* file_offset is relative to the beginning of the file */
     const void *data;               /* [nbytes] the elements, possibly unaligned; NULL: see view, or not mapped yet */
     const struct meg_st_view *view; /* NULL: the elements are in data */
-    /* ZIP member that contains the data, and its CRC-32; NULL: not in a ZIP file, or no CRC stored. */
+    /* ZIP member that contains the data, and its CRC-32; container_data is NULL without a ZIP file or a stored CRC. */
     const void *container_data;
     size_t container_nbytes;
     uint32_t crc;
@@ -63,6 +63,7 @@ struct meg_st {
  *   - the header is too long, truncated or not valid JSON, or a name occurs twice
  *   - a dtype is unknown, a shape has more than MEG_ST_MAXDIM dimensions, or a size contradicts shape and dtype
  *   - byte ranges overlap, leave a gap or do not end at the end of the file
+ * Returns MEG_ENOENT or MEG_EIO if the file cannot be mapped.
  */
 int meg_st_open(struct meg_st **out, const char *path, struct meg_err *e);
 /*
@@ -79,7 +80,7 @@ void meg_st_own(struct meg_st *st, void *block);
 /*
  * Return the elements of a tensor in row-major order.  If the tensor has a view, the elements are copied to a new
  * block, and *block is set to this block.  Otherwise *block is set to NULL.  The caller frees *block.  Returns NULL if
- * memory allocation fails.
+ * memory allocation fails or the file is not mapped yet.
  */
 const void *meg_st_data(const struct meg_st_tensor *t, void **block);
 

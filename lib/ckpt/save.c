@@ -2,7 +2,7 @@
  * save.c - write a checkpoint in stages; all ranks finish a stage before the next one begins:
  *
  *     begin    rank 0 creates the temporary directory, and the tensor files with their headers
- *     write    each rank writes its shards at their offsets in the tensor files
+ *     write    each rank writes its part of the tensors at their offsets in the tensor files
  *     hash     each of n ranks reads back and hashes every n-th chunk of the tensors
  *     commit   rank 0 writes the metadata files, then the manifest, and renames the directory
  *
@@ -45,7 +45,7 @@ struct meg_ckpt_async_save {
     enum meg_dtype dtype;                 /* dtype of the weights */
     struct ckpt_extent *extent;           /* [nextents] byte ranges that this rank writes */
     int64_t nextents;
-    char *staging;            /* copy of the extents' bytes; NULL: the extents point to the caller's memory */
+    char *staging;            /* copy of the extents' bytes; NULL: the save is synchronous */
     struct ckpt_chunk *chunk; /* [nchunks] chunks of all tensors */
     int64_t nchunks;
     /*

@@ -82,7 +82,10 @@ struct extents {
     int64_t n, cap;
 };
 
-/* Add the extents of nbytes bytes, which begin as `begin` does. */
+/*
+ * Split nbytes consecutive bytes into extents of at most CKPT_CHUNK bytes, and add these.  `begin` describes the first
+ * byte; `size` is the number of bytes per element.
+ */
 static void add_extent(struct extents *x, struct ckpt_extent begin, int64_t nbytes, int64_t size)
 {
     for (int64_t at = 0, part; at < nbytes; at += part) {

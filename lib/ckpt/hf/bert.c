@@ -1,10 +1,10 @@
 /*
  * bert.c - Hugging Face's BertForPreTraining (type bert) and MegatronBertForPreTraining (type megatron-bert).
  *
- * Megatron-BERT has the norm before attention and MLP.  The original BERT has it after them.  Its norms are those of
- * --apply-residual-connection-post-layernorm under other names: the norm of the embeddings is the input norm of layer
- * 0, the output norm of layer i is the input norm of layer i + 1, and the output norm of the last layer is the final
- * norm.  Only dropout differs: Hugging Face applies dropout to the embeddings after this norm.
+ * Megatron-BERT has norms before attention and MLP.  The original BERT has norms after them.  The norms of the original
+ * BERT are those of --apply-residual-connection-post-layernorm under other names: the norm of the embeddings is the
+ * input norm of layer 0, the output norm of layer i is the input norm of layer i + 1, and the output norm of the last
+ * layer is the final norm.  Only dropout differs: Hugging Face applies dropout to the embeddings after their norm.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -98,7 +98,7 @@ static int check_fixed(const json_t *config, const char *from, struct meg_err *e
     return ckpt_hf_check_fixed(config, fixed, from, e);
 }
 
-/* The token types require the binary head, and a model without token types has none. */
+/* Enable the binary head if the model has token types.  meg's BERT has either both or neither. */
 static int read_token_types(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {
     int64_t n = 2;

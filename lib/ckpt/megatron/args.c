@@ -269,7 +269,7 @@ static bool is_neutral(const struct meg_py *v, const char *neutral)
 
 /*
  * Return whether a value turns off any setting that has it: None, False, 0, or an empty string, tuple, list, set or
- * dict.  The contents of bytes objects are ignored.
+ * dict.  Bytes objects and persistent ids also count as off.
  */
 static bool is_off(const struct meg_py *v)
 {

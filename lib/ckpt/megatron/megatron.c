@@ -196,7 +196,7 @@ static bool replace_prefix(struct meg_str *out, const char *name, const struct c
     return false;
 }
 
-/* Return the name of a tensor without the key of the dict that contains most tensors in files before Megatron core. */
+/* Return the name of a tensor without "language_model.", the dict of most tensors in files before Megatron core. */
 static const char *skip_language_model(const char *foreign)
 {
     return strncmp(foreign, "language_model.", 15) == 0 ? foreign + 15 : foreign;
@@ -300,8 +300,8 @@ static bool is_bert(const struct meg_st *st)
 }
 
 /*
- * Determine the family of the model and the names from the tensors.  Refuse names of Megatron core with an option that
- * Megatron core ignores.
+ * Determine from the tensor names whether the model is a BERT, and whether the names are those of Megatron core.
+ * Return MEG_EFORMAT for names of Megatron core with an option that Megatron core ignores.
  */
 static int classify(struct reader *rd, struct meg_err *e)
 {

@@ -36,16 +36,17 @@ const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 
 /*
  * Check that meg's models support the settings in `args`, an object with attributes.  Otherwise returns MEG_EFORMAT
- * with a message that lists unsupported settings and their values.  The message names the file `from`.  A setting in the
- * list `rules` of args.c is unsupported if its value changes the output of the model.  A setting that is neither in
+ * with a message that lists unsupported settings and their values.  The message names the file `from`.  A setting in
+ * the list `rules` of args.c is unsupported if its value changes the output of the model.  A setting that is neither in
  * `rules`, nor a model option of meg, nor known to have no effect is unsupported unless its value is off (None, False,
  * 0 or empty), a path, or an object of torch or the Python library.
  */
 int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err *e);
 
 /*
- * A prefix of tensor names in Megatron's files and its native equivalent.  Before the prefixes are compared, the prefix
- * "decoder." or "decoder.layers.N." of a GPT or the same prefix of an encoder is removed.  A table ends with { 0 }.
+ * A prefix of tensor names in Megatron's files and its native equivalent.  The prefix is compared after the name of the
+ * layer stack ("decoder.", "encoder." or, in old files, "transformer.") and "layers.N." are removed from the tensor
+ * name.  A table ends with { 0 }.
  */
 struct ckpt_prefix_map {
     const char *foreign, *native;

@@ -114,7 +114,7 @@ static int number(struct vm *m, size_t n, uint64_t *out)
     return r;
 }
 
-/* Read a length of nlength bytes and a string of this length; push the string. */
+/* Read a length, which is stored in nlength bytes, and a string of this length; push the string. */
 static int text(struct vm *m, enum meg_py_type type, size_t nlength)
 {
     const unsigned char *b = NULL;
@@ -132,7 +132,10 @@ static int text(struct vm *m, enum meg_py_type type, size_t nlength)
     return push(m, o);
 }
 
-/* Read a length of nlength bytes and a little-endian two's complement integer of this length; push the integer. */
+/*
+ * Read a length, which is stored in nlength bytes, and a little-endian two's complement integer of this length; push
+ * the integer.
+ */
 static int big_int(struct vm *m, size_t nlength)
 {
     const unsigned char *b = NULL;
