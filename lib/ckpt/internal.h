@@ -372,8 +372,8 @@ int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
 /*
  * Open the optimizer state of c.  Set *out to a shallow copy of c with the optimizer's files instead of the weights'
- * files; it has no files if c has no optimizer state.  The caller must close *out with ckpt_close_files before c is
- * closed.
+ * files; it has no files if c has no optimizer state.  After success, the caller must close *out with ckpt_close_files
+ * before c is closed.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
 /* ---- hf/gpt2.c, hf/llama.c, hf/bert.c ---- */

@@ -296,7 +296,7 @@ static int write_device_extents(const struct meg_ckpt_async_save *v, int64_t fir
     return r;
 }
 
-/* Write extent x of a file. */
+/* Write extent x of a file.  With a reader, first read the elements of the extent. */
 static int write_extent(const struct meg_ckpt_async_save *v, const struct ckpt_extent *x, int fd, const char *path,
                         struct meg_err *e)
 {
