@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include "base/mem.h"
 
-/* Return whether the optimizer has f32 main parameters, possibly none of them on this rank. */
+/* Return whether the optimizer has f32 main parameters.  The array is empty on a rank that updates no elements. */
 static bool has_main_params(const struct meg_optim_conf *c, const struct meg_model_run *run)
 {
     return run->dtype == MEG_DTYPE_F32 ? run->shards_params : c->main_params_dtype == MEG_DTYPE_F32;
@@ -368,7 +368,10 @@ void meg_optim_sum_losses(struct meg_optim *o, double loss_divisor)
     o->op->copy(o->stream, s->local_loss, o->model->loss_sum, sizeof s->local_loss);
     o->op->copy(o->stream, s->loss, o->model->loss_sum, sizeof s->loss);
     o->op->upload(o->stream, &s->loss_divisor, &loss_divisor, sizeof loss_divisor);
-    /* the losses and, over data-parallel ranks, loss_divisor, which precedes them */
+    /*
+     * Over the data- and context-parallel ranks, sum loss_divisor and the losses, which follow it in memory.  Over the
+     * pipeline stages, on which loss_divisor is equal, sum only the losses.
+     */
     meg_all_reduce(o->mesh->dp_cp, o->stream, &s->loss_divisor, 1 + n, MEG_DTYPE_F64, MEG_REDUCE_SUM);
     meg_all_reduce(o->mesh->pp, o->stream, s->loss, n, MEG_DTYPE_F64, MEG_REDUCE_SUM);
 }

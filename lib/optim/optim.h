@@ -63,7 +63,7 @@ struct meg_optim_buffers {
     void *state[2];     /* state_name[0] and state_name[1], initially zero; state[1] is NULL with SGD */
     float *main;        /* f32 main parameters; NULL: the optimizer updates parameters of the model's dtype in place */
     void *param_shards; /* ZeRO-3 with bf16 or f16 parameters: shards in this dtype; else NULL */
-    void *grad_shards;  /* ZeRO-2/3 with bf16 or f16 gradients: shards in this dtype; else NULL */
+    void *grad_shards;  /* ZeRO-2/3: gradient shards in the dtype of the gradients; else NULL */
 };
 
 enum { MEG_MAX_QUEUED_STEPS = 2 };
@@ -137,16 +137,17 @@ void meg_optim_restore(struct meg_optim *o, int64_t step_count, const struct meg
  * ---- one step ----
  *
  * The calls of a step are, in this order: meg_optim_begin; backward passes of the model; meg_optim_reduce_grads,
- * meg_optim_decide, meg_optim_update and meg_optim_end, which queue operations and do not wait; meg_optim_result, which
- * waits.
+ * meg_optim_decide, meg_optim_update and meg_optim_end, which queue operations and do not wait for the device;
+ * meg_optim_result, which waits for the device.
  *
  * Optional calls add sums to the record of the step: meg_optim_sum_losses and meg_optim_count_zeros between
  * meg_optim_reduce_grads and meg_optim_decide, meg_optim_sum_params between meg_optim_update and meg_optim_end.
  */
 
 /*
- * Begin a step of num_passes backward passes through each layer group: set sums and gradients to zero
- * (meg_model_zero_grads).  If check_finite is true, check this rank's gradients for NaN and Inf before they are reduced.
+ * Begin a step of num_passes backward passes through each layer group: set the sums of the record to zero, and discard
+ * the gradients of the previous step (meg_model_zero_grads).  If check_finite is true, check this rank's gradients for
+ * NaN and Inf before they are reduced.
  */
 void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite);
 /* Finish the data-parallel reduction of this step's gradients (optim/zero/sync.h). */
@@ -171,7 +172,7 @@ struct meg_optim_step {
      * Otherwise [0] applies.
      */
     struct meg_optim_rates rates[2];
-    bool has_grad_norm;   /* compute the gradient norm */
+    bool has_grad_norm;   /* compute the gradient norm; required by clipping, skips_nonfinite and loss scaling */
     bool is_per_token;    /* divide the gradients by sums.loss_divisor */
     bool skips_nonfinite; /* skip the update if the loss or the norm is not finite, even without loss scaling */
 };
@@ -192,7 +193,7 @@ void meg_optim_sum_params(struct meg_optim *o);
 void meg_optim_end(struct meg_optim *o);
 /*
  * Wait for the oldest step whose record was not read, and return the record.  The record is valid until meg_optim_end
- * is called MEG_MAX_QUEUED_STEPS more times.
+ * ends the MEG_MAX_QUEUED_STEPS-th step after this one.
  */
 const struct meg_step_record *meg_optim_result(struct meg_optim *o);
 

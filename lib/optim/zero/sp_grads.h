@@ -25,7 +25,10 @@ struct meg_sp_grads {
 /* Return the size of the buffer in elements; 0 if none is required. */
 int64_t meg_sp_grads_numel(const struct meg_params *params, const struct meg_layout *l);
 
-/* Sum the gradients of replicated parameters of a layer group.  The group's gradients begin at g. */
+/*
+ * Sum the gradients of a layer group's replicated parameters over the tensor-parallel ranks.  The group's gradients
+ * begin at g.  Does nothing without sequence parallelism.
+ */
 void meg_sp_grads_reduce(const struct meg_sp_grads *s, int group, void *g);
 
 MEG_END_DECLS

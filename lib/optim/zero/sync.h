@@ -36,7 +36,7 @@ struct meg_zero_sync {
 void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_model *model,
                         struct meg_nan_guard *nan_guard, const struct meg_sp_grads *sp_grads, void *param_shards,
                         void *grad_shards);
-/* Wait for the collectives in flight and free the memory of z, which may be zero-initialized. */
+/* Wait for the all-gathers of parameters in flight, and free the memory of z, which may be zero-initialized. */
 void meg_zero_sync_free(struct meg_zero_sync *z);
 
 /* Implement the callbacks of struct meg_model_hooks. */
