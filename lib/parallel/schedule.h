@@ -14,7 +14,7 @@
  *   interleaved  1f1b over several chunks per stage, with micro-batches in groups, in the order of Megatron-LM
  *                (Narayanan et al. 2021, section 2.2)
  *   zb-h1        1f1b with backward split into input gradients and weight gradients; stage i delays weight gradients
- *                by i micro-batches (Qi et al. 2023, section 2)
+ *                by i micro-batches, and stage 0 does not split backward (Qi et al. 2023, section 2)
  *
  * Invariants of every list:
  * - In each chunk, the forward steps are in the order of micro-batches 0 .. microbatches-1.  The backward steps are in
@@ -109,7 +109,10 @@ int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_e
 /* Return the name of the schedule, as --pipeline-schedule spells it. */
 const char *meg_pipe_schedule_name(const struct meg_pipe_schedule_conf *c);
 
-/* Return whether a backward pass is split into a step for input gradients and one for weight gradients (zb-h1). */
+/*
+ * Return whether the schedule (zb-h1) splits backward passes into a step for input gradients and one for weight
+ * gradients.  Stage 0 has no split steps.
+ */
 bool meg_pipe_schedule_splits_backward(const struct meg_pipe_schedule_conf *c);
 
 /* Compute the action list of one stage.  Free it with meg_pipe_schedule_free. */

@@ -5,8 +5,8 @@
 #include "parallel/internal.h"
 
 /*
- * The number of units that are divided over the stages.  A layer is a unit.  The embedding and the loss are units if the
- * options --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split count them.
+ * Return the number of units that are divided over the stages.  A layer is a unit.  The embedding and the loss are
+ * units if the options --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split count them.
  */
 static int64_t num_units(const struct meg_layout_conf *c, int64_t layers)
 {
@@ -225,7 +225,7 @@ static int check_virtual_stages(const struct meg_layout_conf *c, const int64_t *
     return 0;
 }
 
-/* Make the stage table that --pipeline-model-parallel-layout describes.  The arguments are those of stage_table_make. */
+/* Make the stage table that --pipeline-model-parallel-layout describes, with the arguments of stage_table_make. */
 static int make_described_table(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
                                 struct meg_err *e)
 {
