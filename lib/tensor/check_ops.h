@@ -5,9 +5,9 @@
  * Required buffers must not be NULL, and outputs must not overlap other arguments.  A failed check prints the condition
  * and aborts.  The checks of adamw and sgd read `range` in device memory; no other check reads device memory.
  *
- * These are not checked: logits_rows; the functions that allocate, release, create or destroy; copy; the functions on
- * events; the sizes for which a linear layer was planned.  Views of heads may interleave in one tensor, so only their
- * start addresses are compared.
+ * These are not checked: logits_rows; free_nbytes; attn_bwd_nbytes; the functions that allocate, release, create or
+ * destroy; copy; the functions on events; the sizes for which a linear layer was planned.  Views of heads may
+ * interleave in one tensor, so only their start addresses are compared.
  */
 #ifndef MEG_TENSOR_CHECK_OPS_H
 #define MEG_TENSOR_CHECK_OPS_H

@@ -1,4 +1,4 @@
-/* normal_cdf.h - the cumulative distribution function of the standard normal distribution, for the exact form of GELU. */
+/* normal_cdf.h - the cumulative distribution function of the standard normal distribution, for the exact GELU. */
 #ifndef MEG_TENSOR_NORMAL_CDF_H
 #define MEG_TENSOR_NORMAL_CDF_H
 #include "base/decls.h"
@@ -6,9 +6,10 @@
 MEG_BEGIN_DECLS
 
 /*
- * Return the function at x, given e = exp(-x^2/2) and t = 1 / (1 + |x| / sqrt(8)), whose functions differ between
- * backends.  With z = |x| / sqrt(2), the result is erfc(z) / 2 for x < 0, and 1 - erfc(z) / 2 otherwise, where
- *   erfc(z) = exp(-z^2) t P(t), and P is within 2.2e-8
+ * Return the function at x.  The caller computes e = exp(-x^2/2) and t = 1 / (1 + |x| / sqrt(8)), because backends have
+ * different functions for these.  With z = |x| / sqrt(2), the result is erfc(z) / 2 for x < 0, and 1 - erfc(z) / 2
+ * otherwise, where
+ *   erfc(z) = exp(-z^2) t P(t) with a polynomial P whose error is at most 2.2e-8
  */
 static inline MEG_HOST_DEVICE float meg_normal_cdf(float x, float e, float t)
 {

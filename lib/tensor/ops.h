@@ -329,8 +329,8 @@ struct meg_ops {
                               struct meg_mat dy, struct meg_mat x, bool accumulate);
 
     /*
-     * dx [n,f] = dy * act'(pre), all [n,f], for an activation whose output is not the input of a linear layer.  dx may be
-     * dy.
+     * dx [n,f] = dy * act'(pre), all [n,f], for an activation whose output is not the input of a linear layer.  dx may
+     * be dy.
      */
     void (*act_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act);
 
@@ -530,7 +530,7 @@ struct meg_ops {
 };
 
 /* clang-format off */
-/* X(name) for each operation on tensors whose implementation differs between the instruction sets of a CPU, and GPUs. */
+/* X(name) for each operation that has one implementation per CPU instruction set, and one for GPUs. */
 #define MEG_TENSOR_OPS(X)                                                                                              \
     X(linear_fwd) X(linear_bwd_data) X(linear_bwd_weight) X(act_bwd) X(glu_fwd) X(glu_bwd) X(rope) X(qk_norm_fwd)      \
     X(qk_norm_bwd) X(norm_fwd) X(norm_bwd) X(add_fwd) X(add_bwd) X(add_norm_fwd) X(attn_fwd) X(attn_merge)             \

@@ -14,7 +14,7 @@
 
 MEG_BEGIN_DECLS
 
-enum { MEG_MAX_LOSSES = 2 }; /* losses of a model, one for each head */
+enum { MEG_MAX_LOSSES = 2 }; /* maximum number of losses of a model, one for each head */
 
 enum meg_scaler_type {
     MEG_SCALER_NONE, /* scale 1; meg_scaler_update skips no step */
@@ -62,7 +62,7 @@ struct meg_step_hparams {
     float weight_decay;     /* weight decay before multiplication by wd_mult of a range */
     float adam_c1, adam_c2; /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
     float grad_scale;       /* factor that unscales, averages and clips gradients */
-    int32_t skip;           /* adamw and sgd change nothing */
+    int32_t skip;           /* 1: adamw and sgd change nothing; else 0 */
     int64_t update;         /* number of this update, from 1; sgd does not read the momentum in update 1 */
 };
 
@@ -93,7 +93,7 @@ struct meg_step_conf {
     struct meg_step_hparams candidate[2];
     int64_t num_updates;
     float clip_grad;        /* limit of the gradient norm; 0: none */
-    bool has_grad_norm;     /* grad_sumsq is valid */
+    bool has_grad_norm;     /* grad_sumsq is valid; required by clip_grad, skips_nonfinite and loss scaling */
     bool is_per_token;      /* divide the gradients by loss_divisor */
     bool skips_nonfinite;   /* if the loss or the norm is not finite, skip the update and leave the scaler unchanged */
     const double *grad_sum; /* [num_params] in device memory: sum of squares of each local gradient; NULL: none */
@@ -109,7 +109,7 @@ static inline MEG_HOST_DEVICE bool meg_all_finite(const double loss[MEG_MAX_LOSS
     return true;
 }
 
-/* Compute all fields of r but its sums. */
+/* Compute all fields of r except sums. */
 static inline MEG_HOST_DEVICE void meg_step_finish(struct meg_step_record *r, const struct meg_step_conf *c)
 {
     const struct meg_step_sums *s = &r->sums;

@@ -10,8 +10,8 @@
  * {"dtype":"F32","shape":[rows,cols]}, a view of heads as {"dtype":"BF16","ld":[ld_s,ld_b,ld_g,ld_h]}, a NULL pointer
  * as null, a size or an option as a number or a string.  For example:
  * {"op":"sumsq","rank":0,"time_us":14.1,"x":{"dtype":"F32","shape":[4096]}}
- * These are not traced: logits_rows; the functions that allocate, release, create or destroy; copy; the functions on
- * events.
+ * These are not traced: logits_rows; free_nbytes; attn_bwd_nbytes; the functions that allocate, release, create or
+ * destroy; copy; the functions on events.
  */
 #ifndef MEG_TENSOR_TRACE_OPS_H
 #define MEG_TENSOR_TRACE_OPS_H
@@ -21,7 +21,8 @@ MEG_BEGIN_DECLS
 
 /*
  * If MEG_TRACE contains "ops", return a table that calls op and prints each call; otherwise return op itself, so
- * disabled tracing has no cost.  A backend passes its table through this function.  A process traces the first table only.
+ * disabled tracing has no cost.  A backend passes its table through this function.  A process traces the first table
+ * only.
  */
 const struct meg_ops *meg_trace_ops(const struct meg_ops *op);
 
