@@ -430,7 +430,7 @@ static bool sets_option(const char *line, const char *name)
 
 /*
  * Return whether a line sets an option that depends on the machines of a run rather than on the model: parallel layout,
- * recomputation, asynchronous saves, timeout.  --use-checkpoint-args does not read such options from a checkpoint.
+ * recomputation, asynchronous saves, timeout.  Only run.conf stores such options; state.json is independent of them.
  */
 static bool is_layout_option(const char *line)
 {

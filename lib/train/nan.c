@@ -19,7 +19,7 @@ static void describe(struct meg_err *e, const struct meg_trainer *t, int64_t ite
                      const struct meg_step_record *record, const char *action)
 {
     const double *local_loss = record->sums.local_loss;
-    const int bad = isfinite(local_loss[0]) ? 1 : 0; /* number of a loss that is not finite, if there is one */
+    const int bad = isfinite(local_loss[0]) ? 1 : 0; /* index of a loss that is not finite, if there is one */
     const struct meg_comm *world = t->mesh.world;
     char host[64] = "?", where[120] = "", loss[80] = "", gradient[160] = "";
 

@@ -26,8 +26,8 @@ static double count_unmasked(const float *mask, int64_t n)
 }
 
 /*
- * Return the factors of the losses of a micro-batch.  By default, each micro-batch has the same weight in the gradients;
- * with --calculate-per-token-loss, each token.
+ * Return the factors of the losses of a micro-batch.  By default, each micro-batch has the same weight in the
+ * gradients.  With --calculate-per-token-loss, each token has the same weight.
  */
 static struct meg_loss_factors loss_factors(const struct meg_trainer *t, const struct meg_batch *x,
                                             double num_micro_all)

@@ -58,9 +58,10 @@ struct meg_step_result {
     struct meg_batch_size batch;
     struct meg_train_state state; /* state after the iteration */
     double loss[MEG_MAX_LOSSES];
-    double grad_norm, params_norm, seconds; /* a norm is NaN if it is not logged */
-    int64_t num_zeros;                      /* number of gradient elements that are zero; -1: not counted */
-    bool is_skipped;                        /* no update, because of --on-nan or the loss scale */
+    /* A norm is NaN if it is not logged.  seconds: since the start of the step, or since the previous result if later. */
+    double grad_norm, params_norm, seconds;
+    int64_t num_zeros; /* number of gradient elements that are zero; -1: not counted */
+    bool is_skipped;   /* no update, because of --on-nan or the loss scale */
 };
 
 /* Sums on rank 0 over the iterations since the last log line; `loss` excludes skipped iterations. */
@@ -177,7 +178,7 @@ static inline bool meg_train_checks_nan(const struct meg_trainer *t)
 
 /* Return the learning rate after lr_steps samples of successful steps. */
 double meg_train_lr(const struct meg_trainer *t, int64_t lr_steps);
-/* Return the learning rate of the word embedding and the output layer after the same number of samples. */
+/* Return the learning rate of the word embedding and the output layer after lr_steps samples of successful steps. */
 double meg_train_decoupled_lr(const struct meg_trainer *t, int64_t lr_steps);
 
 /*
