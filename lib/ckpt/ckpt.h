@@ -9,7 +9,7 @@
  *         model-*.safetensors                     weights: unsharded tensors, one file per layer group
  *         optim-*.safetensors                     optimizer state, one file per layer group
  *         model.safetensors.index.json            tensor -> file, in Hugging Face's format
- *         vocab.json vocab.txt merges.txt tokenizer.model   files of the tokenizer, if any
+ *         vocab.json merges.txt tokenizer.json ...  files of the tokenizer and meg_ckpt_extra_files, if any
  *         state.json                              options, iteration, state of the run
  *         run.conf                                all options; written for reference, never read back
  *         manifest.json                           offsets and checksums of the tensors, checksums of the other files

@@ -45,7 +45,10 @@ struct meg_ckpt {
     struct meg_st **file; /* [nfiles] files of the weights; file i belongs to tensor-parallel rank i mod tp */
     int nfiles;
     struct ckpt_tensor_index *index; /* [tp]; NULL until ckpt_index_tensors */
-    /* From Megatron's files; MEG_CKPT_RELEASE, -1 and MEG_UNSET in the other formats, or if the files lack them. */
+    /*
+     * The next three members are read from Megatron's files.  In other formats, or if the files lack them, they are
+     * MEG_CKPT_RELEASE, -1 and MEG_UNSET.
+     */
     int64_t source_iteration; /* iteration of the run that wrote the weights */
     int64_t consumed_samples; /* training samples that this run had consumed */
     int64_t seq_length;       /* --seq-length of this run */

@@ -112,7 +112,7 @@ int ckpt_index_tensors(struct meg_ckpt *c, struct meg_err *e)
     return r;
 }
 
-/* Store the directory of the iterations and this iteration for ckpt_suggest_older; a release is newer than all. */
+/* Set c->save_dir and c->step, which ckpt_suggest_older reads.  A release counts as newer than all iterations. */
 static void set_iteration(struct meg_ckpt *c, const char *dir, int64_t iteration)
 {
     free(c->save_dir);
@@ -122,8 +122,8 @@ static void set_iteration(struct meg_ckpt *c, const char *dir, int64_t iteration
 
 /*
  * Set c->path to the directory of the weights: dir itself, or the directory of an iteration in dir.  The iteration is
- * step or, if step is MEG_UNSET, that of the tracker or, without a tracker, the newest complete one.  If dir is a
- * single checkpoint, step must be MEG_UNSET.
+ * step.  If step is MEG_UNSET, the iteration is that of the tracker or, without a tracker, the newest complete one.  If
+ * dir is a single checkpoint, step must be MEG_UNSET.
  */
 static int resolve_dir(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_err *e)
 {

@@ -341,8 +341,8 @@ static int write_sorted(const char *dir, const char *name, json_t *object, struc
 }
 
 /*
- * Set bos_token_id and eos_token_id of o, if known and if the model is no encoder.  For GPT-2 the bos id defaults to
- * the end-of-document id.
+ * Set bos_token_id and eos_token_id of o if they are known and the model is not an encoder.  For GPT-2, the bos id
+ * defaults to the end-of-document id.
  */
 static void set_text_ids(json_t *o, const struct ckpt_hf_family *family, const struct meg_ckpt_tokenizer *tok)
 {
