@@ -35,13 +35,13 @@ enum meg_dtype meg_optim_state_dtype(const struct meg_optim_conf *c, int i)
 
 /* ---- the elements of one bucket shard ------------------------------------------------------------ */
 
-/* Return the address of bucket shard v in a flat buffer of the model. */
+/* Return bucket shard v of a flat buffer of the model; `base` is the beginning of the buffer. */
 static struct meg_array in_flat(void *base, enum meg_dtype dtype, const struct meg_zero_bucket_shard *v)
 {
     return (struct meg_array){ meg_element(base, v->begin, dtype), dtype };
 }
 
-/* Return the address of bucket shard v in an array that concatenates the bucket shards. */
+/* Return bucket shard v of an array that concatenates the bucket shards; `base` is the beginning of the array. */
 static struct meg_array in_shards(void *base, enum meg_dtype dtype, const struct meg_zero_bucket_shard *v)
 {
     return (struct meg_array){ meg_element(base, v->shard_offset, dtype), dtype };

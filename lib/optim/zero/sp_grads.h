@@ -19,7 +19,7 @@ struct meg_sp_grads {
     const struct meg_params *params;
     const struct meg_device *device;
     enum meg_dtype dtype;
-    void *packed; /* [meg_sp_grads_numel] of type dtype, in device memory; NULL if that is 0 */
+    void *packed; /* [meg_sp_grads_numel] of type dtype, in device memory; NULL if this number is 0 */
 };
 
 /* Return the size of the buffer in elements; 0 if none is required. */
