@@ -467,7 +467,7 @@ struct meg_ops {
      * Cross-entropy over a vocabulary that is split over ranks.  This rank has the logits [n,v] of ids [v0, v0 + v).
      * xent_partial writes two statistics of each row to part [2,n] f32: the log-sum-exp of the row, and the target's
      * logit (0 if the target is on another rank).  target [n] i32 contains ids of the complete vocabulary, or -1
-     * for a row that is ignored (as in BERT's and T5's masked positions).
+     * for a row that is ignored (BERT: a position without a masked token; T5: padding).
      * xent_combine computes lse [n] and loss [n], both f32, from part [nparts,2,n] of all ranks:
      *   loss = lse - the target's logit + z_loss * lse^2, or 0 if the target is -1
      * The last term is the z-loss (Chowdhery et al. 2022, PaLM, section 5), which keeps lse close to 0.

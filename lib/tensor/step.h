@@ -76,7 +76,7 @@ struct meg_step_sums {
 };
 
 struct meg_step_record {
-    struct meg_step_sums sums;   /* summed over ranks when step_finish reads them */
+    struct meg_step_sums sums;   /* step_finish reads loss_divisor, loss and grad_sumsq, already summed over ranks */
     double loss[MEG_MAX_LOSSES]; /* mean losses; 0 if loss_divisor is 0 */
     double grad_norm;            /* L2 norm of the gradients, unscaled but not clipped; NaN if it is not computed */
     int64_t nonfinite_param;     /* 1 + index of the last parameter whose gradient is not finite on this rank, or 0 */
