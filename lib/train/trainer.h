@@ -58,7 +58,7 @@ struct meg_step_result {
     struct meg_batch_size batch;
     struct meg_train_state state; /* state after the iteration */
     double loss[MEG_MAX_LOSSES];
-    /* A norm is NaN if it is not logged.  seconds: since the start of the step, or since the previous result if later. */
+    /* A norm is NaN if it is not logged.  seconds: since the start of the step, or the previous result if later. */
     double grad_norm, params_norm, seconds;
     int64_t num_zeros; /* number of gradient elements that are zero; -1: not counted */
     bool is_skipped;   /* no update, because of --on-nan or the loss scale */
