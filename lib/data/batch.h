@@ -19,16 +19,18 @@ struct meg_batch_memory {
 /*
  * A micro-batch of b sequences, s tokens each.  Arrays are [s,b]: token t of sequence i is element t * b + i.  With
  * context parallelism, s is the number of tokens per sequence on this rank.
- * A query may attend to keys from its doc_start to its own position.  doc_start is 0 or, with reset_attention_mask, the
- * start of the query's document.  The loss mask is 0 at a token whose label is padding and, with eod_mask_loss, at an
- * end-of-document token.  At all other tokens it is 1.
+ * In a causal model, a query may attend to keys from its doc_start to its own position.  doc_start is 0 or, with
+ * reset_attention_mask, the start of the query's document.
+ * GPT: the loss mask is 0 at a token whose label is padding and, with eod_mask_loss, at an end-of-document token.  At
+ * all other tokens it is 1.  BERT: the loss mask is 1 at masked tokens and 0 at all other tokens.
  * Sample numbers seed the dropout masks.  They are the same in every parallel layout.
  * A batch has the arrays that its dataset fills; others are NULL.
  */
 struct meg_batch {
     int64_t s, b;
-    int32_t *tokens;          /* ids in [0, vocabulary); padding is 0 */
-    int32_t *labels;          /* target ids: the token after each token; NULL: no loss is computed */
+    int32_t *tokens;          /* ids in [0, vocabulary); GPT: padding is 0; BERT: padding is the pad id */
+    int32_t *labels;          /* target ids; GPT: the token after each token; BERT: the original id of a masked token,
+                                 -1 at other tokens; NULL: no loss is computed */
     int32_t *position_ids;    /* position in the full sequence or, with reset_position_ids, in the document */
     int32_t *doc_start;       /* position of the first key that each query may attend to; NULL: 0 */
     float *loss_mask;         /* 1: the loss of the label counts; 0: it does not; NULL: all 1 */
@@ -38,7 +40,7 @@ struct meg_batch {
     int32_t *sentence_order;  /* [b] BERT: 1 if the segments are swapped, else 0; NULL: no binary head */
     int64_t num_unmasked;     /* tokens with loss_mask 1, summed over the context-parallel ranks; normalizes the loss */
     bool is_pinned;           /* the arrays are in pinned memory (tensor/ops.h) */
-    void (*release)(void *p); /* releases the arrays of meg_batch_alloc */
+    void (*release)(void *p); /* frees one array of meg_batch_alloc */
 };
 
 /* The arrays of a batch, for loops over all of them. */

@@ -1,7 +1,7 @@
 /*
  * cache_key.h - descriptions of cached indices.  A description lists the inputs of an index as JSON text.  The names of
  * the index files contain the MD5 of this text.  The text equals Megatron-LM's unique_description byte for byte, so meg
- * and Megatron-LM use the same file names.
+ * and Megatron-LM use the same file names.  Megatron-DeepSpeed's file names contain no MD5 (data/index_cache.h).
  */
 #ifndef MEG_DATA_CACHE_KEY_H
 #define MEG_DATA_CACHE_KEY_H

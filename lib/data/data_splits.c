@@ -63,7 +63,10 @@ static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_sour
     return r;
 }
 
-/* Compute how many samples a blend takes from each dataset, and how many samples to build for each dataset. */
+/*
+ * Compute how many samples a split takes from each of its n datasets, and how many samples to build for each dataset.
+ * For a blend without weights, both numbers are MEG_ONE_EPOCH.
+ */
 static void plan_num_samples(const struct meg_data_splits *d, const struct meg_split_members *g, const double *w, int n,
                              int64_t *num_taken, int64_t *num_samples)
 {
@@ -239,7 +242,8 @@ static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct me
     is_cached = meg_source_indexed(ds->src) != NULL;
     if (d->is_deepspeed) {
         deepspeed_names(d, p, &dir, &prefix);
-        is_cached = is_cached && p->num_samples != MEG_ONE_EPOCH; /* Megatron-DeepSpeed's names contain num_samples */
+        /* Megatron-DeepSpeed's file names contain num_samples, so there is no name for MEG_ONE_EPOCH. */
+        is_cached = is_cached && p->num_samples != MEG_ONE_EPOCH;
     } else {
         megatron_dir(d, p, &dir);
     }
@@ -253,9 +257,11 @@ static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct me
 }
 
 /*
- * Load the index of a blend of g->n datasets from --data-cache-path, or build it and store it there.  If count is not
- * NULL, the blend contains each of the count[k] samples of each dataset k once.  Otherwise, it takes ds->len samples in
- * the proportions `weight`.  The arguments size and split are used only for the cache key.
+ * Load the index of a blend of g->n datasets from --data-cache-path, or build it and store it there.  Without that
+ * option, or in Megatron-DeepSpeed's order, only build it.
+ * If count is not NULL, the blend contains each of the count[k] samples of each dataset k once.  Otherwise, it takes
+ * ds->len samples in the proportions `weight`.  The arguments size and split are used only for the names and the
+ * description of the cache files.
  */
 static void build_blend_index(const struct meg_data_splits *d, struct meg_dataset *ds,
                               const struct meg_split_members *g, const double *weight, const int64_t *count,

@@ -1,9 +1,9 @@
 /*
  * data_splits.h - build the training, validation and test datasets of a run.  The options name the files, and select
  * the sample order of Megatron-LM or Megatron-DeepSpeed.
- * A run first plans its data (meg_gpt_data_plan in data/gpt_data.h).  Planning opens the files and computes the ranges
- * of the splits, but builds no index and writes nothing.  After planning, meg_data_splits_build builds the index
- * arrays.
+ * A run first plans its data (meg_gpt_data_plan, or meg_masked_data_plan for BERT and T5).  Planning opens the files
+ * and computes the ranges of the splits, but builds no index and writes nothing.  After planning, meg_data_splits_build
+ * builds the index arrays.
  */
 #ifndef MEG_DATA_DATA_SPLITS_H
 #define MEG_DATA_DATA_SPLITS_H
@@ -42,15 +42,15 @@ struct meg_mid_dataset {
     int64_t begin, end;  /* range of elements: sequences for GPT, documents for BERT and T5 */
     int64_t tokens;      /* tokens in that range */
     int64_t num_samples; /* samples to build, or MEG_ONE_EPOCH */
-    int64_t num_taken;   /* samples that a blend takes */
+    int64_t num_taken;   /* samples that a weighted blend takes from this dataset, see above */
     int64_t samples;     /* samples in the index, over all epochs; 0 for BERT and T5 */
     int64_t epochs;      /* 0 for BERT and T5 */
 };
 
 /*
  * meg_data_splits_build - load the index arrays of all splits from the cache, or build them and try to store them
- *   on_index  called before an index is loaded or built, with `ctx` and the name of the index: the prefix of a dataset
- *             or, for a blend, for example "the train blend"; may be NULL
+ *   on_index  called before an index is loaded or built, with `ctx` and the name of the index: `name` of the mid-level
+ *             dataset or, for a blend, for example "the train blend"; may be NULL
  * Returns MEG_EFORMAT when a cached blend does not match its datasets, or no document yields a BERT or T5 sample.
  * Returns MEG_EFAIL when a blend takes more samples from a dataset than the dataset has.  In Megatron-DeepSpeed's
  * order, meg_dataset_sample returns this error instead.

@@ -26,7 +26,7 @@ struct meg_data_class {
     /* Load or build the index of ds; the caller must set ds->src.  c: cache files of the index; NULL: use no cache. */
     int (*build)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
                  const struct meg_index_cache_entry *c, struct meg_err *e);
-    /* the member `sample` of the datasets */
+    /* Copied to the member `sample` of struct meg_dataset.  NULL for T5. */
     int (*sample)(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 };
 
@@ -60,7 +60,8 @@ struct meg_data_splits {
 
 /*
  * meg_data_splits_plan - open the files that conf names, and compute the range and sample count of each split
- *   d  from meg_new; the caller has set d->type, and d->sample_conf (GPT) or d->masked_conf (BERT, T5)
+ *   d  from meg_new; the caller has set d->type, and d->sample_conf (GPT) or d->masked_conf and
+ *      d->sample_conf.index.seq_length (BERT, T5)
  * meg_data_splits_open - load or build the index arrays of d
  * On success, both functions set *out to d.  On failure, both functions close d and leave *out unchanged.  The errors
  * are those of meg_gpt_data_plan and of meg_data_splits_build.

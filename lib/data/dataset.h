@@ -16,10 +16,11 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds);
 
 /*
  * meg_dataset_sample - read sample i, in [0, len), as a batch of one sequence
- *   out  the caller's arrays: of GPT and BERT, tokens, labels, position_ids and loss_mask [seq_length]; of GPT,
- *        doc_start, and of BERT, token_types, key_length and sentence_order, each of which may be NULL.  The other fields
- *        are neither read nor written.
- * The function is thread-safe.
+ *   out  the caller's arrays.  Other fields are neither read nor written.
+ *        GPT and BERT  tokens, labels, position_ids and loss_mask, [seq_length]
+ *        GPT           doc_start [seq_length], or NULL
+ *        BERT          token_types [seq_length], key_length [1] and sentence_order [1]; each may be NULL
+ * The function is thread-safe.  To call it for a T5 dataset is a bug: use meg_t5_sample.
  * Returns MEG_EFORMAT when a token id is outside the vocabulary or the cached index does not match the token file.
  * Returns MEG_EFAIL when sample i of a blend refers to a sample that its dataset does not have.  This error occurs only
  * in Megatron-DeepSpeed's order.  In Megatron-LM's order, meg_data_splits_build detects the error.

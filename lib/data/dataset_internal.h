@@ -39,7 +39,7 @@ struct meg_masked_sample_conf {
  */
 struct meg_dataset {
     int64_t len;
-    /* build sample i of a dataset that is not a blend; NULL: samples of the type are no batches (T5) */
+    /* build sample i of a dataset that is not a blend; NULL for T5, whose samples do not fit in struct meg_batch */
     int (*sample)(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
     struct meg_sample_conf conf;
     const struct meg_source *src; /* borrowed */

@@ -11,8 +11,9 @@ MEG_BEGIN_DECLS
  * meg_gpt_data_plan - open the files that conf names and compute the range and sample count of each split
  * meg_gpt_data_open - plan, then build the index arrays
  * conf and spec are borrowed for the call.  On failure, *out is unchanged.  Both functions return
- *   MEG_EUSAGE   when options contradict each other, a value is out of range, or a split is empty after rounding
- *   MEG_EFORMAT  when a file is damaged or has too few tokens for one sample
+ *   MEG_EUSAGE   when options contradict each other, a value is out of range, or the range of a split has no tokens
+ *   MEG_EFORMAT  when a file is damaged or has too few tokens for one sample, or when MEG_ONE_EPOCH is requested and
+ *                the range of a split has too few tokens for one sample
  *   MEG_ENOENT   when a file is missing
  *   MEG_EIO      when a file cannot be read
  * meg_gpt_data_open also returns the errors of meg_data_splits_build.

@@ -32,7 +32,7 @@ struct meg_index_cache_entry {
 
 /* One array, stored in a .npy file. */
 struct meg_npy {
-    const char *name; /* for example "document_index"; NULL: the file is DIR/PREFIX.npy */
+    const char *name; /* for example "document_index"; NULL, only with deepspeed_prefix: the file is DIR/PREFIX.npy */
     const char *type; /* numpy's type, for example "<i4" */
     size_t item;      /* bytes per element */
     int64_t rows;     /* -1: meg_index_cache_load sets it from the file */
@@ -42,7 +42,8 @@ struct meg_npy {
 
 /*
  * meg_index_cache_load - map the arrays of an entry
- *   prefix  dataset whose .idx file must not be newer than the arrays; NULL: the age of the files is not checked
+ *   prefix  dataset whose .idx file must not be newer than the arrays.  If prefix is NULL or the .idx file does not
+ *           exist, the age of the files is not checked.
  *   a       [n]  in/out  sets `data`, and `rows` if it is -1; the other fields are input
  *   map     [n]  out  mapped files; the caller closes them
  * Returns true if all arrays are valid and the description matches.  With Megatron-DeepSpeed's names there is no

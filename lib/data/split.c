@@ -69,7 +69,7 @@ void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int
 {
     *begin = (int64_t)nearbyint(fraction[0] * (double)n);
     *end = (int64_t)nearbyint(fraction[1] * (double)n);
-    if (*end > n) /* possible if the fraction exceeds 1 by an ulp and n exceeds 2^50 */
+    if (*end > n) /* possible if the fraction exceeds 1 by an ulp and n exceeds 2^51 */
         *end = n;
 }
 

@@ -200,7 +200,7 @@ static bool has_suffix(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* Replace the message for a missing dataset by one that suggests the right prefix, if it can be guessed. */
+/* Replace the message for a missing file by one that suggests a correction, if the cause can be guessed. */
 static void suggest_prefix(const char *prefix, const char *missing, struct meg_err *e)
 {
     struct meg_str guess = { 0 };

@@ -75,7 +75,8 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
  * temporary files in the directory of PREFIX.bin and PREFIX.idx.  `commit` renames the temporary files (file/commit.h);
  * `abandon` removes them.
  * After a failure with MEG_EIO or MEG_ENOENT, the writer can only be abandoned.  `extend`, `reserve` and `end_document`
- * return no error code: if one of them fails, the next `append`, `pwrite` or `commit` returns the error.
+ * return no error code: if one of them fails, the next `append`, `append_dataset`, `pwrite` or `commit` returns the
+ * error.
  */
 struct meg_indexed_writer;
 int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum meg_idx_dtype dtype,
@@ -87,9 +88,9 @@ int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum
 int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e);
 /*
  * Append in steps; several threads can write at once.  Call `convert`, and `reserve` or `extend`, before `pwrite`.
- * These functions must not be called on a writer on which `append` was called.
+ * To call `reserve` or `extend` after `append` or `append_dataset` on one writer is a bug.
  *   convert  checks `ids` and converts them to the token type; `out` [n] may be the array `ids` if the type has at most
- *            4 bytes
+ *            4 bytes.  Returns MEG_EFORMAT if an id is out of the range of the token type.
  *   reserve  adds a sequence of n tokens and returns its byte offset in .bin; one thread at a time
  *   extend   adds n tokens to the sequence reserved last, and returns the byte offset of these tokens; one thread at a
  *            time
@@ -109,8 +110,9 @@ void meg_indexed_end_document(struct meg_indexed_writer *w);
  */
 int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_indexed *d, struct meg_err *e);
 /*
- * Complete the indices of n writers, and rename their temporary files to the final names, all or none.  On success,
- * free the writers and set w[i] to NULL.
+ * Complete the indices of n writers, and rename their temporary files to the final names, all or none (meg_commit_files
+ * in file/commit.h lists exceptions).  On success, free the writers and set w[i] to NULL.  After a failure, the caller
+ * must abandon the writers.
  */
 int meg_indexed_commit(struct meg_indexed_writer *w[], int n, struct meg_err *e);
 void meg_indexed_abandon(struct meg_indexed_writer *w); /* accepts NULL */

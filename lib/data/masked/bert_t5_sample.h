@@ -83,8 +83,8 @@ struct meg_t5_sample {
 
 /*
  * meg_bert_sample, meg_t5_sample - build sample i, in [0, len)
- * The random generator is MT19937, seeded with --seed + i.  In a blend, i is the number of the sample in the member
- * dataset.
+ * The random generator is MT19937, seeded with --seed + k modulo 2^32.  k is i or, in a blend, the number of the sample
+ * in its member dataset.
  * Both functions are thread-safe and return the errors of meg_dataset_sample.  meg_t5_sample returns MEG_EUSAGE when
  * decoder_seq_length or the number of sentinels is too small.
  */

@@ -30,7 +30,7 @@ struct meg_ict_conf {
  * meg_ict_open - divide documents [begin, end) of d into blocks of sentences
  *   d       dataset with one sequence for each sentence; borrowed until meg_ict_close
  *   titles  dataset with one sequence for each document of d; borrowed until meg_ict_close
- * Returns MEG_EUSAGE for a seq_length out of range.  Returns MEG_EFORMAT in three cases:
+ * Returns MEG_EUSAGE for a seq_length outside [5, INT32_MAX].  Returns MEG_EFORMAT in three cases:
  *   - The number of titles differs from the number of documents.
  *   - No document yields a block.
  *   - has_titles is true, and a title is longer than seq_length - 3.
@@ -41,7 +41,10 @@ int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct
 void meg_ict_close(struct meg_ict *x); /* accepts NULL */
 int64_t meg_ict_len(const struct meg_ict *x);
 
-/* A sample, in arrays of the caller, each [seq_length], padded with pad.  The masks are 1 at ids and 0 at padding. */
+/*
+ * A sample, in arrays of the caller, each [seq_length].  Ids that do not fit before the last SEP are dropped; query and
+ * context are padded with `pad`.  The masks are 1 at ids and 0 at padding.
+ */
 struct meg_ict_sample {
     int32_t *query, *query_mask;     /* CLS sentence SEP */
     int32_t *context, *context_mask; /* CLS title SEP block SEP, or CLS block SEP */

@@ -10,7 +10,7 @@ MEG_BEGIN_DECLS
 
 /*
  * Fill *v from the special ids and the tokens of t.  A token that begins with "##" continues a word (WordPiece).  An id
- * that the tokenizer does not have is -1.  Free with meg_masked_vocab_free.
+ * that the tokenizer does not have is -1.  `sentinel` and `random_ids` are NULL.  Free with meg_masked_vocab_free.
  */
 void meg_masked_vocab_make(struct meg_masked_vocab *v, const struct meg_tokenizer *t);
 void meg_masked_vocab_free(struct meg_masked_vocab *v); /* accepts a zeroed *v */

@@ -53,6 +53,7 @@ struct meg_sentence_map_conf {
 
 /*
  * meg_sentence_map_build - build rows (first sentence, last sentence + 1, target length)
+ *   m             out  the caller frees m with meg_sentence_map_free
  *   [begin, end)  range of documents of d
  * Sentence i is sequence i of d.  A document is skipped if it has fewer than min_sentences sentences.  A document of
  * several sentences is skipped if one of them exceeds MEG_LONG_SENTENCE tokens.

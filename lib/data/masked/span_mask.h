@@ -20,7 +20,7 @@ struct meg_masked_spans {
 void meg_masked_spans_free(struct meg_masked_spans *m);
 
 /*
- * meg_mask_tokens - mask tokens of a sample
+ * meg_mask_tokens - mask tokens of a sample, except CLS and SEP
  *   m       out  masked spans; the caller frees m with meg_masked_spans_free
  *   tokens  [n]  in/out  ids of the vocabulary v
  *   target  target length of the sample in tokens
