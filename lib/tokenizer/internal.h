@@ -49,7 +49,10 @@ struct meg_tokenizer {
     struct meg_str description; /* see meg_tokenizer_description */
 };
 
-/* Write the first n ids to the sink, and remove them from the array.  If the sink fails, the array keeps all ids. */
+/*
+ * Write the first n ids to the sink, and remove them from the array.  If the sink fails, the length of the array does
+ * not change, but the sink may have overwritten the first n ids.
+ */
 int meg_ids_write(struct meg_ids *ids, int64_t n, const struct meg_id_sink *sink, struct meg_err *e);
 
 /*

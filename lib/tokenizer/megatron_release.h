@@ -43,6 +43,7 @@ struct meg_megatron_release {
 
 /*
  * Return the release called `name` in MEG_MEGATRON_RELEASES, or the first one, which is the default, if name is NULL.
+ * Any other name is a bug.
  */
 const struct meg_megatron_release *meg_megatron_release_find(const char *name);
 

@@ -25,6 +25,7 @@ struct meg_special_tokens {
  * meg_special_tokens_build - build a set from a list of n tokens
  *   key  [n]  in: texts and ids (value) of the tokens; key[].value is overwritten
  * If several tokens match at one position of a text, the first one in the list is used.  Fails as meg_trie_build does.
+ * The caller frees s with meg_special_tokens_free, even after a failure.
  */
 int meg_special_tokens_build(struct meg_special_tokens *s, struct meg_trie_key *key, int64_t n, struct meg_err *e);
 void meg_special_tokens_free(struct meg_special_tokens *s);

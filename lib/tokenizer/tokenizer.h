@@ -102,9 +102,9 @@ struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t);
 
 /*
  * meg_tokenizer_encode - append the ids of text to out
- *   text  [n]  UTF-8, which may contain zero bytes; n < INT32_MAX
- * Returns MEG_EFORMAT if text is not well-formed UTF-8 (the message contains the offset) or if this tokenizer type
- * cannot encode the text.  After a failure, `out` is unchanged.
+ *   text  [n]  UTF-8, which may contain zero bytes
+ * Returns MEG_EFORMAT if n >= INT32_MAX, if text is not well-formed UTF-8 (the message contains the offset), or if this
+ * tokenizer type cannot encode the text.  After a failure, `out` is unchanged.
  */
 int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
 

@@ -48,8 +48,8 @@ static struct meg_wordcache_entry *find_in_bucket(struct meg_wordcache_entry *bu
 }
 
 /*
- * Exchange an entry with the second entry of its word's home bucket, which a lookup probes first.  Return the new
- * entry.
+ * Move the word of entry e to the second entry of its home bucket, which a lookup probes before other buckets.  Move
+ * the word that was there to e.  Return the entry that now contains the word of e.
  */
 static struct meg_wordcache_entry *move_to_home_bucket(struct meg_wordcache_entry *e, struct meg_wordcache_entry *home)
 {

@@ -41,10 +41,10 @@ void meg_bert_basic_free(struct meg_bert_basic_tokenizer *r);
 void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, int64_t n);
 /*
  * meg_bert_basic_next - set `out` to the next words, each followed by a zero byte (words contain none)
- * A word of more than MEG_BERT_MAX_WORD bytes is truncated, but still has more than 250 characters.  WordPiece encodes
- * this word as unknown, since WordPiece's limit is 200 characters (vocab_file.c).  Returns 1, or 0 at the end of the
- * text.  Returns MEG_EFORMAT if a word has more than MEG_BERT_MAX_RUN consecutive characters without a point at which
- * it can be lowercased and decomposed in two parts.  This limit also applies if is_lower is false.
+ * A word of more than MEG_BERT_MAX_WORD bytes may be truncated, but still has more than 250 characters.  WordPiece
+ * encodes this word as unknown, since WordPiece's limit is 200 characters (vocab_file.c).  Returns 1, or 0 at the end
+ * of the text.  Returns MEG_EFORMAT if a word has more than MEG_BERT_MAX_RUN consecutive characters without a point at
+ * which it can be lowercased and decomposed in two parts.  This limit also applies if is_lower is false.
  */
 enum { MEG_BERT_MAX_WORD = 1024, MEG_BERT_MAX_RUN = 4 << 20 };
 int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out, struct meg_err *e);

@@ -24,6 +24,7 @@ struct meg_bert_files {
  * - with the location in the message, for invalid UTF-8, an empty line or a duplicate token;
  * - for a zero byte;
  * - if [CLS], [SEP], [PAD], [MASK] or [UNK] is missing.
+ * Otherwise fails as meg_tok_read_file and meg_wordpiece_build do.
  */
 int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t nextra, struct meg_err *e);
 void meg_bert_files_free(struct meg_bert_files *f); /* accepts NULL */

@@ -26,7 +26,7 @@ struct meg_wordpiece {
 /*
  * meg_wordpiece_build - build the tries; token k has id id[k], or k if id is NULL
  *   prefix  prefix of continuation tokens, usually "##"
- * Fails as meg_trie_build does.
+ * Fails as meg_trie_build does.  The caller frees w with meg_wordpiece_free, even after a failure.
  */
 int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens, const int32_t *id, const char *prefix,
                         int32_t unk, int64_t max_chars, struct meg_err *e);

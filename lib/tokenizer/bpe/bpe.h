@@ -35,7 +35,7 @@ struct meg_bpe {
     int64_t n;
 };
 
-/* Allocate memory for n pairs. */
+/* Allocate memory for n pairs, and make the table empty.  The process ends if memory is exhausted. */
 void meg_bpe_init(struct meg_bpe *b, int64_t n);
 void meg_bpe_free(struct meg_bpe *b);
 

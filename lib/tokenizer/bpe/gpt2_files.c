@@ -198,8 +198,8 @@ static void add_bad_merge(struct merge_reader *m, const char *left, const char *
 }
 
 /*
- * Add the merge of a line.  Skip an empty line, and only count a merge with an unknown token (m->nbad).  Return
- * MEG_EFORMAT if the line has one token or more than two.
+ * Add the merge of a line.  Skip an empty line.  If a token of the merge is unknown, do not add the merge, but record
+ * it for the error message.  Return MEG_EFORMAT if the line has one token or more than two.
  */
 static int load_merge(struct merge_reader *m, char *line, struct meg_err *e)
 {

@@ -318,7 +318,7 @@ void meg_bpe_trainer_run(struct meg_bpe_trainer *words, int64_t vocab_size, int6
         p->merged = nlog;
         merge_log[nlog++] = x->pair;
         id = token_of(&vocab->tokens, left, right);
-        for (int64_t i = 0; i < x->nwords; i++) /* p is invalid after the loop */
+        for (int64_t i = 0; i < x->nwords; i++) /* p is invalid after the loop, which may reallocate st.pair */
             merge_word(&st, x->word[i], left, right, id);
         push_new_pairs(&st);
         free_entry(x);

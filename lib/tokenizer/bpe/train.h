@@ -48,7 +48,7 @@ struct meg_bpe_vocab {
  * meg_bpe_trainer_run - train a vocabulary from the counts of t, which remain unchanged
  * vocab_size must be at least MEG_BPE_MIN_VOCAB_SIZE.  Stops when there are vocab_size tokens, or when no pair is left
  * that occurs at least max(1, min_frequency) times.
- *   vocab  out  starts as { 0 }
+ *   vocab  out  starts as { 0 }; the caller frees it with meg_bpe_vocab_free
  */
 void meg_bpe_trainer_run(struct meg_bpe_trainer *t, int64_t vocab_size, int64_t min_frequency,
                          struct meg_bpe_vocab *vocab);

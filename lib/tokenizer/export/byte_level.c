@@ -87,7 +87,10 @@ static int by_ranks(const void *a, const void *b)
     return (x->right > y->right) - (x->right < y->right);
 }
 
-/* Set split [bytes of the token] to the splits of token k, ordered by left, then right rank; return their number. */
+/*
+ * Set `split` to the splits of token k, ordered by left rank, then right rank, and return their number.  The capacity
+ * of `split` must be the number of bytes of the token.
+ */
 static size_t splits_of(const struct meg_strtab *tokens, int64_t k, struct token_split *split)
 {
     const struct meg_str t = meg_strtab_get(tokens, k);

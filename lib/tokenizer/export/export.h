@@ -14,8 +14,12 @@ MEG_BEGIN_DECLS
 struct meg_tok_export_files {
     struct meg_str tokenizer; /* s NULL: the conversion failed, or the tokenizer was read from a tokenizer.json */
     struct meg_str config, special_map;
-    int32_t eod, bos;    /* ids of the end-of-document and the beginning-of-text token, or -1 */
-    bool is_not_spm_bpe; /* --tokenizer-model must not be copied as tokenizer.model, see meg_tok_export */
+    int32_t eod, bos; /* ids of the end-of-document and the beginning-of-text token, or -1 */
+    /*
+     * --tokenizer-model must not be copied as tokenizer.model, since other programs expect a SentencePiece BPE model in
+     * a file of this name; see meg_tok_export
+     */
+    bool is_not_spm_bpe;
 };
 
 /*

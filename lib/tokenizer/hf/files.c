@@ -46,7 +46,7 @@ static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_
         return r;
     cut = meg_hf_raw_vocab_extract(raw, (const char *)map->p, (int64_t)map->n, &rest, &why);
     r = cut < 0 ? parse(out, map->p, map->n, path, e) : parse(out, rest.s, rest.n, path, e);
-    if (r == 0 && cut < 0) /* jansson's message would be more precise, but jansson found no error */
+    if (r == 0 && cut < 0) /* the scan failed, but jansson, whose message would be more precise, found no error */
         r = meg_fail(e, cut, "%s: %s", path, why.msg);
     meg_str_free(&rest);
     return r;

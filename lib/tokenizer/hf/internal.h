@@ -98,15 +98,15 @@ int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, c
 void meg_hf_normalizer_free(struct meg_hf_normalizer *n);
 /*
  * Normalize text [n] and set `out` to the result.  is_first_chunk is false if text begins at a safe split point inside
- * a longer text; the step Prepend then does nothing.  Returns MEG_EFORMAT if a step produces more than max_bytes;
- * otherwise fails as meg_normal_form_add and meg_regex_find_all do.
+ * a longer text; the step Prepend then does nothing.  Returns MEG_EFORMAT if a step produces more than max_bytes, a
+ * multiple of 1 MiB; otherwise fails as meg_normal_form_add and meg_regex_find_all do.
  */
 int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text, int64_t n, bool is_first_chunk,
                           int64_t max_bytes, struct meg_str *out, struct meg_err *e);
 
 /*
  * Return true if cutting text before a space, tab, newline or carriage return (but not inside \r\n) does not change the
- * normalized text.  If so, set two flags:
+ * normalized text.  If true, set two flags:
  *   is_by_char            text can be cut before any other ASCII character
  *   is_around_ideographs  the normalizer surrounds ideographs with spaces, so text can be cut before ideographs
  */
@@ -162,7 +162,7 @@ bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum
                                        bool *add_prefix_space);
 /*
  * Return true if the first step is BertPreTokenizer or WhitespaceSplit.  Both split at whitespace and remove the
- * whitespace.  For BertPreTokenizer, set *is_around_punctuation to true, since that step isolates punctuation.
+ * whitespace.  Set *is_around_punctuation to whether the first step is BertPreTokenizer, which isolates punctuation.
  */
 bool meg_hf_pretokenizer_splits_whitespace(const struct meg_hf_pretokenizer *p, bool *is_around_punctuation);
 /* Return true if the first step is Metaspace and splits before each replacement character (usually U+2581). */

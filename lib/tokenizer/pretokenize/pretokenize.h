@@ -34,7 +34,8 @@ int meg_pretok_from_pattern(const char *pattern);
  */
 struct meg_pretokens {
     const char *text, *begin, *end; /* begin: start of the next pre-token */
-    uint64_t *starts;               /* bit i is set if a pre-token begins at byte i or the text ends there */
+    uint64_t *starts;               /* bit i > 0 is set if a pre-token begins at byte i or the text ends there; bit 0
+                                       is ignored */
     int64_t cap, k;                 /* cap: capacity of starts; k: index of the element that `bits` belongs to */
     uint64_t bits;                  /* bits of starts[k] that the iterator has not visited */
 };

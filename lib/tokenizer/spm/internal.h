@@ -108,7 +108,10 @@ enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* longer words are not cached, and are 
 
 int spm_unigram_init(struct meg_spm *s, struct meg_err *e);
 void spm_unigram_free(struct spm_unigram *u);
-/* Append the ids of a word; the caller has reserved space.  Return false if the word has an unknown character. */
+/*
+ * Append the ids of a word of n bytes.  The caller has reserved space for 3 * n ids.  Return false if the word has an
+ * unknown character.
+ */
 bool spm_unigram_word(struct meg_spm_encoder *enc, const char *word, int64_t n);
 /*
  * Reserve space for the ids of a long word, and append the ids.  The longest piece of the model must have at most 255
@@ -132,8 +135,8 @@ uint16_t spm_unigram_required_tag(struct meg_spm_encoder *enc, int64_t nids);
 int spm_bpe_init(struct meg_spm *s, struct meg_err *e);
 void spm_bpe_free(struct spm_bpe *b);
 /*
- * Append the ids of a word.  Set *is_known to false if the word has an unknown character, else to true.  Fails as the
- * sink and meg_bpe_stream do.
+ * Append the ids of a word of n bytes.  The caller has reserved space for 3 * n ids.  Set *is_known to false if the
+ * word has an unknown character, else to true.  Fails as the sink and meg_bpe_stream do.
  */
 int spm_bpe_word(struct meg_spm_encoder *enc, const char *word, int64_t n, bool *is_known, struct meg_err *e);
 
