@@ -34,8 +34,9 @@ void meg_data_loader_close(struct meg_data_loader *l); /* accepts NULL */
 
 /*
  * meg_data_loader_next - return the next micro-batch in *x
- *   x  in: zeroed, or the micro-batch of an earlier call; out: the micro-batch.  The loader reuses the arrays of an
- *      earlier micro-batch, whose queued uploads must be complete.  The caller frees the last one with meg_batch_free.
+ *   x  in: zeroed, or the micro-batch of an earlier call; out: the micro-batch.  The loader reuses the arrays of the
+ *      earlier micro-batch, so asynchronous copies from them to a device must be complete.  The caller frees the last
+ *      micro-batch with meg_batch_free.
  * Returns MEG_EFAIL when too few samples are left for one micro-batch on each data-parallel rank.  Returns MEG_EIO when
  * the dataset file cannot be read.  Other errors are those of meg_dataset_sample.  On failure, *x is unchanged.
  */

@@ -1,6 +1,6 @@
 /*
- * sentence_map.h - the map from samples of BERT, T5 and ICT to sentences.  A sample consists of adjacent sentences of
- * one document, min_sentences or more.  The sample ends when the sentences reach a target length or the document ends.
+ * sentence_map.h - the map from samples of BERT, T5 and ICT to sentences.  A sample consists of at least min_sentences
+ * adjacent sentences of one document.  The sample ends when the sentences reach a target length or the document ends.
  * If fewer than two sentences (ICT: min_sentences) of the document would remain, the sample contains the remaining
  * sentences as well.
  * All documents are mapped once per epoch, for as many epochs as the samples require.  The map has one row for each
