@@ -15,8 +15,8 @@ uint64_t meg_xxh3_64(const void *bytes, size_t n);
 void meg_xxh3_128_hex(char hex[33], const void *bytes, size_t n);
 
 /*
- * Compute the same hash of bytes that arrive in blocks.  meg_xxh3_128_end writes the hash of all blocks, in the order of
- * the calls of meg_xxh3_128_add, to hex, and frees the state.
+ * Compute the XXH3-128 hash of bytes that arrive in blocks.  meg_xxh3_128_end writes the hash of the concatenated
+ * blocks to hex, as meg_xxh3_128_hex does, and frees the state.
  */
 struct meg_xxh3_128;
 struct meg_xxh3_128 *meg_xxh3_128_begin(void);

@@ -37,8 +37,8 @@ void meg_vlog(int level, const char *fmt, va_list ap) MEG_PRINTF(2, 0);
 /* Print a text that may contain newlines.  The caller must sanitize any names and values that it quotes. */
 void meg_log_lines(int level, const char *text);
 /*
- * Replace each control character of `text` except tabs by ?.  Otherwise, a name quoted in a message could send escape
- * sequences to a terminal or begin a line that looks like another message.
+ * Replace each byte of the control characters in `text`, except tabs, by ?.  Otherwise, a name quoted in a message
+ * could send escape sequences to a terminal or begin a line that looks like another message.
  */
 void meg_log_sanitize(char *text);
 

@@ -32,8 +32,8 @@ MEG_BEGIN_DECLS
  * On success, each struct becomes { 0 }.  After a failure, the caller calls meg_file_abandon for each file.  The old
  * files are unchanged, with two exceptions:
  *   - If only the last fsync fails, the new files have replaced the old files.
- *   - If a rename fails and the old files cannot be restored, new files keep their temporary names.  meg's programs
- *     read the new files under these names.  The message contains one of the names.
+ *   - If a rename fails and the old files cannot be restored, some or all new files keep their temporary names.  meg's
+ *     programs read these files under the temporary names.  The message contains one of the names.
  */
 int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e);
 

@@ -25,8 +25,8 @@ struct meg_lock {
 /*
  * meg_lock_acquire - create the lock file PATH in an existing directory
  *   output  name of the protected output, for messages
- * Returns MEG_EIO if PATH cannot be created.  Returns MEG_EIO if another process holds the lock and is not known to be
- * dead; the message names that process.
+ * Returns MEG_EIO if PATH cannot be created, or exists and is not a lock file.  Returns MEG_EIO if a process that is
+ * not known to be dead holds the lock; the message names that process.
  * Locks are released by exit(3), and when SIGHUP, SIGINT or SIGTERM ends the process (see meg_temporary_register).
  */
 int meg_lock_acquire(struct meg_lock *l, const char *path, const char *output, struct meg_err *e);
