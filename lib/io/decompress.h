@@ -1,4 +1,4 @@
-/* decompress.h - streaming decompression of gzip, zstd and xz files; other files are read unchanged. */
+/* decompress.h - streaming decompression of gzip, zstd and xz files.  Files of unknown formats are read unchanged. */
 #ifndef MEG_IO_DECOMPRESS_H
 #define MEG_IO_DECOMPRESS_H
 

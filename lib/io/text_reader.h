@@ -27,7 +27,7 @@ int meg_text_reader_open(struct meg_text_reader **out, const struct meg_text_rea
 void meg_text_reader_close(struct meg_text_reader *t); /* accepts NULL */
 
 /*
- * meg_text_reader_next - get the next text: a line of plain text with its newline, or a string from a JSON line
+ * meg_text_reader_next - get the next text: a line of plain text with its newline, if any, or a string of a JSON line
  *   text  valid UTF-8; valid until the next call
  * With MEG_INPUT_AUTO, a file has JSON lines in two cases:
  *   - the name of the file ends in .json or .jsonl, optionally followed by .gz, .zst or .xz

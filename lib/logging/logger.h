@@ -13,7 +13,8 @@ struct meg_logger;
 
 /*
  * Open the files that *c names.  The run resumes from iteration `resumed`, or is new if `resumed` is 0.  `options` has
- * lines "name = value", which are written to TensorBoard as text.  c is borrowed until meg_logger_close.
+ * lines "name = value", which are written to TensorBoard as text.  c is borrowed until meg_logger_close.  Fails as
+ * meg_metrics_open and meg_tensorboard_open do.
  */
 int meg_logger_open(struct meg_logger **out, const struct meg_logging_conf *c, int64_t resumed, const char *options,
                     struct meg_err *e);

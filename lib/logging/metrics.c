@@ -16,8 +16,8 @@ struct meg_metrics {
 };
 
 /*
- * Return the iteration of a line of the file, INT64_MAX if the line is an evaluation after training, or -1 if this module
- * did not write the line.
+ * Return the iteration of a line of the file, INT64_MAX if the line is an evaluation after training, or -1 if this
+ * module did not write the line.
  */
 static int64_t iteration_of(const char *line)
 {

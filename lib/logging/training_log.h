@@ -42,9 +42,9 @@ struct meg_iteration_stats {
 };
 
 /*
- * Append " [date] iteration N/M | consumed samples: ... |" and a newline to s.  The line omits skipped samples if there
- * are none, a loss that is not above 0, and the decoupled learning rate, the gradient norm, the number of zeros and
- * the norm of the parameters if they were not computed.
+ * Append " [date] iteration N/M | consumed samples: ... |" and a newline to s.  The line has the throughput only if
+ * has_throughput.  It omits skipped samples if there are none, and a loss that is not above 0.  It omits the decoupled
+ * learning rate, the gradient norm, the number of zeros and the norm of the parameters if they were not computed.
  */
 void meg_training_log_line(struct meg_str *s, const struct meg_iteration_stats *stats, bool has_throughput,
                            const struct tm *when);

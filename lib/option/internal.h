@@ -1,4 +1,4 @@
-/* internal.h - functions that several source files of opt.h use to find, set and print options. */
+/* internal.h - functions that find, set and print options, shared by the source files of this module. */
 #ifndef MEG_OPTION_INTERNAL_H
 #define MEG_OPTION_INTERNAL_H
 

@@ -119,7 +119,7 @@ struct meg_optgroup {
  *   66  a config file does not exist
  *   74  a config file cannot be read, or standard output cannot be written
  * Strings and lists stay valid until the process ends; callers do not free them.
- * Calls meg_signals_init (base/signals.h).
+ * Sets the log level to the one that -q or -v selects, and calls meg_signals_init (base/signals.h).
  */
 void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *summary, int argc, char **argv);
 
@@ -134,7 +134,7 @@ int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv,
 
 /*
  * Set the field of one option.  For a list, `text` is split into values as in a config file; for other types, `text` is
- * the value, without quotes.
+ * the value, without quotes.  Returns 0, or MEG_EUSAGE if the value is wrong.
  */
 int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e);
 
