@@ -20,7 +20,10 @@ struct meg_work {
     int64_t n, offset; /* count of the operation (struct meg_comm_ops); element offset of the current chunk */
     enum meg_dtype dtype;
     enum meg_reduce_op op;
-    /* Start the next transfer and return true, or return false if w is complete.  NULL if w has only one transfer. */
+    /*
+     * Process the received data, then start the next transfer and return true, or return false if w is complete.  NULL
+     * if w is complete after its first transfer.
+     */
     bool (*next_stage)(struct meg_work *w);
 };
 
@@ -92,8 +95,9 @@ struct meg_comm_poll {
 
 /*
  * Every 64 calls, yield the CPU and check the timeout of the group.  At the timeout, end the process with MEG_EPEER,
- * unless the watchdog extends the wait.  Two intervals are not counted: that of a second or more between two checks,
- * as this process was stopped, and the time of tasks (meg_watchdog_task_begin).
+ * unless the watchdog extends the wait.  The time in which any rank runs a task (meg_watchdog_task_begin) does not
+ * count toward the timeout.  An interval of a second or more between two checks does not count, either: this process
+ * was probably suspended.
  */
 void meg_comm_poll(struct meg_comm_poll *p);
 void meg_comm_poll_end(struct meg_comm_poll *p);

@@ -136,7 +136,10 @@ static inline double meg_comm_workspace_reduce_scatter(int64_t size, double n, e
     return size > 1 ? (double)size * n * (double)meg_dtype_size(t) : 0;
 }
 
-/* Make work that is queued on st later wait for operation w, and free w.  NULL: the operation is already complete. */
+/*
+ * Make work that is queued on st later wait for operation w, and free w.  Over MPI, block the host until w is complete.
+ * If w is NULL, the operation is already complete.
+ */
 static inline void meg_comm_wait(struct meg_comm *c, struct meg_stream *st, struct meg_work *w)
 {
     if (w)
@@ -231,10 +234,12 @@ int meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
  * Prepare meg_comm.op of the world communicator, and of groups split from it later, for tensors in the memory of device
  * d; collective.  With one rank, do nothing.
  *
- * Several ranks with tensors in host memory require MPI: under torchrun, return MEG_EUSAGE.  With tensors in GPU memory
- * they require NCCL, an open watchdog and a GPU for each rank.  Return MEG_EUSAGE if this build has no NCCL or two ranks
- * use one GPU, and MEG_EFAIL if NCCL cannot be loaded or the watchdog is not open.  If only some ranks cannot load NCCL, the others return 0 without effect, so
- * callers must agree on the result.  d must stay open until the communicators are closed.
+ * Either all or none of the ranks must use a GPU; otherwise, return MEG_EUSAGE.  Several ranks with tensors in host
+ * memory require MPI: under torchrun, return MEG_EUSAGE.  Several ranks with tensors in GPU memory require NCCL, an
+ * open watchdog and a GPU for each rank.  Return MEG_EUSAGE if this build has no NCCL or two ranks use one GPU, and
+ * MEG_EFAIL if NCCL cannot be loaded or the watchdog is not open.  If only some ranks cannot load NCCL, the other ranks
+ * return 0 without effect, so the caller must agree on the result with the callers on the other ranks.  d must stay
+ * open until the communicators are closed.
  */
 int meg_comm_open_tensors(struct meg_comm *world, const struct meg_device *d, struct meg_err *e);
 /* Start the watchdog of the world communicator; collective.  See meg_watchdog_open for failures. */

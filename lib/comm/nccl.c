@@ -1,10 +1,10 @@
 /*
  * Tensor collectives over NCCL.
  *
- * A channel is an NCCL communicator with a stream of its own.  A group has one channel for collectives; those of groups
- * are split from that of the world.  Two ranks that exchange messages have one channel for each direction: NCCL
- * executes the operations of a communicator in order.  With one channel for both directions, a send could wait for a
- * receive whose message the peer sends only later.
+ * A channel is an NCCL communicator with a stream of its own.  A group has one channel for collectives.  Its NCCL
+ * communicator is split from that of the world's channel (ncclCommSplit).  Two ranks that exchange messages have one
+ * channel for each direction: NCCL executes the operations of a communicator in order.  With one channel for both
+ * directions, a send could wait for a receive whose message the peer sends only later.
  *
  * An operation starts when the work that its caller has queued on a stream is complete: an event, recorded on that
  * stream, makes the channel's stream wait.  The same event is then recorded behind the operation, and meg_comm.op->wait
@@ -580,7 +580,7 @@ static const struct meg_comm_ops ops = {
     .close = close_comm,
 };
 
-/* Return MEG_EUSAGE on all ranks if two of them use one GPU, for which NCCL has no communicator. */
+/* Return MEG_EUSAGE on all ranks if two of them use one GPU, which NCCL does not support. */
 static int check_gpus(struct meg_comm *world, const struct meg_device *d, struct meg_err *e)
 {
     const int64_t id = (int64_t)d->id;

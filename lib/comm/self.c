@@ -1,4 +1,7 @@
-/* The communicator of one rank: collectives copy their input to their output, or do nothing; messages are a bug. */
+/*
+ * The communicator of one rank.  Collectives copy their input to their output, or do nothing.  A call of send or recv
+ * fails an assertion.
+ */
 #include <string.h>
 #include "comm/comm.h"
 #include "device/device.h"

@@ -36,9 +36,10 @@ struct meg_device {
 
 /*
  * Open the device that --device selects; it stays open until the process ends.  auto selects a GPU if the build has
- * CUDA and the machine has a GPU, else the CPU.  A process uses the GPU whose number is its local rank (LOCAL_RANK of
- * torchrun, or the variables of mpirun and srun), or its only one.  Return MEG_EUSAGE for cuda if the build has no CUDA,
- * and MEG_EFAIL if the GPU cannot be opened (cuda/cuda.h).
+ * CUDA and the machine has a GPU, else the CPU.  A process that sees one GPU uses this GPU.  A process that sees
+ * several GPUs uses the one whose number is the local rank (LOCAL_RANK of torchrun, or the variables of mpirun and
+ * srun; 0 if none is set).  Return MEG_EUSAGE for cuda if the build has no CUDA, and MEG_EFAIL if the GPU cannot be
+ * opened (cuda/cuda.h).
  */
 int meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e);
 /* Return the device that meg_device_open opened; before that call, the CPU. */
@@ -47,14 +48,14 @@ const struct meg_device *meg_device_current(void);
 const struct meg_device *meg_device_cpu(void);
 
 /*
- * Return the table of operations of GPUs, for its functions that need no open device, such as attn_bwd_nbytes; that of
- * the CPU if the build has no CUDA.
+ * Return the table of operations of GPUs or, if the build has no CUDA, that of the CPU.  Unless a GPU is open, call
+ * only functions of the table that need no open device, such as attn_bwd_nbytes.
  */
 const struct meg_ops *meg_device_gpu_ops(void);
 
 /*
- * Set the training step, and the number of the layer or -1, whose operations are queued from now on.  Messages about
- * failures of the device contain them.
+ * Set the training step (0: none), or the number of the layer (-1: none), of the operations that are queued from now
+ * on.  Messages about failures of a GPU contain these numbers.
  */
 void meg_device_set_step(int64_t step);
 void meg_device_set_layer(int64_t layer);
@@ -66,7 +67,7 @@ void meg_device_set_layer(int64_t layer);
 void meg_device_on_wait(void (*wait)(const struct meg_device *d, struct meg_event *event));
 /* Block until an event is complete. */
 void meg_device_wait(const struct meg_device *d, struct meg_event *event);
-/* Block until the work queued on st so far is complete. */
+/* Block until the work queued on st so far is complete.  Like meg_device_read, not thread-safe: both use read_done. */
 void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st);
 /*
  * Copy nbytes from device memory to host memory, which need not be pinned, after the work queued on st.  Block until

@@ -28,8 +28,9 @@ struct meg_run_spec {
 int meg_run_spec_make(struct meg_run_spec *s, const struct meg_train_job *job, int64_t world_size, struct meg_err *e);
 
 /*
- * Complete the specification for the model in s->job, which must have passed meg_model_conf_check.  Return MEG_EUSAGE if
- * layout, optimizer sharding, schedule and recomputation cannot be combined with the model or with each other.
+ * Complete the specification for the model in s->job, which must have passed meg_model_conf_check.  Return MEG_EUSAGE
+ * if options, such as those of layout, data, optimizer, schedule and recomputation, cannot be combined with the model
+ * or with each other.
  */
 int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e);
 

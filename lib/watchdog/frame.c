@@ -19,8 +19,8 @@
 
 enum {
     HEADER = 2 * sizeof(uint32_t),
-    MIN_PAYLOAD = sizeof(struct watchdog_exit), /* the largest payload of a frame of fixed length */
-    MAX_PAYLOAD = 16 << 20, /* maximum for a result of the store; a gather of 8 bytes from a million ranks has 8 MB */
+    MIN_PAYLOAD = sizeof(struct watchdog_exit), /* minimum capacity: the largest payload of a frame of fixed length */
+    MAX_PAYLOAD = 16 << 20, /* limit of values and results of the store; a gather of 8 bytes from 1e6 ranks has 8 MB */
     CONNECT_MS = 10000
 };
 
@@ -68,8 +68,8 @@ static void add_address(struct watchdog_endpoint *to, const struct sockaddr *s)
 }
 
 /*
- * Add the addresses at which other hosts may reach this host, IPv4 first.  They are the addresses of all interfaces
- * that are up, without loopback and link-local IPv6 addresses.
+ * Add the addresses at which other hosts may reach this host, IPv4 first, up to the capacity of to->addr.  They are the
+ * addresses of the interfaces that are up, except loopback and link-local IPv6 addresses.
  */
 static void add_host_addresses(struct watchdog_endpoint *to)
 {

@@ -20,7 +20,7 @@ struct watchdog_rank_state {
     char op[20], group[20]; /* names of the operation and its group */
     char task[96];          /* empty if the rank runs no task */
     double task_s;          /* time since the task began */
-    int32_t run_has_task;   /* in heartbeats of rank 0: any rank runs a task */
+    int32_t run_has_task;   /* any rank runs a task, as far as this rank knows from heartbeats */
 };
 
 /* ---- frame.c: frames over TCP ---- */
@@ -50,7 +50,7 @@ struct watchdog_welcome {
 
 struct watchdog_exit {
     int32_t status;
-    int32_t is_abort; /* the sender aborts the run: the receiver first waits for the launcher to end it (ABORT_S) */
+    int32_t is_abort; /* the sender aborts the run: the receiver gives the launcher ABORT_S to end the receiver */
     char reason[400];
 };
 
@@ -214,8 +214,9 @@ void watchdog_wake(struct meg_watchdog *w);
 /* On rank 0, listen for connections and start the monitor thread.  Returns false with errno set on failure. */
 bool watchdog_serve(struct meg_watchdog *w, bool is_local, int port);
 /*
- * Connect to rank 0, retrying for patience_s, and start the monitor thread.  On failure, returns false with errno set;
- * conn[0].fd is then open if a process accepted the last connection but did not reply as rank 0 does.
+ * Connect to rank 0, retrying for patience_s, and start the monitor thread.  If rank 0 refuses this process, ends the
+ * process.  On any other failure, returns false with errno set; conn[0].fd is then open if a process accepted the last
+ * connection but did not reply as rank 0 does.
  */
 bool watchdog_join(struct meg_watchdog *w, double patience_s);
 /*

@@ -97,18 +97,21 @@ void meg_watchdog_wait_begin(struct meg_watchdog *w, const char *op, const char 
 void meg_watchdog_wait_end(struct meg_watchdog *w);
 
 /*
- * Record that this rank begins a task that may take longer than timeout_s, or that the task has ended.  Until then, no
- * collective of any rank times out, but lost and stopped processes are still detected.  `task` completes the sentence
- * "rank 1 is ...", for example "building the index of corpus"; it is copied, and truncated to 95 bytes.  A new task
- * replaces the current one.  Rank 0 logs the task if tasks run for 10 seconds, and then every minute.  If the watchdog
- * is not open, tasks have no effect.
+ * Record that this rank begins a task that may take longer than timeout_s, or that the task has ended.  While any rank
+ * runs a task, no collective times out, but lost and stopped processes are still detected.  `task` completes the
+ * sentence "rank 1 is ...", for example "building the index of corpus"; it is copied, and truncated to 95 bytes.  A new
+ * task replaces the current one.  Rank 0 logs the task if tasks run for 10 seconds, and then every minute.  If the
+ * watchdog is not open, tasks have no effect.
  */
 void meg_watchdog_task_begin(struct meg_watchdog *w, const char *task);
 void meg_watchdog_task_end(struct meg_watchdog *w);
-/* Return whether any rank runs a task.  Other ranks learn of a change from heartbeats. */
+/* Return whether any rank runs a task.  The result lags behind a change by up to a few heartbeats. */
 bool meg_watchdog_task_is_running(struct meg_watchdog *w);
 
-/* Return whether a wait of waited_s seconds may continue past its timeout because start-up is still in progress. */
+/*
+ * Return whether a wait of waited_s seconds may continue although the timeout of its group has expired: the watchdog is
+ * open, and its own timeout, which is at least one minute until the first step is complete, has not expired.
+ */
 bool meg_watchdog_extends_timeout(struct meg_watchdog *w, double waited_s);
 
 /*
