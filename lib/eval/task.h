@@ -25,8 +25,9 @@ int meg_eval_check(const struct meg_eval_conf *c, const struct meg_token_output_
  *   logprobs  one JSON line per input line: ids, log-probabilities, and sum and number of the log-probabilities
  *   ppl       one JSON object for the corpus: counts, window options, loss and perplexity; bits per byte only for
  *             --input with a tokenizer
- * Returns MEG_EUSAGE if an option is out of the model's range, MEG_EFORMAT for invalid input, MEG_EFAIL if a result is
- * not finite, MEG_EIO if writing fails, and the errors of meg_prompt_read and meg_indexed_open.
+ * Returns MEG_EUSAGE if an option is out of the model's range, MEG_ENOENT or MEG_EIO if the input cannot be read,
+ * MEG_EFORMAT for invalid input, MEG_EFAIL if a result is not finite or memory is exhausted, MEG_EIO if writing fails,
+ * and the errors of meg_prompt_read and meg_indexed_open.
  */
 int meg_eval_run(const struct meg_eval_conf *c, const struct meg_token_output_conf *output,
                  const struct meg_loaded_model *m, struct meg_err *e);

@@ -26,12 +26,12 @@ struct meg_loaded_model {
 };
 
 /*
- * meg_load_model - load the model in conf->load; a batch is one sequence, and its buffers grow by meg_model_reserve
- *   tc  tokenizer options; if type and name_or_path are NULL, the checkpoint's tokenizer is loaded
- * Weights and activations are held in the dtype that conf specifies, and logits are f32.
- * Returns MEG_EUSAGE if the dtype options contradict each other, or if the tokenizer's vocabulary is larger than the
- * model's.  Also returns the errors of meg_device_open,
- * meg_ckpt_open, meg_ckpt_model_conf, meg_tokenizer_open, meg_model_create and meg_ckpt_load.
+ * meg_load_model - load the GPT in conf->load for batches of one sequence; meg_model_reserve can grow its buffers
+ *   tc  tokenizer options; if type and name_or_path are NULL, the checkpoint's tokenizer, if any, is loaded
+ * Weights and activations are held in the dtype that conf specifies, and logits are f32.  On failure, *m owns nothing.
+ * Returns MEG_EUSAGE if the dtype options contradict each other, the tokenizer's vocabulary is larger than the model's,
+ * or the model is not a GPT.  Also returns the errors of meg_device_open, meg_ckpt_open, meg_ckpt_model_conf,
+ * meg_tokenizer_open, meg_model_create and meg_ckpt_load.
  */
 int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
                    struct meg_err *e);

@@ -26,7 +26,8 @@ struct meg_prompt_format {
  * the member "ids" (an array of integers).  All other members are options (meg_request_set).  If format->is_corpus,
  * options are ignored.  Returns MEG_EFORMAT for
  *   - invalid JSON or UTF-8;
- *   - an object with both format->key and "ids", or neither;
+ *   - a JSON value that is not an object, or an object with both format->key and "ids", or neither;
+ *   - a value of format->key that is not a string;
  *   - an element of "ids" that is not an integer or is outside of the vocabulary;
  *   - an unknown member, or an invalid value.
  * Returns MEG_EUSAGE for text or a stop string without a tokenizer.

@@ -31,7 +31,7 @@ int meg_serve_check(const struct meg_serve_conf *c, const struct meg_token_outpu
  * A prompt is read when a slot is free.  While replies are being generated, a prompt is read only if a line is
  * available without blocking, so a program can write one line and wait for the reply.  Returns MEG_EFORMAT at the first
  * invalid line, after the replies to all earlier lines have been written; MEG_EUSAGE for text or a stop string without
- * a tokenizer; MEG_EFAIL if the logits are not finite; MEG_EIO if reading or writing fails.
+ * a tokenizer; MEG_EFAIL if the logits are not finite or memory is exhausted; MEG_EIO if reading or writing fails.
  */
 int meg_serve(const struct meg_serve_conf *c, const struct meg_token_output_conf *output,
               const struct meg_sampling *sampling, const struct meg_loaded_model *m, struct meg_line_reader *in,
