@@ -31,7 +31,7 @@
 # CC= CFLAGS=      compiler and flags (default: -O2 -g); DEBUG=1: -O0 -g3 and shape checks, in build/debug
 # SAN=1            build and test under ASan and UBSan; SAN=thread: run the tests of threaded code under TSan
 # MPI=             0, 1, auto, openmpi or mpich; check and demo install Open MPI (mpich: MPICH) unless MPI=0
-# CUDA= NCCL= CUDNN=   0, 1 or auto; NCCL requires nccl.h, but not CUDA=1
+# CUDA= NCCL= CUDNN=   0, 1 or auto; NCCL requires nccl.h and cuda_runtime.h, but not CUDA=1
 # STRICT=1         fail a test that is skipped for lack of MPI, MEG_SHARED or a program; TEST_S=: seconds per test
 # MEG_SHARED=      directory with real tokenizers, corpora and weights, for the tests that require them
 # V=1              print complete command lines
@@ -48,7 +48,7 @@ MPI    ?= auto
 DEPS   ?= 1
 CFLAGS ?= $(if $(DEBUG),-O0 -g3,-O2 -g)
 NVCC   ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
-# Cubins for each of CUDA_ARCHS; newer GPUs compile the PTX of CUDA_PTX.
+# Kernels are compiled to a cubin for each of CUDA_ARCHS, and to PTX for CUDA_PTX.  The driver of a newer GPU compiles the PTX.
 CUDA_ARCHS ?= 80 90a
 CUDA_PTX ?= 90
 B      ?= build$(if $(SAN),/$(if $(filter thread,$(SAN)),tsan,san),$(if $(DEBUG),/debug))
@@ -131,7 +131,8 @@ NCCL_H := $(if $(call include_of,cuda_runtime.h),$(call include_of,nccl.h))
 CUDNN_H := $(if $(filter-out 0,$(CUDNN)),$(call include_of,cudnn.h))
 USES := $(if $(call use,CUDA,$(NVCC)),CUDA) $(if $(call use,NCCL,$(NCCL_H)),NCCL) \
         $(if $(MPI_KIND)$(call use,MPI,$(shell command -v mpicc)),MPI)
-# If MPI is openmpi or mpich, fail unless it is found.  Skip this check if packages are about to be installed.
+# If MPI is used, fail unless pkg-config finds it and, for the targets check*, unless mpirun exists.  Skip this if packages are
+# about to be installed.
 MPI_PKG := $(or $(patsubst openmpi,ompi-c,$(MPI_KIND)),mpi-c)
 export MPIRUN ?= mpirun$(MPI_KIND:%=.%)
 ifneq ($(filter MPI,$(USES)),)
@@ -168,7 +169,8 @@ CMDS  := $(MAINS:cmd/%/main.c=$(BIN)/meg-%)
 UNITS := $(patsubst %.c,$(B)/%,$(wildcard tests/unit/*/*.c))
 BENCH := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 
-# Files of lib/cpu with the comment "isa: baseline v3 v4" are compiled once per instruction set, selected at start.
+# Files of lib/cpu with the comment "isa: baseline v3 v4" are compiled once per instruction set.  A program selects the
+# instruction set when it starts.
 TARGET := $(shell $(CC) -dumpmachine)
 ISAS   := $(if $(filter x86_64%,$(TARGET)),v3 v4)
 HOT    := $(if $(wildcard lib/cpu/*.c),$(shell \
@@ -189,14 +191,14 @@ RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks
 QUEUE_OBJS := $(patsubst %,$(B)/%.o,$(filter-out tests/queue/test.c,$(wildcard tests/queue/*.c)))
 QUEUE := $(patsubst %,$(B)/tests/queue/bin/meg-%,train eval generate) $(B)/tests/queue/test
 QUEUE += $(if $(RANKS),$(B)/tests/queue/layouts)
-# Ranks that communicate over the store only: built also without MPI.
+# A test program whose ranks communicate only over the store (lib/comm/store.c), so it is built even without MPI.
 STORE := $(B)/tests/store/comm
-# A test double of NCCL and the CUDA runtime for machines without a GPU, and programs whose device is the double.
+# A test double of NCCL and the CUDA runtime, for machines without a GPU, and the programs that use the double as their device.
 NCCL_DOUBLE := $(B)/tests/nccl/libcudart-double.so
 NCCL_OBJS := $(B)/tests/nccl/device.c.o $(B)/tests/nccl/lib/device/device.c.o $(B)/tests/queue/queue_ops.c.o
 DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/comm $(B)/tests/nccl/bin/meg-train)
-# Programs whose kernels are compiled for the CPU (tests/cuda/emulate.h), with the double and doubles of other libraries.
-# They require the headers of CUDA and NCCL, but no nvcc.  cuDNN is optional.
+# Programs whose kernels are compiled for the CPU (tests/cuda/emulate.h).  They are linked with NCCL_DOUBLE and with doubles of
+# cuBLASLt and cuDNN.  They require the headers of CUDA and NCCL, but no nvcc.  The header of cuDNN is optional.
 CHECK_OBJS := $(patsubst %,$(B)/%.o,$(wildcard tests/cuda/check*.c))
 EMULATED_SRCS := lib/device/device.c $(filter-out $(if $(CUDNN_H),,$(OPTIONAL_CUDNN)),$(wildcard lib/cuda/*.c lib/cuda/*.cu))
 EMULATED_OBJS := $(EMULATED_SRCS:%=$(B)/tests/cuda/%.o)
@@ -296,7 +298,8 @@ $(B)/tests/fault.so: tests/fault/fault.c $(B)/flags
 	@mkdir -p $(@D)
 	$(call run,$(CC) -g -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl)
 
-# One library is NCCL and the CUDA runtime.  Programs link with it as the latter, and lib/comm loads it as the former.
+# One library is the double of both NCCL and the CUDA runtime.  Programs are linked with it as the CUDA runtime, and lib/comm
+# loads it by dlopen as NCCL (libnccl.so.2).
 $(NCCL_DOUBLE): $(filter-out %/device.c,$(wildcard tests/nccl/*.[ch])) $(B)/flags
 	@mkdir -p $(@D)
 	$(call run,$(CC) -g -O2 -Wall -Wextra -Ilib -fvisibility=hidden -isystem $(CUDA_HOME)/include -shared -fPIC \
@@ -304,7 +307,7 @@ $(NCCL_DOUBLE): $(filter-out %/device.c,$(wildcard tests/nccl/*.[ch])) $(B)/flag
 	@ln -sf $(@F) $(@D)/libnccl.so.2
 NCCL_LD = $(call ld,$(filter %.so,$^) '-Wl$(comma)-rpath$(comma)$$ORIGIN:$$ORIGIN/..' \
     $(addprefix -Wl$(comma)--wrap=,meg_device_open meg_device_cpu meg_device_current))
-# lib/device without lib/cuda, whose library contains the CUDA runtime.
+# Compile lib/device without CUDA, because lib/cuda would be linked with the real CUDA runtime.
 $(B)/tests/nccl/lib/device/device.c.o: MODULE_FLAGS = -UMEG_HAVE_CUDA
 $(B)/tests/nccl/lib/device/device.c.o: lib/device/device.c $(B)/flags | $$(@D)/
 	$(cc)
@@ -314,7 +317,7 @@ $(B)/tests/nccl/comm: $(B)/tests/ranks/comm.c.o $(NCCL_OBJS) $(B)/libmeg.a $(NCC
 $(B)/tests/nccl/bin/meg-%: $(B)/cmd/%/main.c.o $(NCCL_OBJS) $(B)/libmeg.a $(NCCL_DOUBLE) | $(B)/tests/nccl/bin/
 	$(NCCL_LD)
 
-# Programs link with the doubles, which lib/cuda then finds when it loads the libraries.
+# Programs are linked with the doubles, so that lib/cuda finds the doubles when it loads cuBLASLt and cuDNN.
 $(B)/tests/cuda/libcublasLt.so.13: tests/cuda/cublaslt_double.c tests/nccl/common.h
 $(B)/tests/cuda/libcudnn.so.9: tests/cuda/cudnn_double.c tests/nccl/common.h
 $(filter-out $(NCCL_DOUBLE),$(EMULATED_LIBS)): $(NCCL_DOUBLE) $(B)/flags
@@ -327,7 +330,7 @@ $(B)/tests/cuda/check: $(CHECK_OBJS) $(EMULATED_OBJS) $(B)/libmeg.a $(EMULATED_L
 	$(EMULATED_LD)
 $(B)/tests/cuda/bin/meg-%: $(B)/cmd/%/main.c.o $(EMULATED_OBJS) $(B)/libmeg.a $(EMULATED_LIBS) | $(B)/tests/cuda/bin/
 	$(EMULATED_LD)
-# The program loads cuDNN, not its double.  Without a GPU, the library uses the stub of the driver in tests/cuda/stub.
+# The program loads the real cuDNN, not its double.  Without a GPU, cuDNN uses the stub of the driver in tests/cuda/stub.
 $(B)/tests/cuda/cudnn_accept: $(B)/tests/cuda/cudnn_accept.c.o $(patsubst %,$(B)/tests/cuda/%.o,$(wildcard lib/cuda/cudnn_*.c)) \
                            $(B)/libmeg.a $(NCCL_DOUBLE)
 	$(call ld,$(NCCL_DOUBLE) '-Wl$(comma)-rpath$(comma)$$ORIGIN/../nccl:$(CUDA_HOME)/lib64')
@@ -383,7 +386,8 @@ check-format:
 	@clang-format --dry-run -Werror $(C_FILES)
 
 SH_FILES := .ci/run $(wildcard tests/*.sh tests/*.t tests/cuda/*.sh tests/cmd/*.t tests/bench/run tests/bench/texts tests/bench/*.sh)
-# cppcheck does not detect that an out-parameter is set, a create keeps no pointer, or a sum of exp is positive.
+# Suppress warnings that are false: cppcheck does not detect that a callee sets an out-parameter, that a create function keeps
+# no pointer to a local variable, or that a sum of exponentials is positive.
 NOT_SO := uninitvar ctuuninitvar returnDanglingLifetime invalidFunctionArg:lib/cpu/xent.c
 lint:
 	mandoc -Tlint -Wwarning $(wildcard man/*)
@@ -438,7 +442,7 @@ check-gpu bench-gpu: all $(CHECK_GPU)
 check-chroot:
 	tests/chroot.sh
 
-# A harness in tests/fuzz is linked with the modules that parse untrusted files.
+# Each harness in tests/fuzz is linked with the modules and files of lib/ckpt that parse untrusted files.
 FUZZ_S     ?= 60
 FUZZ_CC    ?= clang
 FUZZ_MODULES := base file option unicode io sentence tokenizer data preprocess
