@@ -10,7 +10,7 @@
 #    define MEG_END_DECLS
 #endif
 
-/* Marks functions in headers that CUDA kernels also call. */
+/* Mark a function in a header that CUDA kernels also call. */
 #ifdef __CUDACC__
 #    define MEG_HOST_DEVICE __host__ __device__
 #else

@@ -1,4 +1,4 @@
-/* md5.c - MD5 (RFC 1321): a compression function over the 64-byte blocks of the padded message. */
+/* md5.c - MD5 (RFC 1321): pad the message, and update a state of 16 bytes with each 64-byte block. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

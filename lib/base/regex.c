@@ -323,7 +323,7 @@ void meg_regex_free(struct meg_regex *r)
 /*
  * An expression such as [ab]+c|[ab] may examine the rest of the text from every starting offset, in quadratic time.
  * PCRE2's match limit applies to one starting offset, so it does not prevent quadratic time.  Therefore, the searches
- * of a text of n bytes may together examine at most RESCAN_FREE + RESCAN_PER_BYTE * n bytes again.  To count these
+ * of a text of n bytes may together re-examine at most RESCAN_FREE + RESCAN_PER_BYTE * n bytes.  To count these
  * bytes, a search first matches against a small window of the text.  After a partial match, the search enlarges the
  * window.
  */
@@ -334,7 +334,7 @@ struct search {
     const struct meg_regex *r;
     const char *text;
     size_t n;
-    uint64_t rescanned; /* number of bytes that had to be examined again so far */
+    uint64_t rescanned; /* number of bytes that were re-examined so far */
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack; /* NULL until a match overflows the default stack; creating a stack is slow */
@@ -382,7 +382,7 @@ static size_t char_boundary(const struct search *s, size_t i)
 
 /*
  * Find the next match at or after byte `begin`.  Returns the result of pcre2_match, or PCRE2_ERROR_MATCHLIMIT if too
- * many bytes had to be examined again.
+ * many bytes were re-examined.
  */
 static int find_next(struct search *s, size_t begin)
 {

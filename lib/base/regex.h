@@ -30,8 +30,8 @@ void meg_regex_free(struct meg_regex *r); /* accepts NULL */
  *   text  valid UTF-8
  * An empty match directly after another match is skipped, and an empty text has no matches.
  * Returns MEG_EFORMAT if matching exceeds a limit of PCRE2; the matches before the failure remain in `out`.  To prevent
- * quadratic time, one call may examine at most about 4 MiB + 1024 * n bytes more than once; beyond this limit, the call
- * returns MEG_EFORMAT.
+ * quadratic time, one call may re-examine at most about 4 MiB + 1024 * n bytes; beyond this limit, the call returns
+ * MEG_EFORMAT.
  */
 int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                        struct meg_err *e);

@@ -1,10 +1,11 @@
 /*
  * Tensor collectives over NCCL.
  *
- * A channel is an NCCL communicator with a stream of its own.  A group has one channel for collectives.  Its NCCL
- * communicator is split from that of the world's channel (ncclCommSplit).  Two ranks that exchange messages have one
- * channel for each direction: NCCL executes the operations of a communicator in order.  With one channel for both
- * directions, a send could wait for a receive whose message the peer sends only later.
+ * A channel is an NCCL communicator with a stream of its own.  A group has one channel for collectives.  In groups
+ * other than the world, the NCCL communicator of this channel is split from that of the world (ncclCommSplit).  Two
+ * ranks that exchange messages have one channel for each direction: NCCL executes the operations of a communicator in
+ * order.  With one channel for both directions, a send could wait for a receive whose message the peer sends only
+ * later.
  *
  * An operation starts when the work that its caller has queued on a stream is complete: an event, recorded on that
  * stream, makes the channel's stream wait.  The same event is then recorded behind the operation, and meg_comm.op->wait

@@ -51,8 +51,8 @@ int meg_json_get_object(const json_t *object, const char *key, enum meg_json_pre
 
 /*
  * meg_json_dump - append a value to `out`; the members of objects are in insertion order
- *   indent  0: print one line without spaces; otherwise, print each member or item on its own line, like Python's
- *           json.dumps(indent=...)
+ *   indent  0: print one line without spaces; otherwise, print each member or item on its own line, in the layout of
+ *           Python's json.dumps(indent=...)
  */
 void meg_json_dump(const json_t *value, int indent, struct meg_str *out);
 

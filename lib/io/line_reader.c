@@ -42,7 +42,7 @@ static char *find_newline(struct meg_line_reader *in)
     return newline;
 }
 
-/* Call read once, and append the bytes to the buffer. */
+/* Append the bytes of one successful read to the buffer, or set is_eof. */
 static int fill(struct meg_line_reader *in, struct meg_err *e)
 {
     ssize_t n;

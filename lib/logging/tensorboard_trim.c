@@ -69,7 +69,10 @@ static bool is_own_file(struct meg_pb first_event)
     return (size_t)(writer.end - writer.p) == n && memcmp(writer.p, EVENT_FILE_WRITER, n) == 0;
 }
 
-/* Return whether an event is of a later iteration; false if the step of the tag is a number of samples. */
+/*
+ * Return whether an event belongs to an iteration after `iteration`.  Return false if the event has no tag, or if the
+ * step of the tag is a number of samples.
+ */
 static bool is_after(struct meg_pb event, int64_t iteration)
 {
     const struct meg_pb tag = find_message(find_message(find_message(event, EVENT_SUMMARY), 1), 1);

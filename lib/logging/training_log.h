@@ -31,7 +31,7 @@ struct meg_iteration_stats {
     double learning_rate;         /* learning rate of the next iteration, as Megatron logs it */
     double decoupled_learning_rate;
     double loss_scale;
-    double grad_norm;  /* gradient norm of the last iteration before clipping */
+    double grad_norm;  /* norm of the gradients of the last iteration, before clipping */
     int64_t num_zeros; /* number of gradient elements that are exactly zero */
     double params_norm;
     int64_t num_skipped_iterations, num_nan_iterations;
