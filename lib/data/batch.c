@@ -5,20 +5,23 @@
 
 #include "base/mem.h"
 
-#define FIELD(name, is_per_sequence)                                                                                   \
+#define FIELD(name, dim)                                                                                               \
     {                                                                                                                  \
-        offsetof(struct meg_batch, name), sizeof *((struct meg_batch *)0)->name, is_per_sequence                       \
+        offsetof(struct meg_batch, name), sizeof *((struct meg_batch *)0)->name, dim                                   \
     }
 const struct meg_batch_field_info meg_batch_fields[MEG_BATCH_NUM_FIELDS] = {
-    [MEG_BATCH_TOKENS] = FIELD(tokens, false),
-    [MEG_BATCH_LABELS] = FIELD(labels, false),
-    [MEG_BATCH_POSITION_IDS] = FIELD(position_ids, false),
-    [MEG_BATCH_DOC_START] = FIELD(doc_start, false),
-    [MEG_BATCH_LOSS_MASK] = FIELD(loss_mask, false),
-    [MEG_BATCH_SAMPLE_ID] = FIELD(sample_id, true),
-    [MEG_BATCH_TOKEN_TYPES] = FIELD(token_types, false),
-    [MEG_BATCH_KEY_LENGTH] = FIELD(key_length, true),
-    [MEG_BATCH_SENTENCE_ORDER] = FIELD(sentence_order, true),
+    [MEG_BATCH_TOKENS] = FIELD(tokens, MEG_BATCH_PER_TOKEN),
+    [MEG_BATCH_LABELS] = FIELD(labels, MEG_BATCH_PER_TOKEN),
+    [MEG_BATCH_POSITION_IDS] = FIELD(position_ids, MEG_BATCH_PER_TOKEN),
+    [MEG_BATCH_DOC_START] = FIELD(doc_start, MEG_BATCH_PER_TOKEN),
+    [MEG_BATCH_LOSS_MASK] = FIELD(loss_mask, MEG_BATCH_PER_TOKEN),
+    [MEG_BATCH_SAMPLE_ID] = FIELD(sample_id, MEG_BATCH_PER_SEQUENCE),
+    [MEG_BATCH_TOKEN_TYPES] = FIELD(token_types, MEG_BATCH_PER_TOKEN),
+    [MEG_BATCH_KEY_LENGTH] = FIELD(key_length, MEG_BATCH_PER_SEQUENCE),
+    [MEG_BATCH_SENTENCE_ORDER] = FIELD(sentence_order, MEG_BATCH_PER_SEQUENCE),
+    [MEG_BATCH_ENC_TOKENS] = FIELD(enc_tokens, MEG_BATCH_PER_ENC_TOKEN),
+    [MEG_BATCH_ENC_POSITION_IDS] = FIELD(enc_position_ids, MEG_BATCH_PER_ENC_TOKEN),
+    [MEG_BATCH_ENC_KEY_LENGTH] = FIELD(enc_key_length, MEG_BATCH_PER_SEQUENCE),
 };
 
 static void *alloc_array(size_t n, size_t size, const struct meg_batch_memory *pinned)
@@ -33,10 +36,12 @@ static void *alloc_array(size_t n, size_t size, const struct meg_batch_memory *p
     return p;
 }
 
-void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t b, unsigned fields, const struct meg_batch_memory *pinned)
+void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t s_enc, int64_t b, unsigned fields,
+                     const struct meg_batch_memory *pinned)
 {
     memset(x, 0, sizeof *x);
     x->s = s;
+    x->s_enc = s_enc;
     x->b = b;
     x->is_pinned = pinned;
     x->release = pinned ? pinned->release : free;

@@ -15,6 +15,11 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds)
     return ds->conf.index.seq_length;
 }
 
+int64_t meg_dataset_enc_length(const struct meg_dataset *ds)
+{
+    return ds->conf.enc_length;
+}
+
 int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e)
 {
     return meg_fail(
@@ -161,7 +166,6 @@ int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch
 
     if (r < 0)
         return r;
-    MEG_ASSERT(ds->sample);
     return ds->sample(ds, i, out, e);
 }
 

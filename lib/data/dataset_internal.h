@@ -19,6 +19,7 @@ MEG_BEGIN_DECLS
 /* Settings for reading a GPT sample from the token stream and computing its masks. */
 struct meg_sample_conf {
     struct meg_gpt_index_conf index;
+    int64_t enc_length; /* T5: tokens of the encoder's input; 0: none */
     int32_t eod, pad;   /* token ids; -1 if the tokenizer has none */
     int64_t vocab_size; /* exclusive upper bound of the ids; 0: no upper bound */
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
@@ -39,7 +40,7 @@ struct meg_masked_sample_conf {
  */
 struct meg_dataset {
     int64_t len;
-    /* build sample i of a dataset that is not a blend; NULL for T5, whose samples do not fit in struct meg_batch */
+    /* build sample i of a dataset that is not a blend */
     int (*sample)(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
     struct meg_sample_conf conf;
     const struct meg_source *src; /* borrowed */

@@ -23,8 +23,8 @@ struct slot {
 struct meg_data_loader {
     const struct meg_dataset *ds;
     struct meg_data_sampler *sampler;
-    int64_t s, b;      /* tokens per sequence on this rank; sequences per micro-batch */
-    int64_t *position; /* [s] copy of the configuration's array, or NULL */
+    int64_t s, s_enc, b; /* tokens per sequence on this rank, and of the encoder's input; sequences per micro-batch */
+    int64_t *position;   /* [s] copy of the configuration's array, or NULL */
     struct meg_batch_memory memory;
     const struct meg_batch_memory *pinned; /* &memory, or NULL */
     int64_t *index;                        /* [b] dataset indices of the samples in a micro-batch */
@@ -50,14 +50,12 @@ static void put_sequence(struct meg_data_loader *l, struct meg_batch *x, int64_t
         char *to = *meg_batch_array(x, f);
         const char *p = *meg_batch_array(from, f);
         const size_t size = meg_batch_fields[f].size;
+        const bool is_sharded = l->position && meg_batch_fields[f].dim == MEG_BATCH_PER_TOKEN;
 
         if (!to || f == MEG_BATCH_SAMPLE_ID) /* the sampler sets sample_id */
             continue;
-        if (meg_batch_fields[f].is_per_sequence)
-            memcpy(to + (size_t)i * size, p, size);
-        else
-            for (int64_t t = 0; t < l->s; t++)
-                memcpy(to + (size_t)(t * l->b + i) * size, p + (size_t)(l->position ? l->position[t] : t) * size, size);
+        for (int64_t t = 0; t < meg_batch_length(x, f); t++)
+            memcpy(to + (size_t)(t * l->b + i) * size, p + (size_t)(is_sharded ? l->position[t] : t) * size, size);
     }
     for (int64_t p = 0; p < from->s; p++)
         x->num_unmasked += from->loss_mask[p] != 0;
@@ -136,8 +134,9 @@ int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset 
     l->ds = ds;
     l->sampler = sampler;
     l->s = meg_dataset_seq_length(ds);
+    l->s_enc = meg_dataset_enc_length(ds);
     l->b = c.micro_batch;
-    meg_batch_alloc(&l->sample, l->s, 1, conf->fields, NULL);
+    meg_batch_alloc(&l->sample, l->s, l->s_enc, 1, conf->fields, NULL);
     if (conf->pinned) {
         l->memory = *conf->pinned;
         l->pinned = &l->memory;
@@ -152,7 +151,7 @@ int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset 
     l->nslot = l->read_ahead > 0 ? l->read_ahead : 1;
     l->slot = meg_new((size_t)l->nslot * sizeof *l->slot);
     for (int i = 0; i < l->nslot; i++)
-        meg_batch_alloc(&l->slot[i].batch, l->s, l->b, conf->fields, l->pinned);
+        meg_batch_alloc(&l->slot[i].batch, l->s, l->s_enc, l->b, conf->fields, l->pinned);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     if (l->read_ahead > 0 && pthread_create(&l->thread, NULL, read_ahead_thread, l) != 0)
@@ -195,7 +194,7 @@ static int take_batch(const struct meg_data_loader *l, struct slot *o, struct me
         return o->status;
     }
     if (!x->tokens)
-        meg_batch_alloc(x, filled.s, filled.b, meg_batch_present(&filled), l->pinned);
+        meg_batch_alloc(x, filled.s, filled.s_enc, filled.b, meg_batch_present(&filled), l->pinned);
     MEG_ASSERT(x->s == filled.s && x->b == filled.b);
     o->batch = *x;
     *x = filled;

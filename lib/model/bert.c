@@ -26,8 +26,8 @@ void meg_bert_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         d->inputs &= ~(1u << MEG_BATCH_TOKEN_TYPES | 1u << MEG_BATCH_SENTENCE_ORDER);
     d->token_types = c->bert_binary_head ? 2 : 0;
     d->averages_batches = true;
+    meg_desc_add_stack(d, "encoder.final_layernorm");
     meg_desc_add_transformer(d, c, "encoder", true);
-    d->final_norm = "encoder.final_layernorm";
     meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
     if (c->bert_binary_head)
         meg_desc_add_head(d, &meg_binary_head, &binary, sizeof binary, "sop loss");

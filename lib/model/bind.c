@@ -13,6 +13,13 @@ static void begin_part(struct meg_binder *b, int64_t layer_group, const char *pr
     b->layer_group = (int)layer_group;
 }
 
+/* Set the tie of a row of the parameter table; NULL: none. */
+static void set_tie(struct meg_param *row, int tie)
+{
+    if (row)
+        row->tie = tie;
+}
+
 void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct meg_model_desc *d)
 {
     struct meg_param *word;
@@ -24,9 +31,12 @@ void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct me
         word->tie = d->word_tie;
     }
     if (d->positions)
-        meg_bind_matrix(b, &l->pos, &l->dpos, "position_embeddings.weight", d->positions, d->h, -1, d->std);
+        set_tie(meg_bind_matrix(b, &l->pos, &l->dpos, "position_embeddings.weight", d->positions, d->h, -1, d->std),
+                d->embedding_tie);
     if (d->token_types)
-        meg_bind_matrix(b, &l->types, &l->dtypes, "tokentype_embeddings.weight", d->token_types, d->h, -1, d->std);
+        set_tie(
+            meg_bind_matrix(b, &l->types, &l->dtypes, "tokentype_embeddings.weight", d->token_types, d->h, -1, d->std),
+            d->embedding_tie);
 }
 
 void model_layer_init(struct model_layer *l, const struct meg_model_desc *d, int64_t index)
@@ -60,13 +70,18 @@ void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct 
     }
 }
 
-void model_bind_heads(struct meg_binder *b, struct meg_norm_weights *norm, void *const *weights,
-                      const struct meg_model_desc *d, const struct meg_block_env *env)
+void model_bind_final_norm(struct meg_binder *b, struct meg_norm_weights *norm, const struct meg_model_desc *d, int k)
 {
-    begin_part(b, d->nlayers + 1, "");
+    begin_part(b, k == d->nstacks - 1 ? d->nlayers + 1 : d->stack[k].end, "");
     norm->type = d->norm;
     norm->eps = (float)d->norm_eps;
-    meg_bind_norm(b, norm, d->final_norm, d->h);
+    meg_bind_norm(b, norm, d->stack[k].final_norm, d->h);
+}
+
+void model_bind_heads(struct meg_binder *b, void *const *weights, const struct meg_model_desc *d,
+                      const struct meg_block_env *env)
+{
+    begin_part(b, d->nlayers + 1, "");
     for (int i = 0; i < d->nheads; i++)
         d->head[i].type->bind(b, weights[i], d->head[i].conf, env);
 }
@@ -96,15 +111,18 @@ void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, cons
     meg_model_describe(&d, c);
     b.init = d.init;
     model_bind_embed(&b, &embed, &d);
-    for (int64_t i = 0; i < d.nlayers; i++) {
-        struct model_layer l;
+    for (int k = 0; k < d.nstacks; k++) {
+        for (int64_t i = d.stack[k].begin; i < d.stack[k].end; i++) {
+            struct model_layer l;
 
-        model_layer_init(&l, &d, i);
-        model_bind_layer(&b, &l, &d, &env);
-        model_layer_free(&l);
+            model_layer_init(&l, &d, i);
+            model_bind_layer(&b, &l, &d, &env);
+            model_layer_free(&l);
+        }
+        model_bind_final_norm(&b, &norm, &d, k);
     }
     model_heads_init(head, &d);
-    model_bind_heads(&b, &norm, head, &d, &env);
+    model_bind_heads(&b, head, &d, &env);
     model_heads_free(head);
     meg_model_desc_free(&d);
     meg_params_shard(p, mesh);

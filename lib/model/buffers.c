@@ -6,6 +6,23 @@
 #include "base/mem.h"
 #include "model/internal.h"
 
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Return the rows of a stack whose sequences have s positions. */
+static struct model_rows rows_of(int64_t s, const struct meg_model_run *run, const struct meg_layout *l)
+{
+    struct model_rows x = { .s = s / l->cp };
+
+    x.n = x.s * run->b;
+    if (!run->is_training && x.n < DECODE_ROWS)
+        x.n = DECODE_ROWS;
+    x.residual = l->has_sp ? x.n / l->tp : x.n;
+    return x;
+}
+
 static struct model_dims dims_of(const struct meg_model_desc *desc, const struct meg_model_run *run,
                                  const struct meg_mesh *mesh)
 {
@@ -14,29 +31,31 @@ static struct model_dims dims_of(const struct meg_model_desc *desc, const struct
 
     d.tp = l->tp;
     d.tp_rank = mesh->coords.tp;
-    d.s = run->s / l->cp;
     d.b = run->b;
-    d.n = d.s * run->b;
-    if (!run->is_training && d.n < DECODE_ROWS)
-        d.n = DECODE_ROWS;
-    d.residual_rows = l->has_sp ? d.n / l->tp : d.n;
+    for (int k = 0; k < desc->nstacks; k++) {
+        const enum meg_batch_dim dim = meg_batch_fields[desc->stack[k].tokens].dim;
+        const struct model_rows x = rows_of(dim == MEG_BATCH_PER_TOKEN ? run->s : run->s_enc, run, l);
+
+        d.stack[k] = x;
+        d.most.s = larger(d.most.s, x.s);
+        d.most.n = larger(d.most.n, x.n);
+        d.most.residual = larger(d.most.residual, x.residual);
+    }
     d.h = desc->h;
     d.nchunks = l->vp;
     d.nslots = run->microbatch_slots ? run->microbatch_slots : 1;
-    d.has_embedding = mesh->coords.pp == 0;
-    d.has_head = mesh->coords.pp == l->pp - 1;
     return d;
 }
 
-bool model_recompute_range(const struct meg_model_run *run, const struct model_chunk *chunk, int64_t i, int64_t *begin,
+bool model_recompute_range(const struct meg_model_run *run, const struct model_segment *x, int64_t i, int64_t *begin,
                            int64_t *end)
 {
-    const int64_t n = run->recompute_num_layers, at = i - chunk->begin;
+    const int64_t n = run->recompute_num_layers, at = i - x->begin;
 
     switch (run->recompute) {
     case MEG_RECOMPUTE_UNIFORM:
         *begin = i - at % n;
-        *end = *begin + n < chunk->end ? *begin + n : chunk->end;
+        *end = *begin + n < x->end ? *begin + n : x->end;
         return true;
     case MEG_RECOMPUTE_BLOCK:
         *begin = i;
@@ -46,24 +65,45 @@ bool model_recompute_range(const struct meg_model_run *run, const struct model_c
     }
 }
 
+/* Append the layers of stack k among the n layers of a chunk, from index `first` of the model on, to those of the rank. */
+static struct model_segment list_segment(struct meg_model_state *st, int k, int64_t first, int64_t n)
+{
+    const struct meg_stack *stack = &st->desc.stack[k];
+    const int64_t begin = larger(first, stack->begin), end = first + n < stack->end ? first + n : stack->end;
+    struct model_segment x = { .begin = st->dim.nlayers };
+
+    for (int64_t i = begin; i < end; i++)
+        model_layer_init(&st->layer[st->dim.nlayers++], &st->desc, i);
+    x.end = st->dim.nlayers;
+    x.has_embedding = begin == stack->begin && begin < end;
+    x.has_norm = end == stack->end && begin < end;
+    return x;
+}
+
 /* Make the list of chunks and of the layers of this rank. */
 static void list_layers(struct meg_model_state *st, const struct meg_mesh *mesh)
 {
     struct model_dims *d = &st->dim;
+    const int last = st->desc.nstacks - 1;
 
     st->chunk = meg_new((size_t)d->nchunks * sizeof *st->chunk);
     st->layer = meg_new((size_t)st->desc.nlayers * sizeof *st->layer);
     for (int64_t i = 0; i < d->nchunks; i++) {
+        struct model_chunk *c = &st->chunk[i];
         int64_t first = 0, n = st->desc.nlayers;
 
         if (mesh->layout.pp > 1)
             meg_layout_layers(&mesh->layout, mesh->coords.pp, i, &first, &n);
-        st->chunk[i].begin = d->nlayers;
-        for (int64_t k = 0; k < n; k++)
-            model_layer_init(&st->layer[d->nlayers++], &st->desc, first + k);
-        st->chunk[i].end = d->nlayers;
-        st->chunk[i].has_embedding = meg_layout_is_first(mesh->coords.pp, i);
-        st->chunk[i].has_head = meg_layout_is_last(&mesh->layout, mesh->coords.pp, i);
+        for (int k = 0; k < st->desc.nstacks; k++)
+            c->segment[k] = list_segment(st, k, first, n);
+        /* a chunk without layers may have the first embedding or the head */
+        c->segment[0].has_embedding = meg_layout_is_first(mesh->coords.pp, i);
+        c->segment[last].has_norm = c->has_head = meg_layout_is_last(&mesh->layout, mesh->coords.pp, i);
+        for (int k = 0; k < st->desc.nstacks; k++) {
+            d->has_embedding |= c->segment[k].has_embedding;
+            d->has_norm[k] |= c->segment[k].has_norm;
+        }
+        d->has_head |= c->has_head;
     }
 }
 
@@ -142,7 +182,16 @@ struct arena {
     const struct meg_model_run *run;
     const struct model_dims *d;
     struct meg_model_state *st;
+    struct model_rows rows; /* of the stack whose buffers are allocated, or of the longest one */
 };
+
+static struct arena arena_of_stack(const struct arena *a, int k)
+{
+    struct arena x = *a;
+
+    x.rows = a->d->stack[k];
+    return x;
+}
 
 /*
  * Memory that several users have, one at a time.  Call begin_shared before the buffers of each user are allocated, and
@@ -173,27 +222,27 @@ static void end_shared(struct shared *s)
 /* Allocate a residual-stream tensor [residual_rows, h]. */
 static struct meg_mat alloc_residual(const struct arena *a)
 {
-    return meg_suballoc_mat(a->mem, a->run->residual_dtype, a->d->residual_rows, a->d->h);
+    return meg_suballoc_mat(a->mem, a->run->residual_dtype, a->rows.residual, a->d->h);
 }
 
 /* Return the shape of a residual-stream tensor in the pipeline's receive buffer, whose address is set later. */
 static struct meg_mat received_residual(const struct arena *a)
 {
-    return meg_mat(NULL, a->run->residual_dtype, a->d->residual_rows, a->d->h);
+    return meg_mat(NULL, a->run->residual_dtype, a->rows.residual, a->d->h);
 }
 
 /* Allocate the output [residual_rows, h] of a norm or of a mixer. */
 static struct meg_mat alloc_sublayer_out(const struct arena *a)
 {
-    return meg_suballoc_mat(a->mem, a->run->dtype, a->d->residual_rows, a->d->h);
+    return meg_suballoc_mat(a->mem, a->run->dtype, a->rows.residual, a->d->h);
 }
 
 static struct meg_norm_stats alloc_stats(const struct arena *a)
 {
     struct meg_norm_stats stats;
 
-    stats.mean = meg_suballoc(a->mem, (size_t)a->d->residual_rows * sizeof(float));
-    stats.rstd = meg_suballoc(a->mem, (size_t)a->d->residual_rows * sizeof(float));
+    stats.mean = meg_suballoc(a->mem, (size_t)a->rows.residual * sizeof(float));
+    stats.rstd = meg_suballoc(a->mem, (size_t)a->rows.residual * sizeof(float));
     return stats;
 }
 
@@ -203,10 +252,13 @@ static struct meg_block_arena block_arena(const struct arena *a)
     return (struct meg_block_arena){
         .mem = a->mem,
         .op = a->st->ctx.op,
-        .n = a->d->n,
-        .s = a->d->s,
+        .n = a->rows.n,
+        .s = a->rows.s,
         .b = a->d->b,
-        .residual_rows = a->d->residual_rows,
+        .residual_rows = a->rows.residual,
+        .n_memory = a->d->stack[0].n,
+        .s_memory = a->d->stack[0].s,
+        .residual_rows_memory = a->d->stack[0].residual,
         .tp = a->d->tp,
         .tp_rank = a->d->tp_rank,
         .has_sp = a->st->ctx.has_sp,
@@ -222,7 +274,8 @@ static struct meg_block_arena block_arena(const struct arena *a)
 static void suballoc_block(enum meg_block_memory what, void *to, const struct model_layer *l,
                            const struct model_block *block, const struct arena *a)
 {
-    struct meg_block_arena arena = block_arena(a);
+    const struct arena stack = arena_of_stack(a, l->desc->stack);
+    struct meg_block_arena arena = block_arena(&stack);
 
     arena.cp = &a->st->cp[a->st->ncp > 1 ? l->index : 0];
     block->desc->type->suballoc(what, to, &arena, block->desc->conf);
@@ -234,37 +287,40 @@ static void suballoc_block(enum meg_block_memory what, void *to, const struct mo
  */
 static void suballoc_acts(struct slot_layer *q, const struct model_layer *l, const struct arena *a)
 {
+    const struct arena stack = arena_of_stack(a, l->desc->stack);
+
     for (int i = 0; i < l->desc->n; i++) {
         struct block_acts *block = &q->block[i];
 
         if (i > 0)
-            block->x = alloc_residual(a);
-        block->y = alloc_sublayer_out(a);
-        block->stats = alloc_stats(a);
+            block->x = alloc_residual(&stack);
+        block->y = alloc_sublayer_out(&stack);
+        block->stats = alloc_stats(&stack);
         suballoc_block(MEG_BLOCK_ACTS, block->acts, l, &l->block[i], a);
     }
 }
 
 /*
- * Allocate the input of layer i of a chunk.  The input of the first layer of a chunk without embedding is the pipeline's
- * receive buffer, and only the shape of the matrix is set.  For inference, the input is always allocated, because all
- * layers use the same memory.
+ * Allocate the input of layer i of a segment.  The input of the first layer of a segment without embedding is the
+ * pipeline's receive buffer, and only the shape of the matrix is set.  For inference, the input is always allocated,
+ * because all layers use the same memory.
  */
-static struct meg_mat alloc_layer_input(const struct arena *a, const struct model_chunk *chunk, int64_t i)
+static struct meg_mat alloc_layer_input(const struct arena *a, const struct model_segment *x, int64_t i)
 {
-    if (i > chunk->begin || chunk->has_embedding || !a->run->is_training)
+    if (i > x->begin || x->has_embedding || !a->run->is_training)
         return alloc_residual(a);
     return received_residual(a);
 }
 
-/* Allocate the output of the last layer.  For inference, it overwrites the input of the rank's first layer. */
-static struct meg_mat alloc_last_out(const struct arena *a, const struct model_slot *q)
+/*
+ * Allocate the output of the last layer of a stack, which ends in segment x.  For inference, it overwrites the input of
+ * a layer.
+ */
+static struct meg_mat alloc_last_out(const struct arena *a, const struct model_segment *x, const struct model_slot *q)
 {
-    const struct model_chunk *last = &a->st->chunk[a->d->nchunks - 1];
-
-    if (last->begin == last->end)
+    if (x->begin == x->end)
         return received_residual(a);
-    return a->run->is_training ? alloc_residual(a) : q->layer[0].block[0].x;
+    return a->run->is_training ? alloc_residual(a) : q->layer[x->begin].block[0].x;
 }
 
 /*
@@ -272,26 +328,29 @@ static struct meg_mat alloc_last_out(const struct arena *a, const struct model_s
  * keeps only the first layer's input or, with distribute_saved_activations, this rank's shard of that input.  For other
  * layers, the slot keeps the activations.
  */
-static void suballoc_kept(struct model_slot *q, const struct model_chunk *chunk, int64_t i, const struct arena *a)
+static void suballoc_kept(struct model_slot *q, const struct model_segment *x, int64_t i, const struct arena *a)
 {
+    const struct arena stack = arena_of_stack(a, a->st->layer[i].desc->stack);
     struct slot_layer *l = &q->layer[i];
     int64_t begin, end;
 
-    if (!model_recompute_range(a->run, chunk, i, &begin, &end)) {
-        l->block[0].x = alloc_layer_input(a, chunk, i);
+    if (!model_recompute_range(a->run, x, i, &begin, &end)) {
+        l->block[0].x = alloc_layer_input(&stack, x, i);
         suballoc_acts(l, &a->st->layer[i], a);
     } else if (i == begin && a->run->distribute_saved_activations) {
-        l->saved = meg_suballoc_mat(a->mem, a->run->residual_dtype, a->d->residual_rows / a->d->tp, a->d->h);
+        l->saved = meg_suballoc_mat(a->mem, a->run->residual_dtype, stack.rows.residual / a->d->tp, a->d->h);
     } else if (i == begin) {
-        l->block[0].x = alloc_layer_input(a, chunk, i);
+        l->block[0].x = alloc_layer_input(&stack, x, i);
     }
 }
 
 /* With defers_wgrad, allocate the gradients of a layer that a slot keeps for meg_model_backward_weight. */
 static void suballoc_deferred_grads(struct slot_layer *q, const struct model_layer *l, const struct arena *a)
 {
+    const struct arena stack = arena_of_stack(a, l->desc->stack);
+
     for (int i = 0; i < l->desc->n; i++) {
-        q->block[i].d_out = a->run->defers_wgrad ? alloc_sublayer_out(a) : a->st->sublayer_out;
+        q->block[i].d_out = a->run->defers_wgrad ? alloc_sublayer_out(&stack) : a->st->sublayer_out;
         if (a->run->defers_wgrad)
             suballoc_block(MEG_BLOCK_DEFERRED_GRADS, q->block[i].grads, l, &l->block[i], a);
     }
@@ -302,20 +361,46 @@ static void suballoc_chunk(struct model_slot *q, const struct model_chunk *chunk
 {
     struct shared layers = shared_memory(a);
 
-    for (int64_t i = chunk->begin; i < chunk->end; i++) {
-        if (!a->run->is_training)
-            begin_shared(&layers);
-        suballoc_kept(q, chunk, i, a);
-        suballoc_deferred_grads(&q->layer[i], &a->st->layer[i], a);
+    for (int k = 0; k < a->st->desc.nstacks; k++) {
+        const struct model_segment *x = &chunk->segment[k];
+
+        for (int64_t i = x->begin; i < x->end; i++) {
+            if (!a->run->is_training)
+                begin_shared(&layers);
+            suballoc_kept(q, x, i, a);
+            suballoc_deferred_grads(&q->layer[i], &a->st->layer[i], a);
+        }
     }
     end_shared(&layers);
+}
+
+/* Allocate the outputs of the stacks: of the last layer where the norm after it is, and of the norm after the encoder. */
+static void suballoc_outputs(struct model_slot *q, const struct arena *a)
+{
+    const struct model_chunk *last = &a->st->chunk[a->d->nchunks - 1];
+    const int nstacks = a->st->desc.nstacks;
+
+    for (int k = 0; k < nstacks; k++) {
+        const struct arena stack = arena_of_stack(a, k);
+        struct slot_stack *x = &q->stack[k];
+
+        if (a->d->has_norm[k])
+            x->last_out = alloc_last_out(&stack, &last->segment[k], q);
+        if (k == nstacks - 1)
+            break;
+        x->memory = meg_mat(NULL, a->run->dtype, stack.rows.residual, a->d->h);
+        if (!a->d->has_norm[k])
+            continue;
+        x->memory = alloc_sublayer_out(&stack);
+        x->stats = alloc_stats(&stack);
+    }
 }
 
 static void suballoc_inputs(struct model_inputs *in, const struct arena *a)
 {
     for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++)
         if (a->st->desc.inputs & 1u << f)
-            *meg_batch_array(&in->x, f) = meg_suballoc(a->mem, (size_t)a->d->n * meg_batch_fields[f].size);
+            *meg_batch_array(&in->x, f) = meg_suballoc(a->mem, (size_t)a->d->most.n * meg_batch_fields[f].size);
 }
 
 static void suballoc_slot(struct model_slot *q, const struct arena *a)
@@ -328,8 +413,7 @@ static void suballoc_slot(struct model_slot *q, const struct arena *a)
         suballoc_chunk(q, &a->st->chunk[i], a);
     }
     end_shared(&chunks);
-    if (d->has_head)
-        q->last_out = alloc_last_out(a, q);
+    suballoc_outputs(q, a);
     q->in = &q->inputs[0];
     suballoc_inputs(&q->inputs[0], a);
     q->inputs[1] = q->inputs[0];
@@ -344,27 +428,30 @@ enum meg_dtype model_logits_dtype(const struct meg_model_run *run)
 
 static void suballoc_heads(struct meg_model_state *st, const struct arena *a)
 {
-    const struct meg_block_arena arena = block_arena(a);
+    const struct arena last = arena_of_stack(a, st->desc.nstacks - 1);
+    const struct meg_block_arena arena = block_arena(&last);
 
-    st->lnf = alloc_sublayer_out(a);
-    st->lnf_stats = alloc_stats(a);
+    st->lnf = alloc_sublayer_out(&last);
+    st->lnf_stats = alloc_stats(&last);
     for (int i = 0; i < st->desc.nheads; i++)
         st->desc.head[i].type->suballoc(st->head[i], &arena, st->desc.head[i].conf);
 }
 
-/* Allocate the activations that a slot does not keep, because the backward pass recomputes them. */
-static void suballoc_recomputed(struct model_slot *q, const struct model_chunk *chunk, const struct arena *a)
+/* Allocate the activations of a segment that a slot does not keep, because the backward pass recomputes them. */
+static void suballoc_recomputed(struct model_slot *q, const struct model_segment *x, const struct arena *a)
 {
     struct shared ranges = shared_memory(a);
     int64_t begin, end;
 
-    for (int64_t i = chunk->begin; i < chunk->end; i++) {
-        if (!model_recompute_range(a->run, chunk, i, &begin, &end))
+    for (int64_t i = x->begin; i < x->end; i++) {
+        const struct arena stack = arena_of_stack(a, a->st->layer[i].desc->stack);
+
+        if (!model_recompute_range(a->run, x, i, &begin, &end))
             continue;
         if (i == begin)
             begin_shared(&ranges);
         if (i > begin || a->run->distribute_saved_activations)
-            q->layer[i].block[0].x = alloc_residual(a);
+            q->layer[i].block[0].x = alloc_residual(&stack);
         suballoc_acts(&q->layer[i], &a->st->layer[i], a);
     }
     end_shared(&ranges);
@@ -409,17 +496,27 @@ static void suballoc_for_one_block(enum meg_block_memory what, struct model_slot
 /* Allocate the memory of a slot's layers that all slots and layers share. */
 static void suballoc_slot_workspace(struct model_slot *q, const struct arena *a)
 {
-    struct shared chunks = shared_memory(a);
+    struct shared segments = shared_memory(a);
 
-    for (int64_t i = 0; i < a->d->nchunks; i++) {
-        begin_shared(&chunks);
-        suballoc_recomputed(q, &a->st->chunk[i], a);
-    }
-    end_shared(&chunks);
+    for (int64_t i = 0; i < a->d->nchunks; i++)
+        for (int k = 0; k < a->st->desc.nstacks; k++) {
+            begin_shared(&segments);
+            suballoc_recomputed(q, &a->st->chunk[i].segment[k], a);
+        }
+    end_shared(&segments);
     if (a->run->recompute == MEG_RECOMPUTE_SELECTIVE)
         suballoc_for_one_block(MEG_BLOCK_RECOMPUTED_ACTS, q, a);
     if (a->run->is_training)
         suballoc_for_one_block(MEG_BLOCK_GRADS, q, a);
+}
+
+/* Allocate the gradient of the encoder's output where it is computed; elsewhere, it is a send buffer of the pipeline. */
+static struct meg_mat alloc_memory_grad(const struct arena *a)
+{
+    const struct arena encoder = arena_of_stack(a, 0);
+
+    return a->d->has_norm[0] ? alloc_sublayer_out(&encoder)
+                             : meg_mat(NULL, a->run->dtype, encoder.rows.residual, a->d->h);
 }
 
 static void suballoc_workspace(struct meg_model_state *st, const struct arena *a)
@@ -427,7 +524,8 @@ static void suballoc_workspace(struct meg_model_state *st, const struct arena *a
     const struct meg_model_run *run = a->run;
     const struct model_dims *d = a->d;
     const size_t rope_nbytes = (size_t)(st->desc.rope.positions * st->desc.rope.half) * sizeof(float);
-    const size_t sp_nbytes = (size_t)(d->n * d->h) * meg_dtype_size(run->residual_dtype);
+    const size_t sp_nbytes = (size_t)(d->most.n * d->h) * meg_dtype_size(run->residual_dtype);
+    const int last = st->desc.nstacks - 1;
     struct shared slots;
 
     st->sublayer_out = alloc_sublayer_out(a);
@@ -437,16 +535,18 @@ static void suballoc_workspace(struct meg_model_state *st, const struct arena *a
         suballoc_heads(st, a);
     suballoc_block_workspace(a);
     for (int i = 0; i < st->desc.nheads; i++)
-        st->loss[i] =
-            meg_suballoc(a->mem, (size_t)(st->desc.head[i].type->is_per_sequence ? d->b : d->n) * sizeof *st->loss[i]);
+        st->loss[i] = meg_suballoc(a->mem, (size_t)(st->desc.head[i].type->is_per_sequence ? d->b : d->stack[last].n) *
+                                               sizeof *st->loss[i]);
     st->loss_sum = meg_suballoc(a->mem, MEG_MAX_LOSSES * sizeof *st->loss_sum);
-    st->position_of_row = meg_suballoc(a->mem, (size_t)d->s * sizeof *st->position_of_row);
+    st->position_of_row = meg_suballoc(a->mem, (size_t)d->most.s * sizeof *st->position_of_row);
     st->rope.cos = meg_suballoc(a->mem, rope_nbytes);
     st->rope.sin = meg_suballoc(a->mem, rope_nbytes);
     if (run->is_training) {
         st->d_residual = alloc_residual(a);
         st->d_norm = alloc_sublayer_out(a);
     }
+    if (run->is_training && last > 0)
+        st->d_memory = alloc_memory_grad(a);
     slots = shared_memory(a);
     for (int64_t i = 0; i < d->nslots; i++) {
         begin_shared(&slots);
@@ -458,7 +558,8 @@ static void suballoc_workspace(struct meg_model_state *st, const struct arena *a
 void model_buffers_suballoc(struct meg_model_state *st, const struct meg_model_run *run,
                             struct meg_suballoc *activations, struct meg_suballoc *workspace)
 {
-    const struct arena kept = { activations, run, &st->dim, st }, shared = { workspace, run, &st->dim, st };
+    const struct arena kept = { activations, run, &st->dim, st, st->dim.most };
+    const struct arena shared = { workspace, run, &st->dim, st, st->dim.most };
 
     suballoc_workspace(st, &shared);
     for (int64_t i = 0; i < st->dim.nslots; i++)

@@ -108,9 +108,8 @@ static void forward_cached(struct meg_model *g, const struct meg_kv_cache_seq *k
     model_load_batch(g, 0, &x, &factors, false);
     c->kv = kv;
     c->nkv = nkv;
-    model_embed_fwd(g, 0);
-    model_layers_fwd(g, 0, 0, NULL);
-    model_final_norm_fwd(g, 0);
+    model_chunk_fwd(g, 0, &st->slot[0], NULL, NULL);
+    model_final_norm_fwd(g, &st->slot[0]);
     c->kv = NULL;
 }
 

@@ -23,26 +23,48 @@ void meg_desc_add_head(struct meg_model_desc *d, const struct meg_head_type *typ
     memcpy(d->head[d->nheads++].conf, conf, conf_size);
 }
 
-void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *stack, int64_t index)
+struct meg_stack *meg_desc_add_stack(struct meg_model_desc *d, const char *final_norm)
 {
+    struct meg_stack *s = &d->stack[d->nstacks];
+
+    MEG_ASSERT_LT(d->nstacks, MEG_MAX_STACKS);
+    d->nstacks++;
+    *s = (struct meg_stack){ final_norm,          d->nlayers, d->nlayers, MEG_BATCH_TOKENS, MEG_BATCH_POSITION_IDS,
+                             MEG_BATCH_KEY_LENGTH };
+    return s;
+}
+
+void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *name)
+{
+    struct meg_stack *s = &d->stack[d->nstacks - 1];
     struct meg_layer *l;
 
     if ((d->nlayers & (d->nlayers - 1)) == 0) /* the list is full: its capacity is 0 or a power of two */
         d->layer = meg_realloc_array(d->layer, d->nlayers ? 2 * (size_t)d->nlayers : 1, sizeof *d->layer);
     l = &d->layer[d->nlayers++];
-    snprintf(l->prefix, sizeof l->prefix, "%s.layers.%" PRId64 ".", stack, index);
+    snprintf(l->prefix, sizeof l->prefix, "%s.layers.%" PRId64 ".", name, s->end++ - s->begin);
     l->first = first;
     l->n = n;
+    l->stack = d->nstacks - 1;
 }
 
-/* Tie the word embedding and the output matrix. */
+/* Tie the embeddings: each stack uses them before its first layer, and a head may use the word embedding. */
 static void add_ties(struct meg_model_desc *d)
 {
-    d->word_tie = -1;
-    if (d->is_untied)
-        return;
-    d->word_tie = d->nties++;
-    d->tie[d->word_tie] = (struct meg_tie){ "embedding", { { 0, 1 }, { d->nlayers + 1, d->nlayers + 2 } } };
+    const int64_t decoder = d->nstacks > 1 ? d->stack[1].begin + 1 : 0, head = d->nlayers + 1;
+    struct meg_tie word = { "embedding", { { 0, 1 }, { decoder, decoder + 1 } } };
+
+    d->word_tie = d->embedding_tie = -1;
+    if (decoder) {
+        d->embedding_tie = d->nties;
+        d->tie[d->nties++] = (struct meg_tie){ "position-embedding", { word.use[0], word.use[1] } };
+    }
+    if (decoder || !d->is_untied) {
+        word.use[2].begin = head;
+        word.use[2].end = d->is_untied ? head : head + 1;
+        d->word_tie = d->nties;
+        d->tie[d->nties++] = word;
+    }
 }
 
 void meg_model_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
@@ -65,6 +87,15 @@ void meg_model_set_ties(struct meg_layout *l, const struct meg_model_conf *c)
     memcpy(l->tie, d.tie, sizeof l->tie);
     l->nties = d.nties;
     meg_model_desc_free(&d);
+}
+
+unsigned meg_desc_boundary(const struct meg_model_desc *d, int64_t layer)
+{
+    const unsigned residual = 1u << MEG_BOUNDARY_RESIDUAL, memory = 1u << MEG_BOUNDARY_MEMORY;
+
+    if (d->nstacks == 1 || layer < d->stack[1].begin)
+        return residual;
+    return layer == d->stack[1].begin ? memory : residual | memory;
 }
 
 void meg_model_desc_free(struct meg_model_desc *d)

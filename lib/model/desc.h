@@ -1,7 +1,7 @@
 /*
- * desc.h - the description of a model as data: an embedding, a list of layers, each a run of residual blocks
- * (nn/block.h), a final norm and a language-model head.  A family of models, such as GPT, is a function that makes the
- * description from the options.  The parameter table, buffers, forward and backward follow from it.
+ * desc.h - the description of a model as data: one stack of layers, or an encoder and a decoder; each layer is a list of
+ * residual blocks (nn/block.h); and the heads.  A family of models, such as GPT, is a function that makes the description
+ * from the options.  The parameter table, buffers, forward and backward follow from it.
  */
 #ifndef MEG_MODEL_DESC_H
 #define MEG_MODEL_DESC_H
@@ -27,6 +27,19 @@ struct meg_block {
 struct meg_layer {
     char prefix[40]; /* of the names of its parameters, such as "decoder.layers.3." */
     int first, n;    /* its blocks; layers may share blocks */
+    int stack;
+};
+
+/*
+ * A stack: layers [begin, end) of the model, in the order of the forward pass, with the embedding of its tokens before
+ * and a norm after the layers.  All stacks use the same embedding.  The heads read the output of the last stack.  The
+ * blocks of the last of two stacks, the decoder, also read the output of the first one, the encoder (struct meg_memory).
+ */
+enum { MEG_MAX_STACKS = 2 };
+struct meg_stack {
+    const char *final_norm; /* name of the norm after the last layer */
+    int64_t begin, end;
+    enum meg_batch_field tokens, position_ids, key_length; /* arrays of the micro-batch that the stack reads */
 };
 
 /* A head, and its loss. */
@@ -54,11 +67,13 @@ struct meg_model_desc {
     enum meg_norm norm;
     double norm_eps, hidden_dropout;
     struct meg_rope_conf rope;
-    const char *final_norm;           /* name of the norm before the head */
+    struct meg_stack stack[MEG_MAX_STACKS];
+    int nstacks;
     struct meg_tie tie[MEG_MAX_TIES]; /* tied parameters: the layer groups that use them */
     int nties;
-    int word_tie;   /* of the word embedding; -1: not tied */
-    bool is_untied; /* no head uses the word embedding as its output matrix */
+    int word_tie;      /* of the word embedding; -1: not tied */
+    int embedding_tie; /* of the other embeddings; -1: not tied */
+    bool is_untied;    /* no head uses the word embedding as its output matrix */
     struct meg_head head[MEG_MAX_LOSSES];
     int nheads;
     bool averages_batches; /* logged losses are means over micro-batches (meg_model_averages_batches) */
@@ -72,14 +87,31 @@ struct meg_model_desc {
 void meg_model_describe(struct meg_model_desc *d, const struct meg_model_conf *c);
 void meg_model_desc_free(struct meg_model_desc *d);
 
+/* The tensors that the layers of one pipeline stage send to the next. */
+enum meg_boundary {
+    MEG_BOUNDARY_RESIDUAL, /* hidden states of a stack */
+    MEG_BOUNDARY_MEMORY,   /* output of the encoder */
+    MEG_BOUNDARY_TENSORS
+};
+/* Return the tensors that are sent to a stage whose first layer is `layer`, a bit mask (enum meg_boundary). */
+unsigned meg_desc_boundary(const struct meg_model_desc *d, int64_t layer);
+
 /* Append a block and return its index.  The configuration, of the given size in bytes, is copied. */
 int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_type *type, const void *conf, size_t conf_size,
                        const char *norm, enum meg_drop_site site);
 /* Append a head.  The configuration, of the given size in bytes, is copied. */
 void meg_desc_add_head(struct meg_model_desc *d, const struct meg_head_type *type, const void *conf, size_t conf_size,
                        const char *loss);
-/* Append a layer of the n blocks from index `first` on, with the name "stack.layers.index.". */
-void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *stack, int64_t index);
+/*
+ * Append a stack without layers, which reads the arrays MEG_BATCH_TOKENS, MEG_BATCH_POSITION_IDS and
+ * MEG_BATCH_KEY_LENGTH of a micro-batch.
+ */
+struct meg_stack *meg_desc_add_stack(struct meg_model_desc *d, const char *final_norm);
+/*
+ * Append a layer of the n blocks from index `first` on to the last stack.  The names of its parameters begin with
+ * "name.layers.i.", where i is its index in the stack.
+ */
+void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *name);
 
 /* gpt.c: the decoder of GPT-2 and Llama (model/conf.h). */
 void meg_gpt_describe(struct meg_model_desc *d, const struct meg_model_conf *c);
@@ -89,10 +121,10 @@ void meg_bert_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 /* transformer.c: set the fields that follow from the options alike in all families, such as widths and rotary tables. */
 void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *c);
 /*
- * transformer.c: append c->num_layers layers of attention and MLP.  `stack`, "decoder" or "encoder", begins the names of
- * their parameters.
+ * transformer.c: append a stack of c->num_layers layers of attention and MLP.  The names of its parameters begin with
+ * `name`, such as "decoder" or "encoder".
  */
-void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const char *stack,
+void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const char *name,
                               bool is_bidirectional);
 
 MEG_END_DECLS

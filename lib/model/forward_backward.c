@@ -1,31 +1,50 @@
 /* forward_backward.c - forward and backward of a micro-batch through the chunks of a model. */
 #include "model/internal.h"
 
-bool model_has_embedding(const struct meg_model *g, int64_t chunk)
+static bool has_layers(const struct model_segment *x)
 {
-    return g->state->chunk[chunk].has_embedding;
+    return x->begin < x->end;
 }
 
-static bool has_head(const struct meg_model *g, int64_t chunk)
+/* Return whether a chunk has an embedding. */
+static bool has_embedding(const struct model_chunk *c)
 {
-    return g->state->chunk[chunk].has_head;
+    return c->segment[0].has_embedding || c->segment[1].has_embedding;
 }
 
-static bool has_layers(const struct meg_model *g, int64_t chunk)
+/* Return whether a chunk has nothing of stack k: neither layers nor, in a model of one stack, its input or output. */
+static bool is_absent(const struct meg_model *g, const struct model_segment *x)
 {
-    return g->state->chunk[chunk].begin < g->state->chunk[chunk].end;
+    return g->state->desc.nstacks > 1 && !has_layers(x);
 }
 
-size_t meg_model_boundary_nbytes(const struct meg_model *g)
+int meg_model_boundary(const struct meg_model *g, struct meg_boundary_tensor *tensor)
 {
-    return (size_t)(g->state->dim.residual_rows * g->state->dim.h) * meg_dtype_size(g->run.residual_dtype);
+    const struct model_dims *d = &g->state->dim;
+    const int64_t rows[] = { d->most.residual, d->stack[0].residual };
+    const enum meg_dtype dtype[] = { g->run.residual_dtype, g->run.dtype };
+    const int n = g->state->desc.nstacks;
+
+    for (int i = 0; i < n; i++)
+        tensor[i] = (struct meg_boundary_tensor){ rows[i] * d->h, dtype[i] };
+    return n;
 }
 
-struct meg_mat model_boundary_rows(const struct meg_model *g, const void *p)
+void meg_model_transferred(const struct meg_model *g, unsigned *transferred)
+{
+    const struct meg_layout *l = &g->mesh->layout;
+
+    for (int64_t v = 0; v < l->pp * l->vp; v++)
+        transferred[v] = meg_desc_boundary(&g->state->desc, l->first_layer ? l->first_layer[v] : 0);
+}
+
+/* Return the hidden states of the current stack in a send or receive buffer of the pipeline. */
+static struct meg_mat boundary_rows(const struct meg_model *g, void *const *tensor)
 {
     const struct model_dims *d = &g->state->dim;
 
-    return model_residual_rows(g, meg_mat((void *)p, g->run.residual_dtype, d->residual_rows, d->h));
+    return model_residual_rows(
+        g, meg_mat(tensor[MEG_BOUNDARY_RESIDUAL], g->run.residual_dtype, d->stack[g->state->stack].residual, d->h));
 }
 
 void model_params_needed(const struct meg_model *g, int64_t layer_group, int64_t next, bool is_backward)
@@ -55,76 +74,176 @@ void model_begin_grads(struct meg_model *g, bool *has_grads)
     *has_grads = !g->run.shards_grads;
 }
 
-/* Compute y, the hidden states before the first layer, from the tokens of the current micro-batch. */
-static void embed_fwd(struct meg_model *g, struct meg_mat y)
+/* Return the number of rows of the output of the encoder for the micro-batch of a slot. */
+static int64_t memory_rows(const struct meg_model *g, const struct model_slot *q)
 {
-    meg_embed_fwd(&g->state->ctx, y, &g->state->in, &g->state->embed);
+    return q->stack[0].s * q->b / (g->state->ctx.has_sp ? g->state->dim.tp : 1);
 }
 
-void model_embed_fwd(struct meg_model *g, int64_t slot)
+/* Return the ids that the embedding of the current stack reads. */
+static struct meg_embed_ids embed_ids(const struct meg_model *g)
 {
-    const struct model_slot *q = &g->state->slot[slot];
+    struct meg_model_state *st = g->state;
+    const struct meg_stack *stack = &st->desc.stack[st->stack];
 
-    embed_fwd(g, model_residual_rows(g, q->layer[0].block[0].x));
+    return (struct meg_embed_ids){ .tokens = *meg_batch_array(&st->in, stack->tokens),
+                                   .position_ids = st->ctx.position_ids,
+                                   .token_types = st->in.token_types,
+                                   .layer = (int)stack->begin };
+}
+
+/* Compute y, the hidden states before the first layer of the current stack. */
+static void embed_fwd(struct meg_model *g, struct meg_mat y)
+{
+    const struct meg_embed_ids ids = embed_ids(g);
+
+    meg_embed_fwd(&g->state->ctx, y, &ids, &g->state->embed);
 }
 
 /* Run forward of a chunk without layers.  The head reads the input of its chunk in the backward pass. */
-static void empty_chunk_fwd(struct meg_model *g, int64_t chunk, struct model_slot *q, const void *in, void *out)
+static void empty_segment_fwd(struct meg_model *g, const struct model_segment *x, struct slot_stack *q, void *const *in,
+                              void *const *out)
 {
-    const struct meg_mat y = model_boundary_rows(g, out);
-
-    if (model_has_embedding(g, chunk))
-        embed_fwd(g, y);
-    else if (has_head(g, chunk))
-        q->last_out.p = (void *)in;
+    if (x->has_embedding)
+        embed_fwd(g, boundary_rows(g, out));
+    else if (x->has_norm)
+        q->last_out.p = in[MEG_BOUNDARY_RESIDUAL];
     else
-        model_copy(g, out, in, y);
+        model_copy(g, out[MEG_BOUNDARY_RESIDUAL], in[MEG_BOUNDARY_RESIDUAL], boundary_rows(g, out));
+}
+
+/* Run forward of the current stack in a chunk, and of the norm after the encoder. */
+static void segment_fwd(struct meg_model *g, const struct model_segment *x, struct model_slot *q, void *const *in,
+                        void *const *out)
+{
+    struct meg_model_state *st = g->state;
+    struct slot_stack *stack = &q->stack[st->stack];
+    struct meg_mat input, y;
+
+    if (!has_layers(x)) {
+        empty_segment_fwd(g, x, stack, in, out);
+        return;
+    }
+    if (!x->has_embedding)
+        q->layer[x->begin].block[0].x.p = in[MEG_BOUNDARY_RESIDUAL];
+    input = model_residual_rows(g, q->layer[x->begin].block[0].x);
+    if (x->has_embedding)
+        embed_fwd(g, input);
+    y = x->has_norm ? model_residual_rows(g, stack->last_out) : boundary_rows(g, out);
+    model_layers_fwd(g, x, q, y);
+    if (x->has_norm && st->stack < model_last_stack(g))
+        meg_norm_fwd(&st->ctx, model_residual_rows(g, stack->memory), y, &stack->stats, &st->final_norm[st->stack]);
+}
+
+void model_chunk_fwd(struct meg_model *g, int64_t chunk, struct model_slot *q, void *const *in, void *const *out)
+{
+    struct meg_model_state *st = g->state;
+    const struct model_chunk *c = &st->chunk[chunk];
+
+    if (has_embedding(c))
+        model_params_needed(g, 0, 1, false);
+    if (st->desc.nstacks > 1 && is_absent(g, &c->segment[0]))
+        q->stack[0].memory.p = in[MEG_BOUNDARY_MEMORY];
+    for (int k = 0; k < st->desc.nstacks; k++) {
+        if (is_absent(g, &c->segment[k]))
+            continue;
+        model_set_current(g, q, k);
+        segment_fwd(g, &c->segment[k], q, in, out);
+    }
+    if (st->desc.nstacks > 1 && !c->has_head && (c->segment[0].has_norm || is_absent(g, &c->segment[0]))) {
+        const struct meg_mat memory = q->stack[0].memory;
+
+        model_copy(g, out[MEG_BOUNDARY_MEMORY], memory.p, meg_mat_rows(memory, 0, memory_rows(g, q)));
+    }
 }
 
 void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const struct meg_batch *x,
-                       const struct meg_loss_factors *factors, const void *in, void *out)
+                       const struct meg_loss_factors *factors, void *const *in, void *const *out)
 {
-    struct meg_model_state *st = g->state;
-    struct model_slot *q = &st->slot[slot];
-
     model_load_batch(g, slot, x, factors, true);
-    if (model_has_embedding(g, chunk))
-        model_params_needed(g, 0, 1, false);
-    if (!has_layers(g, chunk)) {
-        empty_chunk_fwd(g, chunk, q, in, out);
-        return;
-    }
-    if (model_has_embedding(g, chunk))
-        model_embed_fwd(g, slot);
-    else
-        q->layer[st->chunk[chunk].begin].block[0].x.p = (void *)in;
-    model_layers_fwd(g, chunk, slot, out);
+    model_chunk_fwd(g, chunk, &g->state->slot[slot], in, out);
 }
 
-void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in)
+/*
+ * Begin the sum of the gradients of the encoder's output, to which the cross-attention of the chunk adds: with the
+ * gradient from the next chunk, if the decoder continues there.
+ */
+static void begin_memory_grad(struct meg_model *g, const struct model_chunk *c, const struct model_slot *q,
+                              void *const *d_out, void *const *d_in)
+{
+    struct meg_model_state *st = g->state;
+    struct meg_mat sum = meg_mat_rows(st->d_memory, 0, memory_rows(g, q));
+
+    if (is_absent(g, &c->segment[0]))
+        st->d_memory.p = sum.p = d_in[MEG_BOUNDARY_MEMORY];
+    if (c->has_head)
+        g->op->zero(st->ctx.stream, sum.p, (size_t)(sum.rows * sum.cols) * meg_dtype_size(sum.dtype));
+    else
+        model_copy(g, sum.p, d_out[MEG_BOUNDARY_MEMORY], sum);
+}
+
+/* Run backward of the norm after the current stack, the encoder: compute dx, the gradient of its input. */
+static void encoder_norm_bwd(struct meg_model *g, const struct model_segment *x, const struct model_slot *q,
+                             struct meg_mat dx)
+{
+    struct meg_model_state *st = g->state;
+    const struct slot_stack *stack = &q->stack[st->stack];
+    const struct meg_mat none = { 0 };
+
+    model_params_needed(g, model_group_of(g, x->end - 1), -1, true);
+    st->ctx.accumulates_grads = st->layer[x->end - 1].has_grads;
+    meg_norm_bwd(&st->ctx, dx, none, model_residual_rows(g, st->d_memory), model_residual_rows(g, stack->last_out),
+                 &stack->stats, &st->final_norm[st->stack]);
+}
+
+/*
+ * Run backward of the current stack in a chunk.  `has_embed_grads` states whether this pass has written gradients of
+ * the embeddings, to which those of this stack are added.
+ */
+static void segment_bwd(struct meg_model *g, const struct model_segment *x, struct model_slot *q, bool has_embed_grads,
+                        void *const *d_out, void *const *d_in)
+{
+    struct meg_model_state *st = g->state;
+    const struct meg_mat d_residual = model_residual_rows(g, st->d_residual);
+    struct meg_mat dx = x->has_embedding ? d_residual : boundary_rows(g, d_in);
+    const struct meg_mat dy = !x->has_norm ? boundary_rows(g, d_out) : has_layers(x) ? d_residual : dx;
+
+    if (x->has_norm && st->stack == model_last_stack(g))
+        model_heads_bwd(g, q, dy);
+    else if (x->has_norm)
+        encoder_norm_bwd(g, x, q, dy);
+    if (has_layers(x))
+        model_layers_bwd(g, x, q, dx, dy);
+    else if (x->has_embedding)
+        dx = dy;
+    else if (!x->has_norm)
+        model_copy(g, dx.p, dy.p, dx);
+    if (x->has_embedding) {
+        const struct meg_embed_ids ids = embed_ids(g);
+
+        model_begin_grads(g, &st->embed_has_grads);
+        st->ctx.accumulates_grads |= has_embed_grads;
+        meg_embed_bwd(&st->ctx, dx, &ids, &st->embed);
+    }
+}
+
+void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, void *const *d_out, void *const *d_in)
 {
     struct meg_model_state *st = g->state;
     struct model_slot *q = &st->slot[slot];
-    struct meg_mat d_residual, dx, dy;
+    const struct model_chunk *c = &st->chunk[chunk];
 
     MEG_ASSERT(g->run.is_training);
-    model_set_current_batch(g, q);
-    d_residual = model_residual_rows(g, st->d_residual);
-    dx = model_has_embedding(g, chunk) ? d_residual : model_boundary_rows(g, d_in);
-    dy = !has_head(g, chunk) ? model_boundary_rows(g, d_out) : has_layers(g, chunk) ? d_residual : dx;
-    if (has_head(g, chunk))
-        model_heads_bwd(g, slot, dy);
-    if (has_layers(g, chunk))
-        model_layers_bwd(g, chunk, q, dx, dy);
-    else if (model_has_embedding(g, chunk))
-        dx = dy;
-    else if (!has_head(g, chunk))
-        model_copy(g, dx.p, dy.p, dx);
-    if (model_has_embedding(g, chunk)) {
-        model_begin_grads(g, &st->embed_has_grads);
-        meg_embed_bwd(&st->ctx, dx, &st->in, &st->embed);
-        model_grads_ready(g, 0);
+    if (st->desc.nstacks > 1 && (c->segment[0].has_norm || is_absent(g, &c->segment[0])))
+        begin_memory_grad(g, c, q, d_out, d_in);
+    for (int k = st->desc.nstacks; k-- > 0;) {
+        if (is_absent(g, &c->segment[k]))
+            continue;
+        model_set_current(g, q, k);
+        segment_bwd(g, &c->segment[k], q, k == 0 && c->segment[1].has_embedding, d_out, d_in);
     }
+    if (has_embedding(c))
+        model_grads_ready(g, 0);
 }
 
 void meg_model_backward_weight(struct meg_model *g, int64_t chunk, int64_t slot)
@@ -132,11 +251,17 @@ void meg_model_backward_weight(struct meg_model *g, int64_t chunk, int64_t slot)
     struct meg_model_state *st = g->state;
     struct model_slot *q = &st->slot[slot];
 
-    model_set_current_batch(g, q);
-    for (int64_t i = st->chunk[chunk].end; i-- > st->chunk[chunk].begin;) {
-        model_begin_grads(g, &st->layer[i].has_wgrads);
-        model_layer_bwd_weight(g, &st->layer[i], &q->layer[i]);
-        model_grads_ready(g, model_group_of(g, i));
+    for (int k = st->desc.nstacks; k-- > 0;) {
+        const struct model_segment *x = &st->chunk[chunk].segment[k];
+
+        if (!has_layers(x))
+            continue;
+        model_set_current(g, q, k);
+        for (int64_t i = x->end; i-- > x->begin;) {
+            model_begin_grads(g, &st->layer[i].has_wgrads);
+            model_layer_bwd_weight(g, &st->layer[i], &q->layer[i]);
+            model_grads_ready(g, model_group_of(g, i));
+        }
     }
 }
 
@@ -152,15 +277,13 @@ static struct meg_loss_factors equal_factors(double grad)
     return f;
 }
 
-/* Run forward of the embedding and all layers without dropout. */
+/* Run forward of the embeddings and all layers without dropout. */
 static void forward_no_dropout(struct meg_model *g, const struct meg_batch *x)
 {
     const struct meg_loss_factors factors = equal_factors(0);
 
     model_load_batch(g, 0, x, &factors, false);
-    model_params_needed(g, 0, 1, false);
-    model_embed_fwd(g, 0);
-    model_layers_fwd(g, 0, 0, NULL);
+    model_chunk_fwd(g, 0, &g->state->slot[0], NULL, NULL);
 }
 
 double meg_model_loss(struct meg_model *g, const struct meg_batch *x, float *token_loss)
@@ -197,7 +320,7 @@ void meg_model_logits(struct meg_model *g, const struct meg_batch *x, float *log
 
     forward_no_dropout(g, x);
     model_head_params_needed(g, false);
-    model_final_norm_fwd(g, 0);
+    model_final_norm_fwd(g, &g->state->slot[0]);
     for (int64_t i = 0; i < n; i += chunk) {
         const int64_t rows = chunk < n - i ? chunk : n - i;
 

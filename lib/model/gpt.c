@@ -12,7 +12,7 @@ void meg_gpt_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     };
 
     d->inputs = MEG_BATCH_GPT_FIELDS | 1u << MEG_BATCH_DOC_START;
+    meg_desc_add_stack(d, "decoder.final_layernorm");
     meg_desc_add_transformer(d, c, "decoder", false);
-    d->final_norm = "decoder.final_layernorm";
     meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
 }

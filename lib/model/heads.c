@@ -8,12 +8,13 @@ void model_head_params_needed(const struct meg_model *g, bool is_backward)
         model_params_needed(g, 0, -1, is_backward);
 }
 
-void model_final_norm_fwd(struct meg_model *g, int64_t slot)
+void model_final_norm_fwd(struct meg_model *g, const struct model_slot *q)
 {
     struct meg_model_state *st = g->state;
 
-    meg_norm_fwd(&st->ctx, model_residual_rows(g, st->lnf), model_residual_rows(g, st->slot[slot].last_out),
-                 &st->lnf_stats, &st->final_norm);
+    meg_norm_fwd(&st->ctx, model_residual_rows(g, st->lnf),
+                 model_residual_rows(g, q->stack[model_last_stack(g)].last_out), &st->lnf_stats,
+                 &st->final_norm[model_last_stack(g)]);
 }
 
 unsigned meg_model_inputs(const struct meg_model *g)
@@ -55,10 +56,10 @@ void meg_model_read_losses(struct meg_model *g, double *sum)
 static void add_to_loss_sum(struct meg_model *g, const struct model_slot *q, int i)
 {
     const bool is_per_sequence = meg_model_loss_is_per_sequence(g, i);
+    const struct meg_ctx *c = &g->state->ctx;
 
-    g->op->weighted_sum(g->state->ctx.stream, g->loss_sum + i, g->state->loss[i],
-                        is_per_sequence ? NULL : g->state->in.loss_mask, is_per_sequence ? q->b : q->s * q->b,
-                        q->factors.sum[i]);
+    g->op->weighted_sum(c->stream, g->loss_sum + i, g->state->loss[i], is_per_sequence ? NULL : g->state->in.loss_mask,
+                        is_per_sequence ? c->b : c->s * c->b, q->factors.sum[i]);
 }
 
 void meg_model_slot_loss(struct meg_model *g, int64_t slot)
@@ -66,26 +67,26 @@ void meg_model_slot_loss(struct meg_model *g, int64_t slot)
     struct meg_model_state *st = g->state;
     struct model_slot *q = &st->slot[slot];
 
-    model_set_current_batch(g, q);
+    model_set_current(g, q, model_last_stack(g));
     model_head_params_needed(g, false);
-    model_final_norm_fwd(g, slot);
+    model_final_norm_fwd(g, q);
     for (int i = 0; i < st->desc.nheads; i++) {
         st->desc.head[i].type->fwd(&st->ctx, st->loss[i], model_residual_rows(g, st->lnf), &st->in, st->head[i]);
         add_to_loss_sum(g, q, i);
     }
 }
 
-void model_heads_bwd(struct meg_model *g, int64_t slot, struct meg_mat d_last_out)
+void model_heads_bwd(struct meg_model *g, struct model_slot *q, struct meg_mat d_last_out)
 {
     struct meg_model_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
-    const struct model_slot *q = &st->slot[slot];
+    const int last = model_last_stack(g);
     const struct meg_mat lnf = model_residual_rows(g, st->lnf), d_lnf = model_residual_rows(g, st->d_norm),
                          none = { 0 };
 
     model_head_params_needed(g, true);
     model_begin_grads(g, &st->head_has_grads);
-    model_final_norm_fwd(g, slot);
+    model_final_norm_fwd(g, q);
     for (int i = 0; i < st->desc.nheads; i++) {
         const struct meg_head_type *type = st->desc.head[i].type;
         const struct meg_loss_weight weight = { type->is_per_sequence ? NULL : st->in.loss_mask, q->factors.grad[i],
@@ -94,10 +95,11 @@ void model_heads_bwd(struct meg_model *g, int64_t slot, struct meg_mat d_last_ou
         type->fwd_bwd(c, st->loss[i], d_lnf, lnf, &st->in, weight, st->head[i]);
         add_to_loss_sum(g, q, i);
     }
-    meg_norm_bwd(c, d_last_out, none, d_lnf, model_residual_rows(g, q->last_out), &st->lnf_stats, &st->final_norm);
+    meg_norm_bwd(c, d_last_out, none, d_lnf, model_residual_rows(g, q->stack[last].last_out), &st->lnf_stats,
+                 &st->final_norm[last]);
     model_grads_ready(g, st->desc.nlayers + 1);
-    if (!st->desc.is_untied && g->mesh->coords.pp > 0)
-        model_grads_ready(g, 0); /* the last stage's replica of the tied embedding */
+    if (!st->desc.is_untied && !st->dim.has_embedding)
+        model_grads_ready(g, 0); /* this stage's replica of the tied embedding */
 }
 
 /* Return the language-model head, which is the first head. */

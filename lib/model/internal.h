@@ -55,18 +55,27 @@ struct slot_layer {
     struct meg_mat saved;     /* shard of a recomputed layer's input (distribute_saved_activations) */
 };
 
-/*
- * Activation slot: the inputs and the activations of one micro-batch in one chunk of layers.  The chunks of the rank use
- * the same memory.
- */
-struct model_slot {
-    int64_t s, b;
-    struct slot_layer *layer; /* [layers of the rank] */
+/* The hidden states of a stack in a slot. */
+struct slot_stack {
+    int64_t s; /* positions of the micro-batch */
     /*
      * [residual_rows, h] output of the last layer, input of the final norm.  If the chunk with the head has no layers,
      * this is the pipeline's receive buffer.
      */
     struct meg_mat last_out;
+    /* of the encoder: [residual_rows, h] output of the final norm, or the pipeline's receive buffer; and statistics */
+    struct meg_mat memory;
+    struct meg_norm_stats stats;
+};
+
+/*
+ * Activation slot: the inputs and the activations of one micro-batch in one chunk of layers.  The chunks of the rank use
+ * the same memory.
+ */
+struct model_slot {
+    int64_t b;
+    struct slot_layer *layer; /* [layers of the rank] */
+    struct slot_stack stack[MEG_MAX_STACKS];
     /*
      * The inputs of two micro-batches, so that one is uploaded while the other is computed.  If device memory is host
      * memory, both use the same arrays.
@@ -77,22 +86,36 @@ struct model_slot {
 };
 
 /*
- * A part of the model on this rank.  `begin` and `end` index meg_model_state.layer.  If they are equal, the chunk has no
- * layers: it has only the embedding or only the head, or its output is its input.
+ * The layers of a stack in a chunk: [begin, end) of meg_model_state.layer.  They may be none: a chunk may have only the
+ * embedding or only the head, or its output may be its input.
  */
-struct model_chunk {
+struct model_segment {
     int64_t begin, end;
-    bool has_embedding, has_head;
+    bool has_embedding; /* the chunk has the embedding before the first layer of the stack */
+    bool has_norm;      /* the chunk has the norm after the last layer */
+};
+
+/* A part of the model on this rank. */
+struct model_chunk {
+    struct model_segment segment[MEG_MAX_STACKS];
+    bool has_head;
+};
+
+/* The largest numbers of positions and rows of a stack's hidden states. */
+struct model_rows {
+    int64_t s, n;
+    int64_t residual; /* rows of the residual stream: n, with sequence parallelism n / tp */
 };
 
 /* Sizes of the model on this rank. */
 struct model_dims {
-    int64_t s, b, n;       /* maximum numbers of positions, sequences and rows of a micro-batch */
-    int64_t residual_rows; /* rows of the residual stream: n, with sequence parallelism n / tp */
+    int64_t b;                                     /* largest number of sequences of a micro-batch */
+    struct model_rows stack[MEG_MAX_STACKS], most; /* of each stack, and of the longest one */
     int64_t h;
     int64_t nlayers, nchunks, nslots;
     int64_t tp, tp_rank;
-    bool has_embedding, has_head; /* whether a chunk of this rank has the embedding, or the head */
+    /* whether a chunk of this rank has an embedding, the head, or the norm after a stack */
+    bool has_embedding, has_head, has_norm[MEG_MAX_STACKS];
 };
 
 struct meg_model_state {
@@ -102,11 +125,12 @@ struct meg_model_state {
     struct model_layer *layer; /* [nlayers] layers of this rank, chunk by chunk */
     struct model_chunk *chunk; /* [nchunks] */
     struct model_slot *slot;   /* [nslots] */
-    struct meg_norm_weights final_norm;
+    struct meg_norm_weights final_norm[MEG_MAX_STACKS];
     struct meg_embed embed;
     struct meg_rope rope;
     struct meg_cp *cp; /* [ncp]: one for all layers of the model, or one per layer */
     int ncp;
+    int stack;                            /* the current stack: ctx has its sizes and arrays of the micro-batch */
     void *head[MEG_MAX_LOSSES];           /* weights of the heads */
     bool embed_has_grads, head_has_grads; /* like model_layer.has_grads */
     struct meg_mat sublayer_out;          /* [residual_rows, h] output of a mixer, before bias-dropout-add */
@@ -114,6 +138,7 @@ struct meg_model_state {
     struct meg_norm_stats lnf_stats;
     struct meg_mat d_residual;     /* [residual_rows, h] gradient of the residual stream */
     struct meg_mat d_norm;         /* [residual_rows, h] gradient of the output of a norm */
+    struct meg_mat d_memory;       /* [residual_rows, h] gradient of the output of the encoder */
     float *loss[MEG_MAX_LOSSES];   /* [n] or [b], device: losses of each head */
     double *loss_sum;              /* [MEG_MAX_LOSSES], device */
     struct meg_batch in;           /* current micro-batch, in device memory; arrays that it lacks are NULL */
@@ -132,8 +157,10 @@ void model_layer_free(struct model_layer *l);
 void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct meg_model_desc *d);
 void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct meg_model_desc *d,
                       const struct meg_block_env *env);
-void model_bind_heads(struct meg_binder *b, struct meg_norm_weights *norm, void *const *weights,
-                      const struct meg_model_desc *d, const struct meg_block_env *env);
+/* Declare the norm after stack k.  It belongs to the layer group of the heads or, of the encoder, of its last layer. */
+void model_bind_final_norm(struct meg_binder *b, struct meg_norm_weights *norm, const struct meg_model_desc *d, int k);
+void model_bind_heads(struct meg_binder *b, void *const *weights, const struct meg_model_desc *d,
+                      const struct meg_block_env *env);
 
 /* For each head i, set weights[i] to a new structure of its type; weights [MEG_MAX_LOSSES].  It has no parameters yet. */
 void model_heads_init(void **weights, const struct meg_model_desc *d);
@@ -156,32 +183,35 @@ void model_buffers_suballoc(struct meg_model_state *st, const struct meg_model_r
 enum meg_dtype model_logits_dtype(const struct meg_model_run *run);
 
 /*
- * Set [*begin, *end) to the layers of a chunk that are recomputed together with layer i.  Return false if layer i is
+ * Set [*begin, *end) to the layers of a segment that are recomputed together with layer i.  Return false if layer i is
  * not recomputed, or only its core attention is.
  */
-bool model_recompute_range(const struct meg_model_run *run, const struct model_chunk *chunk, int64_t i, int64_t *begin,
+bool model_recompute_range(const struct meg_model_run *run, const struct model_segment *x, int64_t i, int64_t *begin,
                            int64_t *end);
 
 /* ---- micro_batch.c ---- */
 
-/* Upload a micro-batch to a slot and make the slot current. */
+/* Upload a micro-batch to a slot. */
 void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch *x,
                       const struct meg_loss_factors *factors, bool has_dropout);
-/* Make the micro-batch of a slot the current one. */
-void model_set_current_batch(struct meg_model *g, struct model_slot *q);
+/* Make the micro-batch of a slot, and stack k, current. */
+void model_set_current(struct meg_model *g, struct model_slot *q, int k);
+/* Return the index of the last stack, whose output the heads read. */
+int model_last_stack(const struct meg_model *g);
 
 /* ---- layers.c ---- */
 
-/* Return the rows of the current micro-batch of m [residual_rows, h], which was allocated for the largest one. */
+/* Return the rows of the current micro-batch and stack of m [residual_rows, h], which was allocated for the most rows. */
 struct meg_mat model_residual_rows(const struct meg_model *g, struct meg_mat m);
 /* Queue a copy of a matrix with the shape of `like` within device memory. */
 void model_copy(struct meg_model *g, void *to, const void *from, struct meg_mat like);
 /* Return the layer group of layer i of this rank. */
 int64_t model_group_of(const struct meg_model *g, int64_t i);
-/* Run forward of all layers of a chunk.  For `out`, see meg_model_forward. */
-void model_layers_fwd(struct meg_model *g, int64_t chunk, int64_t slot, void *out);
-/* Run backward through all layers of a chunk: compute dx from dy. */
-void model_layers_bwd(struct meg_model *g, int64_t chunk, struct model_slot *q, struct meg_mat dx, struct meg_mat dy);
+/* Run forward of the layers of a segment, whose stack is current.  Store the residual stream after them in y. */
+void model_layers_fwd(struct meg_model *g, const struct model_segment *x, struct model_slot *q, struct meg_mat y);
+/* Run backward through the layers of a segment: compute dx from dy. */
+void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct model_slot *q, struct meg_mat dx,
+                      struct meg_mat dy);
 /* Compute the weight gradients that the backward pass of a layer deferred (zero-bubble schedules). */
 void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, const struct slot_layer *q);
 
@@ -190,12 +220,12 @@ void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, co
 /* Call the hook params_needed for the layer groups that the heads read. */
 void model_head_params_needed(const struct meg_model *g, bool is_backward);
 /* Compute lnf from the output of the last layer. */
-void model_final_norm_fwd(struct meg_model *g, int64_t slot);
+void model_final_norm_fwd(struct meg_model *g, const struct model_slot *q);
 /*
  * Compute the losses of a slot, and add them to loss_sum.  Compute the gradients of the heads, and d_last_out, the
  * gradient of the output of the last layer.
  */
-void model_heads_bwd(struct meg_model *g, int64_t slot, struct meg_mat d_last_out);
+void model_heads_bwd(struct meg_model *g, struct model_slot *q, struct meg_mat d_last_out);
 /* Return the number of columns of the logits on this rank. */
 int64_t model_vocab(const struct meg_model *g);
 /*
@@ -206,9 +236,6 @@ void model_logits_to_host(struct meg_model *g, int64_t first, int64_t rows, int6
 
 /* ---- forward_backward.c ---- */
 
-bool model_has_embedding(const struct meg_model *g, int64_t chunk);
-/* Return p, a send or receive buffer of the pipeline, as a matrix of the hidden states of the current micro-batch. */
-struct meg_mat model_boundary_rows(const struct meg_model *g, const void *p);
 /* Call the hooks of g, if they are set. */
 void model_params_needed(const struct meg_model *g, int64_t layer_group, int64_t next, bool is_backward);
 void model_grads_ready(const struct meg_model *g, int64_t layer_group);
@@ -217,8 +244,11 @@ void model_grads_ready(const struct meg_model *g, int64_t layer_group);
  * ZeRO-2/3 they always overwrite, because each pass is reduce-scattered and added to the shards (optim/zero).
  */
 void model_begin_grads(struct meg_model *g, bool *has_grads);
-/* Compute the input of the first layer from the tokens of a slot, which is current. */
-void model_embed_fwd(struct meg_model *g, int64_t slot);
+/*
+ * Run forward of the embeddings, the layers and, in a chunk that ends with the head, not yet the heads.  The micro-batch
+ * of the slot is loaded.  For in and out, see meg_model_forward.
+ */
+void model_chunk_fwd(struct meg_model *g, int64_t chunk, struct model_slot *q, void *const *in, void *const *out);
 
 MEG_END_DECLS
 #endif

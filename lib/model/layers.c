@@ -119,26 +119,27 @@ void model_copy(struct meg_model *g, void *to, const void *from, struct meg_mat 
  * Return this rank's saved shard of the input of layer i (distribute_saved_activations).  The p of the returned matrix
  * is NULL if no shard is saved, for example because the input is in the pipeline's receive buffer.
  */
-static struct meg_mat saved_shard(const struct meg_model *g, int64_t chunk, const struct model_slot *q, int64_t i)
+static struct meg_mat saved_shard(const struct meg_model *g, const struct model_segment *x, const struct model_slot *q,
+                                  int64_t i)
 {
     const struct meg_mat none = { 0 };
 
-    if (i == g->state->chunk[chunk].begin && !model_has_embedding(g, chunk))
+    if (i == x->begin && !x->has_embedding)
         return none;
     return meg_mat_rows(q->layer[i].saved, 0, model_residual_rows(g, q->layer[i].block[0].x).rows / g->state->dim.tp);
 }
 
-static void save_input(struct meg_model *g, int64_t chunk, const struct model_slot *q, int64_t i)
+static void save_input(struct meg_model *g, const struct model_segment *x, const struct model_slot *q, int64_t i)
 {
-    const struct meg_mat shard = saved_shard(g, chunk, q, i), x = q->layer[i].block[0].x;
+    const struct meg_mat shard = saved_shard(g, x, q, i), input = q->layer[i].block[0].x;
 
     if (shard.p)
-        model_copy(g, shard.p, meg_mat_rows(x, g->mesh->coords.tp * shard.rows, shard.rows).p, shard);
+        model_copy(g, shard.p, meg_mat_rows(input, g->mesh->coords.tp * shard.rows, shard.rows).p, shard);
 }
 
-static void restore_input(struct meg_model *g, int64_t chunk, const struct model_slot *q, int64_t i)
+static void restore_input(struct meg_model *g, const struct model_segment *x, const struct model_slot *q, int64_t i)
 {
-    const struct meg_mat shard = saved_shard(g, chunk, q, i);
+    const struct meg_mat shard = saved_shard(g, x, q, i);
     const struct meg_ctx *c = &g->state->ctx;
 
     if (shard.p)
@@ -160,31 +161,27 @@ static bool fuses_layers(const struct meg_model *g)
            g->run.recompute != MEG_RECOMPUTE_BLOCK;
 }
 
-void model_layers_fwd(struct meg_model *g, int64_t chunk, int64_t slot, void *out)
+void model_layers_fwd(struct meg_model *g, const struct model_segment *x, struct model_slot *q, struct meg_mat y)
 {
-    struct meg_model_state *st = g->state;
-    const struct model_chunk *layers = &st->chunk[chunk];
-    struct model_slot *q = &st->slot[slot];
-    const struct meg_mat y =
-        g->state->chunk[chunk].has_head ? model_residual_rows(g, q->last_out) : model_boundary_rows(g, out);
     struct residual r = { 0 };
 
-    for (int64_t i = layers->begin; i < layers->end; i++) {
+    for (int64_t i = x->begin; i < x->end; i++) {
         model_params_needed(g, model_group_of(g, i), model_group_of(g, i) + 1, false);
-        layer_fwd(g, &r, &st->layer[i], &q->layer[i]);
-        save_input(g, chunk, q, i);
-        if (!fuses_layers(g) && i + 1 < layers->end)
+        layer_fwd(g, &r, &g->state->layer[i], &q->layer[i]);
+        save_input(g, x, q, i);
+        if (!fuses_layers(g) && i + 1 < x->end)
             finish_residual(g, &r, model_residual_rows(g, q->layer[i + 1].block[0].x));
     }
     finish_residual(g, &r, y);
 }
 
-/* Recompute the activations of layers [begin, end) from the input of layer begin. */
-static void recompute_layers(struct meg_model *g, int64_t chunk, struct model_slot *q, int64_t begin, int64_t end)
+/* Recompute the activations of layers [begin, end) of a segment from the input of layer begin. */
+static void recompute_layers(struct meg_model *g, const struct model_segment *x, struct model_slot *q, int64_t begin,
+                             int64_t end)
 {
     struct residual r = { 0 };
 
-    restore_input(g, chunk, q, begin);
+    restore_input(g, x, q, begin);
     for (int64_t i = begin; i < end; i++) {
         model_params_needed(g, model_group_of(g, i), i + 1 < end ? model_group_of(g, i + 1) : -1, false);
         layer_fwd(g, &r, &g->state->layer[i], &q->layer[i]);
@@ -194,35 +191,35 @@ static void recompute_layers(struct meg_model *g, int64_t chunk, struct model_sl
 }
 
 /*
- * Return the layer group that the backward pass reads after layer i of a chunk, or -1 if layer i is the first one.
+ * Return the layer group that the backward pass reads after layer i of a segment, or -1 if layer i is the first one.
  * Normally, return the group of layer i - 1.  If layer i - 1 ends a range of layers that are recomputed together, return
  * the group of the range's first layer.
  */
-static int64_t next_bwd_group(const struct meg_model *g, const struct model_chunk *chunk, int64_t i)
+static int64_t next_bwd_group(const struct meg_model *g, const struct model_segment *x, int64_t i)
 {
     int64_t begin, end;
 
-    if (i == chunk->begin)
+    if (i == x->begin)
         return -1;
-    if (model_recompute_range(&g->run, chunk, i - 1, &begin, &end) && i == end)
+    if (model_recompute_range(&g->run, x, i - 1, &begin, &end) && i == end)
         return model_group_of(g, begin);
     return model_group_of(g, i - 1);
 }
 
-void model_layers_bwd(struct meg_model *g, int64_t chunk, struct model_slot *q, struct meg_mat dx, struct meg_mat dy)
+void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct model_slot *q, struct meg_mat dx,
+                      struct meg_mat dy)
 {
     struct meg_model_state *st = g->state;
-    const struct model_chunk *layers = &st->chunk[chunk];
     const struct meg_mat d_residual = model_residual_rows(g, st->d_residual);
 
-    for (int64_t i = layers->end; i-- > layers->begin;) {
+    for (int64_t i = x->end; i-- > x->begin;) {
         int64_t begin, end;
 
-        if (model_recompute_range(&g->run, layers, i, &begin, &end) && i + 1 == end)
-            recompute_layers(g, chunk, q, begin, end);
-        model_params_needed(g, model_group_of(g, i), next_bwd_group(g, layers, i), true);
+        if (model_recompute_range(&g->run, x, i, &begin, &end) && i + 1 == end)
+            recompute_layers(g, x, q, begin, end);
+        model_params_needed(g, model_group_of(g, i), next_bwd_group(g, x, i), true);
         model_begin_grads(g, &st->layer[i].has_grads);
-        layer_bwd(g, i > layers->begin ? d_residual : dx, dy, &st->layer[i], &q->layer[i]);
+        layer_bwd(g, i > x->begin ? d_residual : dx, dy, &st->layer[i], &q->layer[i]);
         if (!g->run.defers_wgrad)
             model_grads_ready(g, model_group_of(g, i));
         dy = d_residual;

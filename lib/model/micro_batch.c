@@ -18,8 +18,27 @@ static void set_global_positions(struct meg_model *g)
     c->position_of_row = st->position_of_row;
 }
 
-void model_set_current_batch(struct meg_model *g, struct model_slot *q)
+int model_last_stack(const struct meg_model *g)
 {
+    return g->state->desc.nstacks - 1;
+}
+
+/* Return the output of the encoder in a slot. */
+static struct meg_memory memory_of(const struct meg_model *g, const struct model_slot *q)
+{
+    const struct meg_model_state *st = g->state;
+    const struct slot_stack *encoder = &q->stack[0];
+    const int64_t rows = encoder->s * q->b / (st->ctx.has_sp ? st->dim.tp : 1);
+
+    return (struct meg_memory){ .y = meg_mat_rows(encoder->memory, 0, rows),
+                                .dy = meg_mat_rows(st->d_memory, 0, rows),
+                                .s = encoder->s,
+                                .key_length = *meg_batch_array(&g->state->in, st->desc.stack[0].key_length) };
+}
+
+void model_set_current(struct meg_model *g, struct model_slot *q, int k)
+{
+    const struct meg_stack *stack = &g->state->desc.stack[k];
     struct meg_ctx *c = &g->state->ctx;
     struct meg_batch *in = &g->state->in;
 
@@ -27,12 +46,15 @@ void model_set_current_batch(struct meg_model *g, struct model_slot *q)
     for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++)
         if (!(q->in->present & 1u << f))
             *meg_batch_array(in, f) = NULL;
-    c->s = q->s;
+    g->state->stack = k;
+    c->s = q->stack[k].s;
     c->b = q->b;
-    c->position_ids = in->position_ids;
+    c->position_ids = *meg_batch_array(in, stack->position_ids);
     c->sample_id = in->sample_id;
-    c->doc_start = in->doc_start;
-    c->key_length = in->key_length;
+    c->doc_start = k == model_last_stack(g) ? in->doc_start : NULL;
+    c->key_length = *meg_batch_array(in, stack->key_length);
+    if (k > 0)
+        c->memory = memory_of(g, q);
     set_global_positions(g);
 }
 
@@ -88,17 +110,17 @@ void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch 
 {
     struct meg_model_state *st = g->state;
     struct model_slot *q = &st->slot[slot];
-    const int64_t n = x->s * x->b;
 
     MEG_ASSERT_LT(slot, st->dim.nslots);
-    MEG_ASSERT_LT(0, n);
-    MEG_ASSERT_LE(n, st->dim.n);
-    q->s = x->s;
+    for (int k = 0; k < st->desc.nstacks; k++) {
+        q->stack[k].s = meg_batch_length(x, st->desc.stack[k].tokens);
+        MEG_ASSERT_LT(0, q->stack[k].s * x->b);
+        MEG_ASSERT_LE(q->stack[k].s * x->b, st->dim.stack[k].n);
+    }
     q->b = x->b;
     q->factors = *factors;
     start_upload(g, q);
     q->in->present = fields_to_upload(g, x, has_dropout);
     upload_arrays(g, q->in, x, q->in->present);
     finish_upload(g, q);
-    model_set_current_batch(g, q);
 }

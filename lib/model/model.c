@@ -46,7 +46,7 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
     struct meg_binder b = { .step = step,
                             .params = &g->params,
                             .op = g->op,
-                            .n = st->dim.n,
+                            .n = st->dim.most.n,
                             .dtype = g->run.dtype,
                             .logits_dtype = model_logits_dtype(&g->run),
                             .grad_dtype = g->run.grad_dtype,
@@ -69,8 +69,11 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
         env.cp = &st->cp[st->ncp > 1 ? st->layer[i].index : 0];
         model_bind_layer(&b, &st->layer[i], &st->desc, &env);
     }
+    for (int k = 0; k < st->desc.nstacks; k++)
+        if (st->dim.has_norm[k])
+            model_bind_final_norm(&b, &st->final_norm[k], &st->desc, k);
     if (st->dim.has_head)
-        model_bind_heads(&b, &st->final_norm, st->head, &st->desc, &env);
+        model_bind_heads(&b, st->head, &st->desc, &env);
     return b.status;
 }
 
@@ -148,7 +151,7 @@ static int open_state(struct meg_model *g, struct meg_err *e)
     int r;
 
     st->ctx.stream = g->device->compute;
-    st->host_position = meg_new((size_t)st->dim.s * sizeof *st->host_position);
+    st->host_position = meg_new((size_t)st->dim.most.s * sizeof *st->host_position);
     if ((r = bind_all(g, MEG_BIND_PLANS, e)) < 0 || (r = alloc_arenas(g, &activations, &workspace, e)) < 0)
         return r;
     model_buffers_suballoc(st, &g->run, &activations, &workspace);

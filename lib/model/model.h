@@ -136,19 +136,26 @@ void meg_model_logits(struct meg_model *g, const struct meg_batch *x, float *log
 /* ---- with pipeline parallelism: a rank has chunks of layers, and each micro-batch in flight has a slot ---- */
 
 /*
- * Return the size in bytes of the hidden states of the largest micro-batch, which a chunk sends to the next one.  With
- * s positions per context-parallel rank they are [s*b, h] or, with sequence parallelism over t ranks, [s*b/t, h].
+ * A tensor that a chunk sends to the next one (enum meg_boundary).  With s positions per context-parallel rank, it is
+ * [s*b, h] or, with sequence parallelism over t ranks, [s*b/t, h].
  */
-size_t meg_model_boundary_nbytes(const struct meg_model *g);
+struct meg_boundary_tensor {
+    int64_t n; /* number of elements, for the largest micro-batch */
+    enum meg_dtype dtype;
+};
+/* Set tensor [MEG_BOUNDARY_TENSORS] to the tensors of this model, and return their number. */
+int meg_model_boundary(const struct meg_model *g, struct meg_boundary_tensor *tensor);
+/* Set transferred [virtual stages] to the tensors that the virtual stage before each one sends to it, as bit masks. */
+void meg_model_transferred(const struct meg_model *g, unsigned *transferred);
 
 /*
- * Run forward of a micro-batch through a chunk and keep the activations in a slot.  The device buffers `in` and `out`
- * have meg_model_boundary_nbytes bytes.  A chunk that begins with the embedding does not read `in`.  For other chunks,
- * `in` must remain unchanged until the slot's backward has ended.  A chunk that ends with the head does not write
- * `out`.
+ * Run forward of a micro-batch through a chunk and keep the activations in a slot.  `in` and `out` are arrays of the
+ * addresses of the boundary tensors.  A chunk that begins with the embedding does not read `in`.  For other chunks,
+ * the tensors in `in` must remain unchanged until the slot's backward has ended.  A chunk that ends with the head does
+ * not write to `out`.
  */
 void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const struct meg_batch *x,
-                       const struct meg_loss_factors *factors, const void *in, void *out);
+                       const struct meg_loss_factors *factors, void *const *in, void *const *out);
 /*
  * Compute the losses of a slot and add them to loss_sum.  Call this after meg_model_forward of the chunk that ends with
  * the head.
@@ -160,7 +167,7 @@ void meg_model_slot_loss(struct meg_model *g, int64_t slot);
  * embedding does not write d_in.  A chunk that ends with the head does not read d_out.  This chunk computes the losses
  * of the slot and adds them to loss_sum.
  */
-void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in);
+void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, void *const *d_out, void *const *d_in);
 /* Add the weight gradients of linears that meg_model_backward of this slot deferred (run.defers_wgrad). */
 void meg_model_backward_weight(struct meg_model *g, int64_t chunk, int64_t slot);
 

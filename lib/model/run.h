@@ -23,6 +23,7 @@ enum meg_recompute {
 
 struct meg_model_run {
     int64_t s, b;             /* longest sequence in tokens, largest micro-batch in sequences */
+    int64_t s_enc;            /* longest sequence of the encoder's input (T5); 0: none */
     int64_t positions;        /* number of positions in the rotary tables; 0: max_position_embeddings */
     bool is_training;         /* keep activations and allocate gradients */
     uint32_t seed;            /* seed of dropout */

@@ -23,7 +23,7 @@ void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *
     d->is_untied = c->is_untied;
 }
 
-void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const char *stack,
+void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const char *name,
                               bool is_bidirectional)
 {
     const double std_out = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
@@ -55,5 +55,5 @@ void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_c
     for (int i = first; i < d->nblocks; i++)
         d->block[i].is_post_norm = c->is_post_norm;
     for (int64_t i = 0; i < c->num_layers; i++)
-        meg_desc_add_layer(d, first, 2, stack, i);
+        meg_desc_add_layer(d, first, 2, name);
 }

@@ -38,9 +38,10 @@ struct meg_block_arena {
     const struct meg_ops *op;
     int64_t n, s, b;       /* maximum numbers of rows, positions and sequences of a micro-batch */
     int64_t residual_rows; /* rows of the residual stream on this rank: n, with sequence parallelism n / tp */
-    int64_t tp, tp_rank;   /* number of tensor-parallel ranks; number of this rank */
-    bool has_sp;           /* sequence parallelism */
-    enum meg_dtype dtype;  /* of activations */
+    int64_t n_memory, s_memory, residual_rows_memory; /* of the encoder, if there are two stacks (struct meg_memory) */
+    int64_t tp, tp_rank;                              /* number of tensor-parallel ranks; number of this rank */
+    bool has_sp;                                      /* sequence parallelism */
+    enum meg_dtype dtype;                             /* of activations */
     enum meg_dtype logits_dtype;
     bool is_training;
     bool defers_wgrad;       /* DEFERRED_GRADS are used; otherwise GRADS includes them */

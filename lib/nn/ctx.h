@@ -18,6 +18,13 @@ struct meg_kv_cache_seq {
     size_t layer_bytes;
 };
 
+/* The output of the encoder, which the cross-attention of the decoder reads. */
+struct meg_memory {
+    struct meg_mat y, dy;      /* [rows, h] this rank's rows, and their gradient, to which the backward pass adds */
+    int64_t s;                 /* positions */
+    const int32_t *key_length; /* [b] device: number of tokens of each sequence; NULL: s */
+};
+
 struct meg_ctx {
     const struct meg_ops *op;
     struct meg_stream *stream;
@@ -36,6 +43,7 @@ struct meg_ctx {
     const int32_t *key_length;   /* [b] device: number of keys of each sequence; NULL: s */
     /* [rows/b] device: element t is the global position of rows [t*b, (t+1)*b) of the residual stream; NULL: t */
     const int32_t *position_of_row;
+    struct meg_memory memory;
     const struct meg_kv_cache_seq *kv; /* [nkv] sequences of a step of decoding with a KV cache; NULL: no cache */
     int64_t nkv;
 };

@@ -4,9 +4,9 @@
 
 static const struct meg_drop none;
 
-void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const struct meg_batch *in, const struct meg_embed *l)
+void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const struct meg_embed_ids *in, const struct meg_embed *l)
 {
-    const struct meg_drop drop = meg_ctx_drop(c, l->dropout, 0, MEG_DROP_EMBED);
+    const struct meg_drop drop = meg_ctx_drop(c, l->dropout, in->layer, MEG_DROP_EMBED);
     const struct meg_mat partial = meg_sp_partial_sum(c, x);
 
     c->op->embed_fwd(c->stream, partial, in->tokens, l->word, l->v0);
@@ -16,9 +16,9 @@ void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const struct meg_batch *
     c->op->position_fwd(c->stream, x, in->position_ids + meg_sp_first_row(c, x), l->pos, &drop);
 }
 
-void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const struct meg_batch *in, const struct meg_embed *l)
+void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const struct meg_embed_ids *in, const struct meg_embed *l)
 {
-    const struct meg_drop drop = meg_ctx_drop(c, l->dropout, 0, MEG_DROP_EMBED);
+    const struct meg_drop drop = meg_ctx_drop(c, l->dropout, in->layer, MEG_DROP_EMBED);
 
     c->op->position_bwd(c->stream, l->dpos, dx, in->position_ids + meg_sp_first_row(c, dx), &drop,
                         c->accumulates_grads);

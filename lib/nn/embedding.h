@@ -4,7 +4,6 @@
  */
 #ifndef MEG_NN_EMBEDDING_H
 #define MEG_NN_EMBEDDING_H
-#include "data/batch.h"
 #include "nn/ctx.h"
 
 MEG_BEGIN_DECLS
@@ -18,13 +17,16 @@ struct meg_embed {
     double dropout;
 };
 
-/*
- * Compute x, this rank's rows of the residual stream, from the micro-batch `in`, whose arrays have all rows and are in
- * device memory.
- */
-void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const struct meg_batch *in, const struct meg_embed *l);
+/* The ids of all rows of a micro-batch, in device memory; token_types may be NULL. */
+struct meg_embed_ids {
+    const int32_t *tokens, *position_ids, *token_types;
+    int layer; /* global index of the layer that follows, for dropout */
+};
+
+/* Compute x, this rank's rows of the residual stream. */
+void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const struct meg_embed_ids *in, const struct meg_embed *l);
 /* Compute the gradients of the matrices, given dx, the gradient of x.  dx is multiplied by the dropout factors. */
-void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const struct meg_batch *in, const struct meg_embed *l);
+void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const struct meg_embed_ids *in, const struct meg_embed *l);
 
 MEG_END_DECLS
 #endif

@@ -99,16 +99,19 @@ int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int
 
 /* ---- the schedule ------------------------------------------------------------------------------- */
 
-/*
- * Return the number of elements and the dtype of the tensor that pipeline stages exchange: the hidden states of a
- * micro-batch.
- */
-static struct meg_pipe_tensor stage_boundary(const struct meg_model *g)
+/* List the tensors that pipeline stages exchange, and return their number. */
+static int list_boundary_tensors(struct meg_trainer *t)
 {
-    const enum meg_dtype type = g->run.residual_dtype;
-    const struct meg_pipe_tensor x = { (int64_t)(meg_model_boundary_nbytes(g) / meg_dtype_size(type)), type };
+    struct meg_train_pipeline *p = &t->pipeline;
+    struct meg_boundary_tensor x[MEG_BOUNDARY_TENSORS];
+    const int n = meg_model_boundary(t->model, x);
 
-    return x;
+    for (int i = 0; i < n; i++)
+        p->tensor[i] = (struct meg_pipe_tensor){ x[i].n, x[i].dtype };
+    if (!p->transferred)
+        p->transferred = meg_new((size_t)(t->mesh.layout.pp * t->mesh.layout.vp) * sizeof *p->transferred);
+    meg_model_transferred(t->model, p->transferred);
+    return n;
 }
 
 /*
@@ -120,6 +123,7 @@ static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_for
     struct meg_train_pipeline *p = &t->pipeline;
     struct meg_pipe_schedule_conf c = meg_run_spec_schedule(&t->spec, num_micro);
     size_t nbytes;
+    int ntensors;
 
     if (p->schedule.n > 0 && p->schedule.conf.microbatches == num_micro &&
         p->schedule.conf.is_forward_only == is_forward_only)
@@ -129,8 +133,8 @@ static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_for
     c.is_forward_only = is_forward_only;
     meg_pipe_schedule_make(&p->schedule, &c, (int)t->mesh.coords.pp);
     MEG_ASSERT_LE(p->schedule.slots, t->model->run.microbatch_slots);
-    p->tensor = stage_boundary(t->model);
-    nbytes = meg_pipe_nbytes(&p->schedule, &p->tensor, 1);
+    ntensors = list_boundary_tensors(t);
+    nbytes = meg_pipe_nbytes(&p->schedule, p->tensor, ntensors);
     if (nbytes > p->memory_size) {
         t->device->op->release(p->memory);
         p->memory_size = 0;
@@ -140,7 +144,8 @@ static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_for
                             (double)nbytes / 0x1p20);
         p->memory_size = nbytes;
     }
-    meg_pipe_init(&p->pipe, &p->schedule, t->mesh.pp, t->device->compute, &p->tensor, 1, NULL, p->memory);
+    meg_pipe_init(&p->pipe, &p->schedule, t->mesh.pp, t->device->compute, p->tensor, ntensors, p->transferred,
+                  p->memory);
     return 0;
 }
 
@@ -150,30 +155,26 @@ void meg_train_pipeline_free(struct meg_trainer *t)
 
     meg_pipe_free(&p->pipe);
     meg_pipe_schedule_free(&p->schedule);
+    free(p->transferred);
     if (p->memory)
         t->device->op->release(p->memory);
 }
 
 /* ---- the steps ------------------------------------------------------------------------------ */
 
-static void *first_tensor(void *const *tensor)
-{
-    return tensor ? tensor[0] : NULL;
-}
-
 static void forward(void *user, const struct meg_pipe_step *s)
 {
     struct meg_trainer *t = user;
 
     meg_model_forward(t->model, s->chunk, s->slot, &t->batches.micro[s->microbatch], &t->batches.factors[s->microbatch],
-                      first_tensor(s->x), first_tensor(s->y));
+                      s->x, s->y);
 }
 
 static void backward_input(void *user, const struct meg_pipe_step *s)
 {
     struct meg_trainer *t = user;
 
-    meg_model_backward(t->model, s->chunk, s->slot, first_tensor(s->dy), first_tensor(s->dx));
+    meg_model_backward(t->model, s->chunk, s->slot, s->dy, s->dx);
 }
 
 static void backward_weight(void *user, const struct meg_pipe_step *s)
@@ -198,8 +199,7 @@ static void evaluate(void *user, const struct meg_pipe_step *s)
     struct meg_batch x = t->batches.micro[s->microbatch];
 
     x.sample_id = NULL; /* disables dropout */
-    meg_model_forward(t->model, s->chunk, s->slot, &x, &t->batches.factors[s->microbatch], first_tensor(s->x),
-                      first_tensor(s->y));
+    meg_model_forward(t->model, s->chunk, s->slot, &x, &t->batches.factors[s->microbatch], s->x, s->y);
     if (meg_layout_is_last(&t->mesh.layout, t->mesh.coords.pp, s->chunk))
         meg_model_slot_loss(t->model, s->slot);
 }

@@ -12,6 +12,7 @@
 #include "optim/optim.h"
 #include "parallel/pipeline.h"
 #include "plan/cost.h"
+#include "model/desc.h"
 #include "run/run_spec.h"
 #include "train/straggler.h"
 
@@ -40,7 +41,8 @@ struct meg_train_batches {
 /* The pipeline schedule for the current number of micro-batches, and its communication buffers. */
 struct meg_train_pipeline {
     struct meg_pipe_schedule schedule;
-    struct meg_pipe_tensor tensor; /* tensor that stages send to each other */
+    struct meg_pipe_tensor tensor[MEG_BOUNDARY_TENSORS]; /* tensors that stages send to each other */
+    unsigned *transferred;                               /* argument of meg_pipe_init */
     struct meg_pipe pipe;
     void *memory;       /* device memory for sent and received tensors */
     size_t memory_size; /* bytes */

@@ -115,7 +115,7 @@ static const struct meg_data_class classes[] = {
     [MEG_MASKED_BERT] = { "BERTMaskedWordPieceDataset", num_documents, plan_mid_dataset, add_cache_key,
                           add_deepspeed_name, build_mid_dataset, meg_bert_batch },
     [MEG_MASKED_T5] = { "T5MaskedWordPieceDataset", num_documents, plan_mid_dataset, add_cache_key, add_deepspeed_name,
-                        build_mid_dataset, NULL },
+                        build_mid_dataset, meg_t5_batch },
 };
 
 /* ---- validation --------------------------------------------------------------------------------- */
@@ -176,7 +176,8 @@ int meg_masked_data_plan(struct meg_data_splits **out, const struct meg_data_con
     d = meg_new(sizeof *d);
     d->type = &classes[masked->type];
     d->masked_conf = (struct meg_masked_sample_conf){ *masked, *vocab, spec->seq_length, (uint32_t)spec->seed };
-    d->sample_conf.index.seq_length = spec->seq_length;
+    d->sample_conf.index.seq_length = masked->type == MEG_MASKED_T5 ? masked->decoder_seq_length : spec->seq_length;
+    d->sample_conf.enc_length = masked->type == MEG_MASKED_T5 ? spec->seq_length : 0;
     return meg_data_splits_plan(out, d, conf, spec, e);
 }
 

@@ -308,3 +308,29 @@ out:
     free_sentences(&x);
     return r;
 }
+
+int meg_t5_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e)
+{
+    const struct meg_masked_sample_conf *c = &ds->masked_conf;
+    const int64_t s_enc = c->seq_length, s = c->conf.decoder_seq_length;
+    int32_t *masks = meg_new((size_t)(s_enc + 2 * s) * sizeof *masks);
+    struct meg_t5_sample x = { .text_enc = out->enc_tokens,
+                               .text_dec = out->tokens,
+                               .labels = out->labels,
+                               .enc_mask = masks,
+                               .loss_mask = masks + s_enc,
+                               .dec_mask = masks + s_enc + s };
+    const int r = meg_t5_sample(ds, i, &x, e);
+
+    *out->enc_key_length = 0;
+    for (int64_t k = 0; k < s_enc; k++) {
+        out->enc_position_ids[k] = (int32_t)k;
+        *out->enc_key_length += x.enc_mask[k];
+    }
+    for (int64_t k = 0; k < s; k++) {
+        out->position_ids[k] = (int32_t)k;
+        out->loss_mask[k] = (float)x.loss_mask[k];
+    }
+    free(masks);
+    return r;
+}

@@ -95,6 +95,8 @@ int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sam
  */
 int meg_bert_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample *out, struct meg_err *e);
+/* Build sample i of a T5 dataset as a batch of one sequence, like meg_dataset_sample. */
+int meg_t5_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 
 MEG_END_DECLS
 

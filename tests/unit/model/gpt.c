@@ -9,6 +9,7 @@
 #include <cmocka.h>
 #include "base/mem.h"
 #include "cpu/cpu.h"
+#include "model/desc.h"
 #include "model/decode.h"
 #include "tiny_gpt.h"
 
@@ -170,16 +171,23 @@ static double run_parts(struct meg_model *stage[STAGES], const struct meg_batch 
 {
     static float boundary[PARTS + 1][N * H], grad[PARTS + 1][N * H];
     const struct meg_loss_factors one = { { 1 }, { 1 } };
+    struct meg_boundary_tensor tensor[MEG_BOUNDARY_TENSORS];
+    void *x_of[PARTS + 1], *dx_of[PARTS + 1];
     double loss[MEG_MAX_LOSSES];
 
-    assert_int_equal(meg_model_boundary_nbytes(stage[0]), sizeof *boundary);
+    assert_int_equal(meg_model_boundary(stage[0], tensor), 1);
+    assert_int_equal(tensor[0].n, N * H);
+    for (int k = 0; k <= PARTS; k++) {
+        x_of[k] = boundary[k];
+        dx_of[k] = grad[k];
+    }
     meg_model_zero_loss(stage[STAGES - 1]);
     for (int k = 0; k < PARTS; k++)
-        meg_model_forward(stage[k % STAGES], k / STAGES, k / STAGES, x, &one, k > 0 ? boundary[k] : NULL,
-                          k < PARTS - 1 ? boundary[k + 1] : NULL);
+        meg_model_forward(stage[k % STAGES], k / STAGES, k / STAGES, x, &one, k > 0 ? &x_of[k] : NULL,
+                          k < PARTS - 1 ? &x_of[k + 1] : NULL);
     for (int k = PARTS - 1; k >= 0; k--)
-        meg_model_backward(stage[k % STAGES], k / STAGES, k / STAGES, k < PARTS - 1 ? grad[k + 1] : NULL,
-                           k > 0 ? grad[k] : NULL);
+        meg_model_backward(stage[k % STAGES], k / STAGES, k / STAGES, k < PARTS - 1 ? &dx_of[k + 1] : NULL,
+                           k > 0 ? &dx_of[k] : NULL);
     meg_model_read_losses(stage[STAGES - 1], loss);
     return loss[0];
 }
