@@ -91,8 +91,8 @@ static void pack(float *out, struct view x, int64_t r0, int64_t n, int64_t d)
 
 /*
  * Compute c [m,n] = x y^T for d columns of m rows of x, from row x0 on, and n rows of y, from row y0 on; the rows of c
- * begin BK elements apart.  xp and yp contain the same rows, packed.  If the CPU has a bf16 GEMM, it multiplies bf16
- * rows in place, except the rows of a paged KV cache, which are copied.
+ * begin BK elements apart.  xp and yp contain the same rows, packed.  If x and y are bf16 and there is a bf16 GEMM, it
+ * multiplies the rows in place; only the rows of a paged KV cache are copied first.
  */
 static void multiply_rows(float *c, struct view x, int64_t x0, int64_t m, const float *xp, struct view y, int64_t y0,
                           int64_t n, const float *yp, int64_t d)
@@ -357,7 +357,7 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_desc *desc, s
     MEG_ASSERT_LE(desc->k0 + desc->s_k, desc->s);
     meg_cpu_gemm_load();
 #pragma omp parallel for collapse(3) schedule(dynamic)
-    for (int64_t n = ntasks - 1; n >= 0; n--) /* the longest tasks first */
+    for (int64_t n = ntasks - 1; n >= 0; n--) /* the longest tasks of causal attention first */
         for (int64_t i = 0; i < desc->b; i++)
             for (int64_t j = 0; j < desc->a; j++)
                 fwd_task(desc, query_head(desc, o, i, j), lse + (i * desc->a + j) * desc->s_q,
@@ -608,8 +608,8 @@ static void bwd_sink(const struct meg_attn_desc *desc, const struct bwd *w, int6
 }
 
 /*
- * Compute the gradients of one group of sequence i.  params [b, a, buckets + 1] receives the sums of d_rel_bias and
- * d_sink, in the last column.  buf is memory for sums_per_thread f32 sums of bf16 or f16 dq, dk and dv.
+ * Compute the gradients of one group of sequence i.  params [b, a, buckets + 1] receives the sums of d_rel_bias and, in
+ * the last column, of d_sink.  buf is memory for sums_per_thread f32 sums of bf16 or f16 dq, dk and dv.
  */
 static void bwd_group(const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *x, int64_t i, int64_t grp,
                       const struct meg_drop *d, const struct dropout *drop, double *params, float *buf)

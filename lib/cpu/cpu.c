@@ -21,8 +21,8 @@ extern const struct meg_ops meg_cpu_ops_v4;
 #endif
 
 /*
- * Clang before 18 does not accept the names of the x86-64 levels in __builtin_cpu_supports: test for the features that
- * distinguish the levels.
+ * Clang before 18 does not accept the names of the x86-64 levels in __builtin_cpu_supports.  Test for the main features
+ * of each level instead.
  */
 #if defined __clang__ && __clang_major__ < 18
 #    define HAS_V3 (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))

@@ -12,7 +12,7 @@
 
 MEG_BEGIN_DECLS
 
-enum { DROP_BLOCK = 512 }; /* maximum number of units per call */
+enum { DROP_BLOCK = 512 }; /* maximum number of units per call of drop_factors */
 
 struct dropout {
     uint32_t key[2];

@@ -1,8 +1,8 @@
 /* isa: baseline v3 v4 */
 /*
- * gemm_mixed.c - compute one block of a GEMM with f32, bf16 or f16 operands and f32 sums.  In general, oneDNN's sgemm
- * multiplies f32 operands.  If the CPU and oneDNN support bf16, oneDNN's bf16 GEMM multiplies bf16 operands, twice as
- * fast as sgemm.  Other operands are converted into f32 panels for sgemm.
+ * gemm_mixed.c - compute one block of a GEMM with f32, bf16 or f16 operands and f32 sums.  oneDNN's sgemm multiplies
+ * two f32 operands.  oneDNN's bf16 GEMM, which is twice as fast, multiplies two bf16 operands if the CPU and oneDNN
+ * support it.  Other operands are converted into f32 panels for sgemm.
  *
  * A GEMM c = a b^T of at most GEMM_SKINNY_M rows (decoding) is computed here as dot products.  Such a linear layer
  * spends most of its time reading the weights b, and oneDNN would also copy them.  The result of a row does not depend

@@ -8,7 +8,7 @@ enum { ROWS = 8 }; /* rows per task */
 /* Inline a function into each loop that DEFINE defines, where `type` and is_plain are constants. */
 #define INLINE static inline __attribute__((always_inline))
 
-/* Return act(a) of a type. */
+/* Return the value at a of the activation function of this type. */
 INLINE float act(enum meg_glu_type type, float a)
 {
     switch (type) {
@@ -57,7 +57,7 @@ INLINE float clamp(float x, float least, float most)
     return x < least ? least : x;
 }
 
-/* Compute rows [r0, r0 + ROWS) of y.  If is_plain, the unit has no limit and no offset. */
+/* Compute rows [r0, r0 + ROWS) of y, or to the last row.  If is_plain, the unit has no limit and no offset. */
 INLINE void fwd_rows(enum meg_glu_type type, bool is_plain, float limit, float offset, struct meg_mat y,
                      struct meg_mat x, int64_t r0)
 {
@@ -129,7 +129,7 @@ FOR_EACH_TYPE(DEFINE_BOTH)
 static const struct {
     void (*fwd)(float limit, float offset, struct meg_mat y, struct meg_mat x, int64_t r0);
     void (*bwd)(float limit, float offset, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, int64_t r0);
-} loops[][2] = { /* by type, and by whether there is no limit and no offset */
+} loops[][2] = { /* loops[type][is_plain] */
 #define ROW(NAME, TYPE) [TYPE] = { { fwd_##NAME##_limited, bwd_##NAME##_limited }, { fwd_##NAME, bwd_##NAME } },
                  FOR_EACH_TYPE(ROW)
 };

@@ -1,6 +1,6 @@
 /*
- * internal.h - declarations private to lib/cpu: function names with a suffix per instruction set, type conversions and
- * GEMM.
+ * internal.h - declarations private to lib/cpu: function names with a suffix per instruction set, operations, type
+ * conversions and GEMM.
  */
 #ifndef MEG_CPU_INTERNAL_H
 #define MEG_CPU_INTERNAL_H
@@ -26,14 +26,15 @@ enum { MEG_CPU_V4, MEG_CPU_V3, MEG_CPU_BASE, MEG_CPU_LEVELS };
 const struct meg_ops *meg_cpu_level(int level);
 
 /*
- * Compute c = alpha op(a) op(b) + beta c, row-major, by one thread.  op(x) is x for 'N' and the transpose of x for 'T'.
- * Call the function only inside a parallel region (gemm.c).
+ * Compute c [m,n] = alpha op(a) op(b) + beta c with op(a) [m,k] and op(b) [k,n], row-major, by one thread.  op(x) is x
+ * for 'N' and the transpose of x for 'T'.  Call meg_cpu_gemm_load before, and call the function only inside a parallel
+ * region (gemm.c).  If oneDNN fails, end the process with a message.
  */
 void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                   const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 /*
- * Compute meg_cpu_gemm with bf16 a and b and f32 sums.  Return false, without writing c, if the CPU or oneDNN lacks a
- * bf16 GEMM.
+ * Like meg_cpu_gemm, with bf16 a and b and f32 sums.  Return false, without writing c, if oneDNN has no bf16 GEMM that
+ * it may use on this CPU.
  */
 int meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
                       const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);

@@ -1,7 +1,7 @@
 /* isa: baseline v3 v4 */
 /*
  * linear.c - linear layers, computed in blocks of the output.  Bias and activation are applied to a block while the
- * block is in cache.  Block sizes depend only on the shape.
+ * block is in cache.  Block sizes depend only on shapes and types.
  *
  * Sums are accumulated in f32: in the output (in pre, if it is kept) if that matrix is f32, else in a tile on the
  * stack, whose values are rounded to bf16 or f16 when they are stored.

@@ -5,7 +5,7 @@
  */
 #include "cpu/row.h"
 
-enum { ROWS = 8, COLS = 128 }; /* rows per task, columns per task */
+enum { ROWS = 8, COLS = 128 }; /* rows per task of y and dx, columns per task of dw and db */
 
 void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
                       struct meg_mat x, const void *w, const void *b, float eps)

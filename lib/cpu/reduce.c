@@ -1,7 +1,7 @@
 /* isa: baseline v3 v4 */
 /*
  * reduce.c - column sums, sums of squares, weighted sums and counts of zeros.  The order of a sum depends only on its
- * length.
+ * length and the instruction set, not on the number of threads.
  */
 #include "cpu/row.h"
 

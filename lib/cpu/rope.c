@@ -6,7 +6,8 @@
 enum {
     ROWS = 8, /* rows per task of QK-norm */
     /*
-     * maximum head size of QK-norm, and of rotated columns per head in bf16 or f16; that of attention.c, PACK_FLOATS / 8
+     * maximum head size of QK-norm, and maximum number of rotated columns of a bf16 or f16 head; equal to the maximum
+     * head size of attention.c, PACK_FLOATS / 8
      */
     MAX_HEAD = 4096
 };

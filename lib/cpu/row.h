@@ -6,8 +6,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Operations compute in f32 on at most COL_BLOCK columns at a time.  They use an f32 matrix in place.  A bf16 or f16
- * matrix is converted to f32 in a buffer, and results are rounded when they are stored.
+ * Most operations convert at most COL_BLOCK columns of a row to f32 at a time.  They use an f32 matrix in place.  A
+ * bf16 or f16 matrix is converted to f32 in a buffer, and results are rounded when they are stored.
  */
 enum { COL_BLOCK = 1024 };
 

@@ -8,8 +8,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Elements [at, at + n), n <= COL_BLOCK.  w, g and state point to the elements in place if the array is f32, else to a
- * converted copy.  The pointer to an absent array is NULL.
+ * Elements [at, at + n) of the arrays, n <= COL_BLOCK.  w, g and state point to the elements in place if the array is
+ * f32, else to a converted copy.  The pointer to an absent array is NULL.
  */
 struct update_block {
     int64_t at, n;

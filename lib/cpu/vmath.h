@@ -22,8 +22,8 @@ static inline float vpow2i(int32_t n)
 }
 
 /*
- * Return x, but least if x < least and most if x > most.  Both compares are of x: gcc 12 turns compares that depend on
- * each other into branches, which it vectorizes as chains of masks.
+ * Return x, but least if x < least and most if x > most.  Both comparisons are of x, not of the result of the other
+ * one: gcc 12 turns dependent comparisons into branches, which it vectorizes as chains of masks.
  */
 static inline float vclamp(float x, float least, float most)
 {

@@ -7,7 +7,7 @@
 
 enum {
     VOCAB_BLOCK = 4096, /* number of logits converted to f32 at a time */
-    ROW_BLOCK = 1024,   /* number of rows whose statistics xent_fwd_bwd stores */
+    ROW_BLOCK = 1024,   /* number of rows whose statistics xent_fwd_bwd stores at a time */
 };
 
 void MEG_FN(xent_partial)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0)
