@@ -1,15 +1,16 @@
 /*
  * act.h - activation functions and their derivatives in kernels.
  *
- * An activation function is a class: of(x) returns its value, and grad(x, &y) its derivative and, in y, its value.  Both
- * return NaN for NaN.  The formulas are those of cpu/vmath.h, in which nothing cancels.
+ * An activation function is a class: of(x) returns its value, and grad(x, y) returns its derivative and sets y to its
+ * value.  The value at NaN is NaN, and so is the derivative, except that of `identity` and `relu`.  The formulas of
+ * GELU are those of cpu/vmath.h, which avoid cancellation.
  */
 #ifndef MEG_CUDA_ACT_H
 #define MEG_CUDA_ACT_H
 #include "cuda/kernel.h"
 #include "tensor/normal_cdf.h"
 
-/* Return x / y within 2 ulp, or 0 if |y| is above 2^126. */
+/* Return x / y within 2 ulp.  On a GPU, the result is 0 if |y| is above 2^126 and x is finite. */
 __device__ inline float divide(float x, float y)
 {
 #ifdef __CUDACC__
@@ -132,7 +133,9 @@ struct squared_relu {
     }
 };
 
-/* Call f with an object of the activation function's class, so that the branch is outside f's loops over elements. */
+/*
+ * Call f with an object of the class of the activation function, so that the branch is outside f's loops over elements.
+ */
 template <class F> __device__ inline void with_act(enum meg_act act, F f)
 {
     switch (act) {

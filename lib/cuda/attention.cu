@@ -1,6 +1,6 @@
 /*
- * attention.cu - attention: the choice between cuDNN, kernels for tensor cores and kernels in f32, and the operations on
- * its results.
+ * attention.cu - attention: the choice between cuDNN, kernels for tensor cores and kernels in f32; attn_merge,
+ * attn_delta, and the gradients of the sinks and of the relative attention bias.
  */
 #include "cuda/attention.h"
 #include "cuda/cudnn_attention.h"
@@ -25,7 +25,7 @@ static unsigned grid_of_rows(const struct meg_attn_desc *desc)
 
 /* ---- merge ---- */
 
-/* Compute attn_merge: add the outputs of a chunk of keys, o_part, to o by their log-sum-exps. */
+/* Compute attn_merge: merge o_part, the output for a chunk of keys, into o, and lse_part into lse. */
 static __global__ void merge(struct meg_attn_desc desc, struct meg_heads o, float *lse, struct meg_heads o_part,
                              const float *lse_part, bool is_aligned)
 {
@@ -71,7 +71,7 @@ void meg_cuda_attn_merge(struct meg_stream *st, const struct meg_attn_desc *desc
 
 /* ---- delta and parameter gradients ---- */
 
-/* Compute delta [b, a, s_q] = the sum of d_o * o over the columns of a row. */
+/* Compute delta [b, a, s_q] = the sum of d_o * o over the columns of a head, for each query. */
 template <class T, class O>
 static __global__ void delta_rows(struct meg_attn_desc desc, float *delta, struct meg_heads d_o, struct meg_heads o,
                                   bool is_aligned)
@@ -170,7 +170,7 @@ void meg_cuda_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, 
         meg_cuda_attn_f32_fwd(st, desc, o, lse, q, k, v, drop);
 }
 
-/* Return the size of delta in the workspace of attn_bwd.  The partial sums of d_rel_bias follow. */
+/* Return the size in bytes of delta in the workspace of attn_bwd, where the partial sums of d_rel_bias follow it. */
 static size_t delta_nbytes(const struct meg_attn_desc *desc)
 {
     return (size_t)ceil_div(desc->b * desc->a * desc->s_q * (int64_t)sizeof(float), 256) * 256;

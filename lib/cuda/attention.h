@@ -2,17 +2,17 @@
  * attention.h - what the attention kernels have in common: addresses of heads, masks, biases and dropout, and the
  * functions that launch the kernels.
  *
- * Results of the kernels are deterministic: no sum depends on the order of blocks.  s_q and s_k are below 2^30, and the
- * kernels for tensor cores have a, g and b, at most 65535, as dimensions of their grids.
+ * Results of the kernels are deterministic: no sum depends on the order of blocks.  s_q and s_k must be below 2^30.  a,
+ * g and b, which are dimensions of the grids of the kernels for tensor cores, must be at most 65535.
  */
 #ifndef MEG_CUDA_ATTENTION_H
 #define MEG_CUDA_ATTENTION_H
 #include "cuda/dropout.h"
 
 /*
- * Queue attn_fwd or attn_bwd (tensor/ops.h) on kernels for tensor cores (attention_fwd.cu, attention_bwd.cu), and return
- * true.  Return false, with nothing queued, if these kernels do not support the case.  args->delta is given, and
- * d_rel_bias and d_sink are not computed.
+ * Queue attn_fwd or attn_bwd (tensor/ops.h) on kernels for tensor cores (attention_fwd.cu, attention_bwd.cu), and
+ * return true.  Return false, with nothing queued, if these kernels do not support the case or would be slower than
+ * those in f32.  meg_cuda_attn_mma_bwd requires args->delta, and does not compute d_rel_bias and d_sink.
  */
 bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                            struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
@@ -23,9 +23,9 @@ bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *de
 void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                            struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
 /*
- * Queue attn_bwd in f32 arithmetic; args->delta is given, and d_sink is not computed.  If d_rel_bias is not NULL, write
- * the gradients of the relative attention bias to it, summed over each tile of queries: device memory [b, a, tiles,
- * buckets], where tiles is meg_cuda_attn_f32_tiles.
+ * Queue attn_bwd in f32 arithmetic; args->delta is required, and d_sink is not computed.  If d_rel_bias is not NULL,
+ * write the gradients of the relative attention bias to it, summed over each tile of queries: device memory [b, a,
+ * tiles, buckets], where tiles is meg_cuda_attn_f32_tiles.
  */
 void meg_cuda_attn_f32_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
                            const struct meg_attn_bwd_args *args, const struct meg_drop *drop, double *d_rel_bias);
@@ -96,7 +96,10 @@ __device__ inline struct attn_range visible_keys(const struct meg_attn_desc &des
     return { (int)lo, (int)max(hi, lo) };
 }
 
-/* Return the queries [lo, hi) to which the windows make one of the keys [begin, end) visible. */
+/*
+ * Return the range of queries that attend to a key of [begin, end), as far as only window_left and window_right are
+ * considered.  query_start is ignored: it is for decoding only.
+ */
 __device__ inline struct attn_range queries_in_window(const struct meg_attn_desc &desc, int64_t begin, int64_t end)
 {
     int64_t lo = 0, hi = desc.s_q;
@@ -109,8 +112,8 @@ __device__ inline struct attn_range queries_in_window(const struct meg_attn_desc
 }
 
 /*
- * Tiles of keys begin at tile_origin + n * size, with a size that is a multiple of 8, so that eight keys of a tile that
- * begin at a multiple of 8 use the eight numbers of one block of Philox.  The origin is at most 0.
+ * Tiles of keys begin at tile_origin + n * size, where size is a multiple of 8.  So keys 8 m to 8 m + 7 of a tile use
+ * the eight numbers of one block of Philox.  The origin is at most 0.
  */
 __device__ inline int tile_origin(const struct meg_attn_desc &desc)
 {
@@ -138,7 +141,10 @@ __device__ inline int rel_bias_bucket(const struct meg_attn_desc &desc, int64_t 
     return (int)(first + min(exact + (int64_t)(log_rounded(ratio) / log_rounded(most) * (float)(n - exact)), n - 1));
 }
 
-/* Return the bias of head j at a relative position, whose bucket is given if there is a relative attention bias. */
+/*
+ * Return the bias of head j at a relative position.  `bucket` is its bucket; without a relative attention bias, it is
+ * not used.
+ */
 __device__ inline float score_bias(const struct meg_attn_desc &desc, int64_t j, int64_t relative, int bucket)
 {
     float bias = 0.0f;

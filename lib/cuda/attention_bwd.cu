@@ -26,14 +26,17 @@ template <int D, bool is_plain> struct bwd_sizes {
     static constexpr int LD = D + ROW_PAD;
     static constexpr int STEP =
         D <= (is_plain ? 128 : 96) ? 64 : 32; /* rows of the tiles over which a block iterates */
-    /* To fit in registers, dk and dv are split by columns between two warps that compute the same weights. */
+    /*
+     * If D is above 128, dk and dv are split by columns between two warps that compute the same weights, to fit in
+     * registers.
+     */
     static constexpr int SPLITS = D <= 128 ? 1 : 2, N = D / 8 / SPLITS;
     static constexpr int THREADS = OWN / 16 * WARP, THREADS_DKDV = THREADS * SPLITS;
 };
 
 /*
  * Replace s, a product q.k, by the weight after dropout, but without the factor of kept weights, and dp, a product
- * d_o.v, by the gradient with respect to scale * q.k.  lse is multiplied by log2(e).
+ * d_o.v, by the gradient with respect to scale * q.k.  lse contains the factor log2(e).
  */
 template <bool is_plain>
 static __device__ inline void bwd_weight(const struct attn_mma_bwd &x, float &s, float &dp, float lse, float delta,
@@ -59,7 +62,7 @@ template <class T, int D, bool is_plain> struct dkdv_tiles {
     T k[OWN * LD], v[OWN * LD];
     struct {
         T q[STEP * LD], d_o[STEP * LD];
-        float lse[STEP], delta[STEP]; /* lse is multiplied by log2(e) */
+        float lse[STEP], delta[STEP]; /* lse contains the factor log2(e) */
         struct attn_range keys[STEP];
     } queries[2];
     struct score_terms<STEP, OWN> terms;

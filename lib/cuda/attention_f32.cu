@@ -1,10 +1,11 @@
 /*
  * attention_f32.cu - attention in f32 arithmetic, for all that struct meg_attn_desc can describe.
  *
- * A block keeps a tile of queries and a tile of keys in shared memory as f32, and multiplies them there.  In the forward
- * pass, a tile contains the queries of all heads of a group, and long sequences of keys are split over blocks (Dao et
- * al. 2023, Flash-Decoding), so that decoding of few queries reads each key once and occupies the GPU.  The backward
- * pass has a kernel for dq, whose blocks iterate over keys, and one for dk and dv, whose blocks iterate over queries.
+ * A block keeps a tile of queries and a tile of keys in shared memory as f32, and multiplies them there.  In the
+ * forward pass, a tile contains the queries of all heads of a group, and long sequences of keys are split over blocks
+ * (Dao et al. 2023, Flash-Decoding), so that decoding of few queries reads each key once and occupies the GPU.  The
+ * backward pass has a kernel for dq, whose blocks iterate over keys, and one for dk and dv, whose blocks iterate over
+ * queries.
  */
 #include "cuda/attention.h"
 
@@ -124,7 +125,7 @@ struct query {
     struct attn_range keys;
 };
 
-/* Return the smallest range that contains the keys of n queries. */
+/* Return the smallest range that contains the keys of n queries.  Queries without keys are ignored. */
 static __device__ inline struct attn_range keys_of(const struct query *query, int n)
 {
     struct attn_range all = { 1 << 30, 0 };
@@ -138,8 +139,9 @@ static __device__ inline struct attn_range keys_of(const struct query *query, in
 }
 
 /*
- * Fill bucket[n] with the bucket of relative position first + n, for all relative positions of a tile of `keys` keys
- * from `key` on and the queries from position `last` - (queries - 1) to `last`.  Return first.
+ * Return first, the smallest relative position in a tile of `keys` keys from `key` on and the queries from position
+ * `last` - (queries - 1) to `last`.  If there is a relative attention bias, fill bucket[n] with the bucket of relative
+ * position first + n, for all relative positions of the tile.
  */
 static __device__ inline int64_t fill_buckets(int *bucket, const struct meg_attn_desc &desc, int64_t key, int keys,
                                               int64_t last, int queries)
@@ -172,7 +174,7 @@ struct attn_f32_fwd {
     struct weight_drop drop;
     float *lse;
     float *part; /* [b, a, s_q, splits, d_v + 1]: the output of each split, and its log-sum-exp; NULL for one split */
-    int bq, bk;  /* queries and keys per tile */
+    int bq, bk;  /* rows (a query and one of its heads) and keys per tile */
     int splits;  /* blocks among which the keys are split */
     int split_size;                                              /* keys per split, a multiple of bk */
     bool is_o_aligned, is_q_aligned, is_k_aligned, is_v_aligned; /* the heads (has_aligned_heads) */
@@ -429,7 +431,9 @@ struct attn_f32_bwd {
     bool are_grads_aligned, is_q_aligned, is_k_aligned, is_v_aligned, is_d_o_aligned; /* has_aligned_heads */
 };
 
-/* The arrays of a block in shared memory.  The block computes x, dq or dk, and y, dv. */
+/*
+ * The arrays of a block in shared memory.  x contains the sums of dq or dk that the block computes, and y those of dv.
+ */
 struct bwd_arrays {
     struct tile q, d_o, k, v, s, dp, x, y;
     struct query *query;
@@ -619,7 +623,7 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_bwd_dkdv(struct attn_f
                [&](int n) { return key_index(desc, x.dv, begin + n, i, group); });
 }
 
-/* Set the sizes of tiles such that the arrays fit in shared memory, and return the size of the arrays. */
+/* Set the sizes of tiles such that the arrays fit in shared memory, and return the size of the arrays in bytes. */
 static size_t bwd_tile_sizes(const struct meg_attn_desc *desc, int *bq, int *bk)
 {
     size_t nbytes;

@@ -116,7 +116,7 @@ static __device__ inline void mask_tile(float (&s)[M][NK][4], const struct attn_
         }
 }
 
-/* Replace weights by 0 where dropout drops them.  store_output multiplies by the factor of the others. */
+/* Replace weights by 0 where dropout drops them.  store_output multiplies the output by the factor of kept weights. */
 template <int M, int NK, int BQ>
 static __device__ inline void drop_tile(float (&s)[M][NK][4], const struct score_terms<BQ, 8 * NK> &terms, int row0,
                                         struct lane lane)
@@ -131,7 +131,7 @@ static __device__ inline void drop_tile(float (&s)[M][NK][4], const struct score
                     s[m][n][e] = 0.0f;
 }
 
-/* Store the output and the log-sum-exp of the queries of a thread; its first row is that of token t0. */
+/* Store the output and the log-sum-exp of the queries of a thread.  The first query of its warp is query t0. */
 template <int M, int N>
 static __device__ inline void store_output(const struct attn_mma_fwd &x, const float (&o)[M][N][4],
                                            const struct running_softmax<M> &run, int t0, struct lane lane, int i, int j)

@@ -7,14 +7,14 @@
 #define LN2 0.6931471805599453f
 
 /*
- * Heads are padded with zeros to D columns, the smallest of 64, 96, 128 and 256 that is not less than d and d_v.  Rows of
- * tiles in shared memory have 8 additional elements, so that the rows of an 8x8 matrix are in different banks.
+ * Heads are padded with zeros to D columns, the smallest of 64, 96, 128 and 256 that is not less than d and d_v.  Rows
+ * of tiles in shared memory have 8 additional elements, so that the rows of an 8x8 matrix are in different banks.
  */
 enum { MAX_D = 256, ROW_PAD = 8 };
 
 /*
- * Call f(element type, padded head size, is_plain), the last two as constants.  In a plain case, scores are scale * q.k,
- * and there is neither dropout nor a block table.
+ * Call f(element type, padded head size, is_plain), the last two as constants.  In a plain case, scores are scale *
+ * q.k, and there is neither dropout nor a block table.
  */
 template <class F> void with_mma_type(enum meg_dtype type, const struct meg_attn_desc *desc, bool is_plain, F f)
 {
@@ -42,7 +42,7 @@ template <class F> void with_mma_type(enum meg_dtype type, const struct meg_attn
         with_plain(f16());
 }
 
-/* Whether kernels for tensor cores can read or write heads x of `d` columns, of type bf16 or f16. */
+/* Return whether kernels for tensor cores can read heads x of `d` columns, and `type`, their type, is bf16 or f16. */
 static inline bool fits_mma(struct meg_heads x, enum meg_dtype type, int64_t d)
 {
     return x.dtype == type && type != MEG_DTYPE_F32 && d % 8 == 0 && d <= MAX_D && has_aligned_heads(x) &&
@@ -109,12 +109,17 @@ static __device__ inline void load_queries(T *to, const struct meg_attn_desc &de
         to, from, (int)d, [&](int r) { return head + (int64_t)min(t0 + r, (int)desc.s_q - 1) * (int)from.ld_s; });
 }
 
-/* The smallest range of all keys that a query of a tile attends to, `any`, and the keys that all attend to, `all`. */
+/*
+ * `any` is the smallest range that contains all keys to which at least one query of a tile attends.  `all` contains the
+ * keys to which each query attends.
+ */
 struct tile_keys {
     struct attn_range any, all;
 };
 
-/* Return the keys of n queries, given those of each query in shared memory.  All threads of a warp call it. */
+/*
+ * Return the keys of a tile of n queries, given those of each query in shared memory.  All threads of a warp call it.
+ */
 static __device__ inline struct tile_keys keys_of_tile(const struct attn_range *keys, int n)
 {
     struct tile_keys x = { { 1 << 30, 0 }, { 0, 1 << 30 } };
@@ -174,8 +179,8 @@ static __device__ inline void fill_terms(struct score_terms<ROWS, KEYS> *x, cons
 }
 
 /*
- * Return log2(e) times the score of a query and a key whose product is qk.  `bias` and the result have the factor
- * log2(e), and *slope, which is that of capped_score, has not.
+ * Return log2(e) times the score of a query and a key whose product is qk.  `bias` contains the factor log2(e).
+ * *slope, which is that of capped_score, does not.
  */
 static __device__ inline float score2(const struct meg_attn_desc &desc, float qk, float bias, float *slope)
 {

@@ -13,7 +13,10 @@ __device__ inline uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Begin to copy 16 bytes from global to shared memory or, unless is_valid is set, to set them to 0. */
+/*
+ * Begin to copy 16 bytes from global to shared memory or, unless is_valid is set, to set them to 0.  Both addresses are
+ * multiples of 16.
+ */
 __device__ inline void copy_async(void *to, const void *from, bool is_valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
@@ -21,7 +24,7 @@ __device__ inline void copy_async(void *to, const void *from, bool is_valid)
                  : "memory");
 }
 
-/* End a group of copies. */
+/* End a group of copies of the calling thread. */
 __device__ inline void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -44,7 +47,7 @@ struct copy {
     const void *from;
     bool is_valid;
 };
-inline std::deque<std::vector<copy>> copies[MAX_THREADS]; /* groups of each thread; the last is not complete */
+inline std::deque<std::vector<copy>> copies[MAX_THREADS]; /* groups of each thread; the last is open */
 
 } // namespace emu
 

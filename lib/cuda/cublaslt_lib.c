@@ -1,4 +1,4 @@
-/* Load cuBLASLt. */
+/* cublaslt_lib.c - the loader of cuBLASLt. */
 #include "cuda/cublaslt_lib.h"
 #include <dlfcn.h>
 #include <stddef.h>

@@ -28,8 +28,8 @@ struct meg_cublaslt_lib {
 extern struct meg_cublaslt_lib meg_cublaslt;
 
 /*
- * Load cuBLASLt into meg_cublaslt, and create the handle for the current GPU.  Return MEG_EFAIL if the library or one of
- * its functions is missing, its version does not match the header, or it cannot use the GPU.
+ * Load cuBLASLt into meg_cublaslt, and create the handle for the current GPU.  Return MEG_EFAIL if the library or one
+ * of its functions is missing, its major version is not that of the header, or it cannot use the GPU.
  */
 int meg_cublaslt_load(struct meg_err *e);
 

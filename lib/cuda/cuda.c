@@ -22,7 +22,7 @@ struct meg_cuda_device meg_cuda_device;
 struct meg_cuda_line meg_cuda_last;
 struct meg_cuda_position meg_cuda_position = { 0, -1 };
 
-/* Return whether an operation is complete when the call that queues it returns. */
+/* Return whether an operation is complete when the call that queues it returns (CUDA_LAUNCH_BLOCKING). */
 static bool is_blocking(void)
 {
     const char *value = getenv("CUDA_LAUNCH_BLOCKING");
@@ -139,8 +139,9 @@ static void release_pinned(void *p)
 }
 
 /*
- * Scratch memory of a stream, the latest and largest first.  Earlier memory is freed with the stream only: cudaFree
- * waits for all work of the GPU, which may in turn wait for other ranks.
+ * An allocation of scratch memory.  In the list of all, the latest allocation of a stream, which is its largest, is
+ * before its earlier ones.  Earlier allocations are freed with the stream only: cudaFree waits for all work of the GPU,
+ * which may in turn wait for other ranks.
  */
 struct scratch {
     struct scratch *next;
@@ -192,7 +193,7 @@ static void copy(struct meg_stream *st, void *dst, const void *src, size_t nbyte
     CUDA(cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDeviceToDevice, meg_cuda_stream(st)));
 }
 
-/* Buffers of pinned memory through which `upload` copies, used in turn. */
+/* Buffers of pinned memory through which `upload` copies.  A buffer is used again when the copy from it is complete. */
 enum { NUM_STAGING = 64, STAGING_NBYTES = 256 << 10 };
 static struct {
     char *p;
@@ -239,7 +240,7 @@ static void zero(struct meg_stream *st, void *dev, size_t nbytes)
 
 /* ---- streams and events ---- */
 
-/* Bytes of scratch memory that the compute stream has from its creation on.  Few operations need more. */
+/* Bytes of scratch memory that are allocated when the compute stream is created.  Few operations need more. */
 enum { MIN_SCRATCH_NBYTES = 64 << 20 };
 
 static struct meg_stream *stream_create(const char *name)
@@ -299,8 +300,8 @@ static bool event_is_done(struct meg_event *event)
 /* ---- the table ---- */
 
 /*
- * Return the number of rows whose bf16 logits take at most 1 GiB, a multiple of 1024, but at least 1024.  Each chunk of
- * rows reads and writes the weight gradient of the head, so that fewer rows cost time.
+ * Return the largest multiple of 1024 rows whose bf16 logits take at most 1 GiB, but at least 1024 rows.  For each
+ * chunk of rows, the weight gradient of the head is read and written, so small chunks cost time.
  */
 static int64_t logits_rows(int64_t v)
 {
@@ -343,7 +344,7 @@ const struct meg_ops meg_cuda_ops = {
 /* The oldest compute capability for which kernels are built, 10 * major + minor. */
 enum { MIN_CC = 80 };
 
-/* Store the message of an error of the driver, of which `what` is the subject. */
+/* Store the message of an error of the driver, which begins with `what`, and return MEG_EFAIL. */
 static int driver_failed(struct meg_err *e, const char *what, cudaError_t error)
 {
     return meg_fail(e, MEG_EFAIL, "%s: %s (%s); %s, or use --device cpu", what, cudaGetErrorString(error),

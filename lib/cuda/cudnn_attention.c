@@ -1,4 +1,4 @@
-/* Attention by cuDNN: the supported cases, and their plans. */
+/* cudnn_attention.c - attention by cuDNN: the cases for which it is used, and their plans. */
 #include "cuda/cudnn_attention.h"
 #include <inttypes.h>
 #include <math.h>
@@ -34,8 +34,9 @@ static int64_t min64(int64_t x, int64_t y)
 /* ---- supported cases ---- */
 
 /*
- * Set the shape and the mask of x and return true, unless an option of the case is not supported.  Sequences whose
- * length is not a multiple of 64 are mostly prompts, for which building a plan would take longer than the attention.
+ * Set the shape and the mask of x and return true.  Return false if cuDNN is not usable or does not support an option
+ * of the case.  Lengths that are not multiples of 64 are refused, too: they are mostly those of prompts, for which
+ * building a plan would take longer than the attention.
  */
 static bool set_case(struct meg_cudnn_sdpa *x, const struct meg_attn_desc *desc, const struct meg_drop *drop)
 {
@@ -74,7 +75,10 @@ static void set_batch(struct meg_cudnn_sdpa *x, const struct meg_attn_desc *desc
     x->h_k = is_grouped ? 1 : desc->a;
 }
 
-/* Set the strides of a tensor in the batch; return false if they are not constant or cuDNN does not support them. */
+/*
+ * Set the strides of a tensor in the batch.  Return false if they are not constant, if cuDNN does not support them or
+ * the alignment, or if the tensor does not have the type `type`.
+ */
 static bool set_strides(struct meg_cudnn_sdpa *x, enum meg_cudnn_sdpa_tensor i, const struct meg_attn_desc *desc,
                         const struct meg_heads *heads, enum meg_dtype type, bool is_grouped)
 {
@@ -95,7 +99,10 @@ static bool set_type(struct meg_cudnn_sdpa *x, enum meg_dtype type)
     return type == MEG_DTYPE_BF16 || type == MEG_DTYPE_F16;
 }
 
-/* Set the batch, strides and type of x for heads[i], where that is not NULL; return false if it is not supported. */
+/*
+ * Set the batch, type and strides of x for each tensor i whose heads[i] is not NULL.  Return false if the layout is not
+ * supported.
+ */
 static bool set_layout(struct meg_cudnn_sdpa *x, const struct meg_attn_desc *desc,
                        const struct meg_heads *const heads[SDPA_HEADS], bool is_grouped)
 {
@@ -118,7 +125,7 @@ static struct plan {
 static int nplans;
 static cudnnHandle_t handle;
 
-/* Return a new plan.  On failure, it has no graph, so that the same failure is not repeated. */
+/* Return a new plan.  On failure, it has no graph.plan; it is kept, so that the same failure is not repeated. */
 static struct plan *build(const struct meg_cudnn_sdpa *x, int64_t max_nbytes)
 {
     struct plan *p = meg_new(sizeof *p);
@@ -156,7 +163,10 @@ static const struct plan *plan_of(const struct meg_cudnn_sdpa *x, int64_t max_nb
     return p->graph.plan ? p : NULL;
 }
 
-/* Queue a plan; tensors[i] is the address of tensor i, except of numbers. */
+/*
+ * Queue a plan.  tensors[i] is the address of tensor i in device memory; the function itself sets those of numbers.  If
+ * cuDNN fails, end the process with a message.
+ */
 static void execute(struct meg_stream *st, const struct plan *plan, const struct meg_attn_desc *desc,
                     void *const tensors[SDPA_TENSORS], void *workspace)
 {
@@ -235,7 +245,7 @@ static int64_t chunk_of(const struct meg_cudnn_sdpa *x, const struct meg_attn_de
     return n;
 }
 
-/* Return the size of dq before it is rounded, in the workspace. */
+/* Return the size in bytes of the f32 sums of dq in the workspace; 0 if the backward pass is deterministic. */
 static int64_t dq_sum_nbytes(const struct meg_attn_desc *desc)
 {
     return meg_cuda_device.is_deterministic ? 0 : align(4 * desc->b * desc->a * desc->s_q * desc->d);

@@ -1,4 +1,4 @@
-/* Operation graphs of cuDNN. */
+/* cudnn_graph.c - operation graphs of cuDNN: descriptors, tensors, operations and plans. */
 #include "cuda/cudnn_graph.h"
 
 /* ---- descriptors ---- */

@@ -17,7 +17,7 @@ struct meg_cudnn_shape {
     int64_t n[4], ld[4];
 };
 
-/* Initialise it to zeros. */
+/* A graph, which is initialised to zeros, and freed by meg_cudnn_graph_free. */
 struct meg_cudnn_graph {
     cudnnBackendDescriptor_t desc[MEG_CUDNN_MAX_DESCS]; /* all descriptors of the graph */
     cudnnBackendDescriptor_t op[MEG_CUDNN_MAX_OPS];
@@ -39,30 +39,33 @@ meg_cudnn_tensor meg_cudnn_virtual(struct meg_cudnn_graph *g, cudnnDataType_t ty
 /* y = mode(x, b, t), element by element; b and t may be NULL, and are broadcast along dimensions of extent 1. */
 void meg_cudnn_pointwise(struct meg_cudnn_graph *g, cudnnPointwiseMode_t mode, meg_cudnn_tensor y, meg_cudnn_tensor x,
                          meg_cudnn_tensor b, meg_cudnn_tensor t);
-/* y = the index of each element along dimension `axis`; x has the shape of y. */
+/* y = the index of each element along dimension `axis`, which is i32; x has the shape of y. */
 void meg_cudnn_index(struct meg_cudnn_graph *g, meg_cudnn_tensor y, meg_cudnn_tensor x, int64_t axis);
 /* c = a b for each batch and head.  If b has fewer heads than a, consecutive heads of a use one head of b. */
 void meg_cudnn_matmul(struct meg_cudnn_graph *g, meg_cudnn_tensor c, meg_cudnn_tensor a, meg_cudnn_tensor b);
 /* Reduce x along the dimensions in which y has a smaller extent. */
 void meg_cudnn_reduce(struct meg_cudnn_graph *g, cudnnReduceTensorOp_t op, meg_cudnn_tensor y, meg_cudnn_tensor x);
-/* y = x with other extents and strides, element by element of the memory that the strides describe. */
+/*
+ * y = x with the extents and strides of y: elements at the same offset are equal, so that strides in another order
+ * transpose x.
+ */
 void meg_cudnn_reshape(struct meg_cudnn_graph *g, meg_cudnn_tensor y, meg_cudnn_tensor x);
 
 /*
- * Write up to `max` engine configurations that the heuristics propose to cfg, best first, and return their number.
- * Either handle or device is NULL; device is a descriptor of the properties of a GPU, with which no GPU is needed.  The
- * configurations are freed with the graph.
+ * Write up to `max` engine configurations that the heuristics propose to cfg, best first, and return their number; on
+ * failure, set g->e and return 0.  Either handle or device is NULL; device is a descriptor of the properties of a GPU,
+ * with which no GPU is needed.  The configurations are freed with the graph.
  */
 int meg_cudnn_graph_configs(struct meg_cudnn_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t device,
                             cudnnBackendDescriptor_t *cfg, int max);
 /*
- * Build a plan of the first configuration for which that is possible and whose workspace has at most max_nbytes bytes.
- * Return MEG_EFAIL, with a message in g->e, if there is none.
+ * Build a plan of the first of the best configurations for which that is possible and whose workspace has at most
+ * max_nbytes bytes.  Return MEG_EFAIL, with a message in g->e, if there is none.
  */
 int meg_cudnn_graph_plan(struct meg_cudnn_graph *g, cudnnHandle_t handle, int64_t max_nbytes);
 /*
- * Queue the plan on the stream of the handle.  p[i] is the address of tensor i + 1, or NULL if the graph has none.  Return
- * MEG_EFAIL if cuDNN refuses the plan.
+ * Queue the plan on the stream of the handle.  p[i], i < n, is the address of tensor i + 1, or NULL if the graph has no
+ * such tensor.  `workspace` has at least g->nbytes bytes.  Return MEG_EFAIL if cuDNN refuses the plan.
  */
 int meg_cudnn_graph_execute(const struct meg_cudnn_graph *g, cudnnHandle_t handle, void *const *p, int n,
                             void *workspace, struct meg_err *e);

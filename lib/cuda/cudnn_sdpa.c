@@ -111,7 +111,10 @@ static meg_cudnn_tensor select_scores(struct meg_cudnn_graph *g, const struct me
     return y;
 }
 
-/* Return the scores, replaced by -infinity for keys after a query or more than window_left before it. */
+/*
+ * Return the scores.  If x is causal, they are replaced by -infinity for keys after a query and, unless window_left is
+ * -1, for keys more than window_left before it.
+ */
 static meg_cudnn_tensor mask(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x, meg_cudnn_tensor scores)
 {
     meg_cudnn_tensor minus_infinity, query, key;

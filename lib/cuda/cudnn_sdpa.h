@@ -20,8 +20,8 @@ enum meg_cudnn_sdpa_tensor {
     SDPA_HEADS, /* the number of tensors above, which are heads */
     SDPA_LSE = SDPA_HEADS,
     SDPA_DELTA,  /* out [b,h,s_q] f32: sum of d_o * o, used by the backward pass */
-    SDPA_DQ_SUM, /* out [b,h,s_q,d] f32, contiguous: dq before it is rounded; not if is_deterministic is set */
-    SDPA_SCALE,  /* the following are numbers in host memory */
+    SDPA_DQ_SUM, /* out [b,h,s_q,d] f32, contiguous: dq before it is rounded; absent if is_deterministic is set */
+    SDPA_SCALE,  /* this and the following are numbers in host memory */
     SDPA_MINUS_INFINITY,
     SDPA_WINDOW, /* window_left + 1 */
     SDPA_ONE,
@@ -36,7 +36,7 @@ struct meg_cudnn_sdpa {
     int64_t b, h, h_k, s_q, s_k, d, d_v;
     int64_t type;                          /* cudnnDataType_t of the heads */
     int64_t is_backward, is_deterministic; /* the latter for the backward pass: dq is not summed by atomic additions */
-    int64_t is_causal, window_left;        /* -1: no limit */
+    int64_t is_causal, window_left;        /* window_left: -1: no limit; not used unless is_causal is set */
     struct {
         int64_t b, h, s; /* strides in elements */
     } ld[SDPA_HEADS];

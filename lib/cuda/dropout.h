@@ -39,7 +39,7 @@ static inline struct drop_mask drop_begin(const struct meg_drop *d)
     return r;
 }
 
-/* What the counters of a row of [n, h] activations contain: its global position and global sample number. */
+/* What the counters of Philox for a row of [n, h] activations contain: its global position and global sample number. */
 struct drop_row {
     uint32_t position;
     int64_t sample;
@@ -99,7 +99,7 @@ __device__ inline void drop_columns(float (&v)[VEC], const struct drop_mask &d, 
         v[j] *= factor[j];
 }
 
-/* The same for row r. */
+/* Like the function above, for row r. */
 __device__ inline void drop_columns(float (&v)[VEC], const struct drop_mask &d, int64_t r, int64_t c)
 {
     drop_columns(v, d, drop_row_of(d, r), c);

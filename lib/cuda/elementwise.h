@@ -1,9 +1,14 @@
-/* elementwise.h - kernels that compute matrices element by element: a thread computes VEC columns of a row at a time. */
+/*
+ * elementwise.h - kernels that compute matrices element by element: a thread computes VEC columns of a row at a time.
+ */
 #ifndef MEG_CUDA_ELEMENTWISE_H
 #define MEG_CUDA_ELEMENTWISE_H
 #include "cuda/kernel.h"
 
-/* Launch a kernel with n threads or more in dimension x for each row.  Blocks (x, y) compute rows y, y + gridDim.y ... */
+/*
+ * Launch a kernel with at least n threads in dimension x for each row; do nothing if n or the number of rows is 0.  A
+ * block with blockIdx.y = y computes rows y, y + gridDim.y, ...
+ */
 template <class... P, class... A>
 void launch_rows(launch_stream st, void (*kernel)(P...), int64_t rows, int64_t n, A... args)
 {
@@ -15,7 +20,10 @@ void launch_rows(launch_stream st, void (*kernel)(P...), int64_t rows, int64_t n
                (unsigned)(ceil_div(ceil_div(n, blocks), WARP) * WARP), 0, args...);
 }
 
-/* Launch a kernel that calls for_each_vector with the same numbers of rows and columns. */
+/*
+ * Launch a kernel in which a thread computes VEC columns, as in for_each_vector with the same numbers of rows and
+ * columns.
+ */
 template <class... P, class... A>
 void launch_elementwise(launch_stream st, void (*kernel)(P...), int64_t rows, int64_t cols, A... args)
 {
@@ -23,9 +31,9 @@ void launch_elementwise(launch_stream st, void (*kernel)(P...), int64_t rows, in
 }
 
 /*
- * Call f(r, c, end, is_vector) for each vector of this thread: columns [c, end) of row r.  end and is_vector are the last
- * arguments of `load` and `store`.  They are constant in each of the two inlined calls of f, so that all loads of f
- * precede the first use of a value.
+ * Call f(r, c, end, is_vector) for each vector of this thread: columns [c, end) of row r.  end and is_vector are the
+ * last arguments of `load` and `store`.  f is inlined twice.  Where is_vector is true, the compiler knows that the
+ * vector is complete and removes the branches of `load`, so that all loads of f precede the first use of a value.
  */
 template <class F> __device__ inline void for_each_vector(int64_t rows, int64_t cols, bool is_aligned, F f)
 {

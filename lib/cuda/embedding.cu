@@ -93,11 +93,14 @@ static __device__ inline int64_t row_of(const tokens &t, int64_t i)
 struct radix_pass {
     const int32_t *in; /* [n] tokens in the order of the previous pass; NULL: 0, 1, ... */
     int32_t *out;      /* [n] tokens in the new order */
-    int32_t *count;    /* [2^bits, tiles] tokens with a digit in a tile; then the position of the first such token */
+    int32_t *count;    /* [2^bits, tiles] number of tokens with a digit in a tile, then position of the first one */
     int shift, bits;
 };
 
-/* A token, its digit, and the lanes of the warp whose tokens have the same digit, among those below n. */
+/*
+ * A token, its digit, and the lanes of the warp whose tokens have the same digit; lanes whose position is not below n
+ * have no token.
+ */
 struct digit {
     int32_t token;
     int value;
@@ -246,9 +249,9 @@ static __global__ void move_tokens(struct tokens t, struct radix_pass pass)
 /* ---- add rows of dx ---- */
 
 /*
- * A list contains the tokens of a row.  It is processed in chunks of at most CHUNK tokens.  The row's gradient is the
- * sum of the elements of its list, in order, if it is one chunk, else the sum of the chunks' sums, in order.  So it
- * depends on nothing but this list.
+ * The list of a row contains the tokens to which the row belongs.  It is processed in chunks of at most CHUNK tokens.
+ * The row's gradient is the sum of the rows of dx of its tokens, in order, if the list is one chunk, else the sum of
+ * the chunks' sums, in order.  So the order of additions depends only on this list.
  */
 enum { CHUNK = 128 };
 enum { UNROLL = 4 }; /* rows of dx that a thread loads at a time */
@@ -288,8 +291,8 @@ template <class G> static __global__ void zero_other_rows(struct meg_mat table, 
 }
 
 /*
- * Return the number of the partial sum of the chunk at position p in a list of several chunks.  Chunks that begin at
- * the same p / CHUNK are the last of a list and the first of the next one.
+ * Return the index of the partial sum of the chunk that begins at position p, in a list of several chunks.  At most two
+ * such chunks begin at positions with the same p / CHUNK: the last one of a list, and the first one of a later list.
  */
 static __device__ inline int64_t partial_index(int64_t p, bool is_first)
 {
@@ -305,7 +308,7 @@ static __device__ inline void add_chunk(float (&sum)[VEC], struct meg_mat dx, co
         float x[UNROLL][VEC];
 
 #pragma unroll
-        for (int k = 0; k < UNROLL; k++) /* the last row again instead of a branch, which would delay the next load */
+        for (int k = 0; k < UNROLL; k++) /* load the last row again: a branch would delay the next load */
             load(x[k], (const X *)dx.p + order[min(i + k, n - 1)] * dx.ld, c, end, is_vector);
 #pragma unroll
         for (int k = 0; k < UNROLL; k++)
@@ -315,7 +318,10 @@ static __device__ inline void add_chunk(float (&sum)[VEC], struct meg_mat dx, co
     }
 }
 
-/* Compute the gradients of rows whose list is one chunk, and the sums of the other chunks: partial [..,ld] f32. */
+/*
+ * Compute the gradients of rows whose list is one chunk, and write the sums of the chunks of longer lists to partial
+ * [..,ld] f32.
+ */
 template <class G, class X>
 static __global__ void add_chunks(struct meg_mat table, struct meg_mat dx, struct lists l, float *partial, int64_t ld,
                                   bool accumulate, bool is_aligned)
@@ -361,7 +367,11 @@ static __global__ void add_chunks(struct meg_mat table, struct meg_mat dx, struc
     }
 }
 
-/* Compute the gradients of rows whose lists have several chunks.  At most one of them begins at the same p / CHUNK. */
+/*
+ * Compute the gradients of rows whose lists have several chunks, from the sums of the chunks.  For CHUNK consecutive
+ * positions at a time, a block finds such a list that begins there.  There is at most one, because it has more than
+ * CHUNK tokens.
+ */
 template <class G>
 static __global__ void add_partials(struct meg_mat table, struct lists l, const float *partial, int64_t ld,
                                     bool accumulate)
@@ -397,8 +407,8 @@ static __global__ void add_partials(struct meg_mat table, struct lists l, const 
 }
 
 /*
- * Sort the tokens of l by row, by digits of `bits` bits: set l->order.  order [2,n] and count [2^bits,tiles] are scratch
- * memory; l->order is in the former.
+ * Sort the tokens of l by row, in npasses passes over digits of `bits` bits, and set l->order to the result, which is
+ * in `order`.  order [2,n] and count [2^bits,tiles] are scratch memory.
  */
 static void sort_tokens(struct meg_stream *st, struct lists *l, int32_t *order, int32_t *count, int npasses, int bits)
 {
@@ -415,7 +425,10 @@ static void sort_tokens(struct meg_stream *st, struct lists *l, int32_t *order, 
     }
 }
 
-/* Add each row i of dx to row index[i] - v0 of table, if the table has this row. */
+/*
+ * Add each row i of dx to row index[i] - v0 of table, if the table has this row.  Unless `accumulate` is set, overwrite
+ * the table, which is 0 in rows without tokens.
+ */
 static void scatter_add(struct meg_stream *st, struct meg_mat table, int64_t v0, struct meg_mat dx,
                         const int32_t *index, bool accumulate)
 {

@@ -1,8 +1,8 @@
 /*
  * gemm.c - plans of matrix products.
  *
- * cuBLASLt's matrices are column-major, so it computes the transpose of a product: a row-major d = a b is a column-major
- * D = A B with A = b, B = a, D = d.
+ * cuBLASLt's matrices are column-major, so it computes the transpose of a product: a row-major d = a b is a
+ * column-major D = A B with A = b, B = a, D = d.
  */
 #include "cuda/gemm.h"
 #include <inttypes.h>
@@ -241,7 +241,8 @@ enum { MAX_PROPOSALS = 16, MAX_CANDIDATES = MAX_VARIANTS * MAX_PROPOSALS, WARM_U
 
 /*
  * Candidates are timed on a stream of their own and on their own memory, so that the host never waits for a collective
- * that other ranks have not started yet.  For the same reason, memory is allocated and freed without synchronization.
+ * that other ranks have not started yet.  For the same reason, memory is allocated and freed without waiting for other
+ * streams.
  */
 static struct {
     cudaStream_t stream;
@@ -263,8 +264,9 @@ static size_t nbytes_of(struct meg_mat m)
 }
 
 /*
- * Allocate memory for the operands of *g, a copy, and for a workspace behind *nbytes of operands.  Return its base, or
- * NULL if memory is exhausted.
+ * Allocate one block of memory for operands of the sizes in *g and, after these *nbytes bytes, a workspace, and set the
+ * pointers of *g, a copy of the caller's product, to the operands.  Return the block, or NULL if it cannot be
+ * allocated.
  */
 static char *alloc_operands(struct meg_gemm *g, size_t *nbytes)
 {
@@ -459,8 +461,9 @@ static bool find_stored(struct candidate *out, const struct variant *v, int nvar
 }
 
 /*
- * Return whether to time candidates for a key.  In inference, the number of tokens changes with each prompt: at most
- * four plans that differ in this number only are timed.
+ * Return whether to time candidates for a key: not in deterministic mode, and not while st is captured into a CUDA
+ * graph.  In inference, the number of tokens changes with each prompt: at most four plans that differ in this number
+ * only are timed.
  */
 static bool is_timed(struct meg_stream *st, const struct key *key)
 {

@@ -1,10 +1,12 @@
 /*
  * gemm.h - matrix products by cuBLASLt, with a bias, an activation or their gradients.
  *
- * The first product of a shape creates a plan: cuBLASLt proposes algorithms for the product with the epilogue fused and
- * without it, each is timed on random data, and the fastest one is kept, also for later processes (gemm_cache.h).  This
- * takes about as long as 100 products.  With --deterministic-mode, nothing is timed: the plan is the stored one or
- * cuBLASLt's first proposal.  Sums of split-K algorithms have a fixed order and are in f32.
+ * The first product of a shape creates a plan.  If a plan is stored for the shape (gemm_cache.h), it is used.
+ * Otherwise, cuBLASLt proposes algorithms for the product with the epilogue fused and without it, each is timed on
+ * random data, and the fastest one is kept and stored.  This takes about as long as 100 products.  Nothing is timed
+ * with --deterministic-mode, while a CUDA graph is captured, or if the process has four plans that differ only in the
+ * number of tokens; then, the plan is the stored one or cuBLASLt's first proposal.  Sums of split-K algorithms have a
+ * fixed order and are in f32.
  */
 #ifndef MEG_CUDA_GEMM_H
 #define MEG_CUDA_GEMM_H
@@ -14,12 +16,13 @@
 MEG_BEGIN_DECLS
 
 /*
- * A product d [m,n] = a [m,k] b [k,n], or d += a b if accumulate is set.  a and b have the same type; d has this type or
- * f32.  At most one of the epilogues follows:
- *   bias, act   d = act(a b + bias), bias [n] of the type of b or NULL; if pre.p is not NULL, pre = a b + bias
+ * A product d [m,n] = a [m,k] b [k,n], or d += a b if accumulate is set.  a and b have the same type; d has this type
+ * or f32.  At most one of the epilogues follows:
+ *   bias, act   d = act(a b + bias), bias [n] of the type of b or NULL; also pre = a b + bias, unless pre.p is NULL or
+ *               act is MEG_ACT_NONE
  *   grad_act    d = (a b) * grad_act'(pre)
  *   dbias       dbias [m] = row sums of a, of the type of d; added to dbias if accumulate is set; a is transposed
- * pre [m,n] has the type of d unless it is an input.
+ * pre [m,n] has the type of d if it is an output; as an input, it may have another type.
  */
 struct meg_gemm {
     struct meg_mat d, a, b;

@@ -6,8 +6,8 @@
  * $XDG_CACHE_HOME/meg or ~/.cache/meg if MEG_CACHE_DIR is not set.  A line consists of four fields, separated by tabs:
  *   key        the shape, types and epilogue of a product
  *   epilogue   the number of the epilogue that cuBLASLt computes (cublasLtEpilogue_t)
- *   algorithm  the 64 bytes of cublasLtMatmulAlgo_t in hexadecimal
- *   checksum   XXH3-64 of the preceding bytes of the line in hexadecimal
+ *   algorithm  the eight 64-bit words of cublasLtMatmulAlgo_t in hexadecimal, 16 digits each
+ *   checksum   XXH3-64 of the first three fields and the two tabs between them, in hexadecimal
  * Processes append lines at the same time, by O_APPEND; the first line with a key is used, and empty lines are ignored.
  */
 #ifndef MEG_CUDA_GEMM_CACHE_H
@@ -25,10 +25,13 @@ struct meg_gemm_choice {
 
 /*
  * Return whether the file contains the choice for a key, which contains no tab or newline, and set *out to the choice.
- * Invalid lines are ignored with a warning.
+ * Invalid lines are ignored; the first one that a process finds is reported by a warning.
  */
 bool meg_gemm_cache_find(struct meg_gemm_choice *out, const char *key);
-/* Append a choice to the file.  If this fails, an info message is printed once. */
+/*
+ * Append a choice to the file; do nothing if the environment defines no directory.  The first failure of a process is
+ * reported by an info message, and further ones are ignored.
+ */
 void meg_gemm_cache_add(const char *key, const struct meg_gemm_choice *choice);
 
 MEG_END_DECLS

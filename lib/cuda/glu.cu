@@ -58,7 +58,7 @@ static struct meg_glu with_limit(struct meg_glu unit)
     return unit;
 }
 
-/* Whether both halves of the rows of m may be accessed in vectors. */
+/* Return whether both halves of the rows of m may be accessed in vectors. */
 static bool has_aligned_halves(struct meg_mat m)
 {
     return has_aligned_rows(m) && is_aligned(meg_element(m.p, m.cols / 2, m.dtype));

@@ -19,14 +19,14 @@ static inline cudaStream_t meg_cuda_stream(struct meg_stream *st)
 #define CUDA(call) meg_cuda_check(call, #call)
 void meg_cuda_check(cudaError_t error, const char *what);
 /*
- * End the process with a message if an earlier operation failed.  Call the function when a call of a library fails: its
- * status does not describe that failure.
+ * End the process with a message if an earlier operation failed.  Call the function when a call `what` of cuBLASLt or
+ * cuDNN fails, because the cause may be an earlier operation, which the status of the library does not describe.
  */
 void meg_cuda_check_earlier(const char *what);
 
 /*
- * The line that queued an operation last.  A GPU executes operations later, and whichever call is next reports a
- * failure, so the message contains this line.
+ * The source line that last queued an operation.  A GPU executes operations later, and whichever call is next reports a
+ * failure, so the message of a failure contains this line.
  */
 struct meg_cuda_line {
     const char *file;
@@ -36,9 +36,10 @@ extern struct meg_cuda_line meg_cuda_last;
 #define MEG_CUDA_QUEUE_HERE() (meg_cuda_last.file = __FILE__, meg_cuda_last.line = __LINE__)
 
 /*
- * Return at least nbytes of device memory, 256-byte aligned, which an operation on st may use until it is complete.  The
- * contents are arbitrary.  A stream keeps its allocations until it is destroyed.  An operation calls the function at most
- * once, because a second call can return the same memory.
+ * Return at least nbytes of device memory, 256-byte aligned, which an operation on st may use until the operation is
+ * complete.  The contents are arbitrary.  A stream keeps its allocations until it is destroyed.  If memory is
+ * exhausted, end the process with a message.  An operation calls the function at most once, because a second call can
+ * return the same memory.
  */
 void *meg_cuda_scratch(struct meg_stream *st, size_t nbytes);
 
@@ -63,13 +64,14 @@ MEG_TENSOR_OPS(OP)
 #undef OP
 
 /*
- * Compute out [x.cols] = column sums of x [n,cols], in type `type`, or add them to out.  reduce.cu implements it for the
- * gradients of biases.  It uses the scratch memory of st.
+ * Compute out [x.cols] = column sums of x [n,cols], or add them to out if `accumulate` is set (reduce.cu).  out has the
+ * type `type`.  The function uses the scratch memory of st.
  */
 void meg_cuda_column_sums(struct meg_stream *st, void *out, enum meg_dtype type, struct meg_mat x, bool accumulate);
 /*
- * Compute out0 [n] and, unless it is NULL, out1 [n], vectors of type `type`, as sums of partial [nparts,nsums,ld] over the
- * parts, nsums being 1 or 2, or add the sums to them (reduce.cu).
+ * Compute out0 [n] and, unless it is NULL, out1 [n] as sums of partial [nparts,nsums,ld] over the parts, or add the
+ * sums to them if `accumulate` is set (reduce.cu).  nsums is the number of outputs, 1 or 2, and the first n of ld
+ * columns are summed.  The outputs have the type `type`.
  */
 void meg_cuda_sum_partials(struct meg_stream *st, void *out0, void *out1, enum meg_dtype type, const float *partial,
                            int nparts, int64_t n, int64_t ld, bool accumulate);

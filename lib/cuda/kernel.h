@@ -6,8 +6,8 @@
  * that both are possible, kernels
  *   - are launched by launch(), not by <<< >>>
  *   - have only dynamic shared memory, declared by SHARED(type, name)
- *   - use no function of CUDA's headers except __syncthreads, __syncwarp, __shfl_*_sync, __ballot_sync, min, max, rsqrtf
- *     and the math functions of C
+ *   - except inside #ifdef __CUDACC__, use no function of CUDA's headers other than __syncthreads, __syncwarp,
+ *     __shfl_*_sync, __ballot_sync, min, max, rsqrtf and the math functions of C
  * Sums have a fixed order: there are no atomic additions of floating-point numbers.
  */
 #ifndef MEG_CUDA_KERNEL_H
@@ -109,7 +109,7 @@ template <class F> __device__ inline void with_pointer(void *p, enum meg_dtype t
 
 #define LOG2E 1.4426950408889634f /* log2(e): exp(x) = 2^(LOG2E x) */
 
-/* Return 2^x; a result that is not a normal number is 0. */
+/* Return 2^x, approximately.  On a GPU, a subnormal result is replaced by 0. */
 __device__ inline float exp2_fast(float x)
 {
 #ifdef __CUDACC__
@@ -127,7 +127,7 @@ __device__ inline float exp2_fast(float x)
 /* Kernels process a row in vectors of VEC elements: one access of 16 bytes if the type has 2 bytes, two if it has 4. */
 enum { VEC = 8 };
 
-/* Elements that an instruction loads or stores. */
+/* The elements that one 16-byte instruction loads or stores. */
 template <class T> struct alignas(16) packed {
     T v[16 / sizeof(T)];
 };
@@ -150,21 +150,24 @@ static inline MEG_HOST_DEVICE bool is_aligned(const void *p)
     return (uintptr_t)p % 16 == 0;
 }
 
-/* Whether rows of m begin at multiples of 16 bytes, so that `load` and `store` may access them in vectors. */
+/*
+ * Return whether the rows of m begin at multiples of 16 bytes, so that `load` and `store` may access them in vectors,
+ * or m.p is NULL.
+ */
 static inline bool has_aligned_rows(struct meg_mat m)
 {
     return !m.p || (is_aligned(m.p) && m.ld * (int64_t)meg_dtype_size(m.dtype) % 16 == 0);
 }
 
-/* Whether the columns of all heads of x begin at multiples of 16 bytes. */
+/* Return whether all heads of x begin at multiples of 16 bytes. */
 static inline bool has_aligned_heads(struct meg_heads x)
 {
     return is_aligned(x.p) && (x.ld_s | x.ld_b | x.ld_g | x.ld_h) * (int64_t)meg_dtype_size(x.dtype) % 16 == 0;
 }
 
 /*
- * Load elements [c, c + VEC) of a row of n elements as f32; those at or after n are 0.  c is a multiple of VEC.  Access
- * 16 bytes at a time if is_aligned is set, which means that `row` is a multiple of 16 bytes.
+ * Load elements [c, c + VEC) of a row of n elements as f32; those at or after n are 0.  If is_aligned is set, `row` is
+ * at a multiple of 16 bytes and c is a multiple of VEC, and complete vectors are accessed 16 bytes at a time.
  */
 template <class T> __device__ inline void load(float (&x)[VEC], const T *row, int64_t c, int64_t n, bool is_aligned)
 {
@@ -185,7 +188,7 @@ template <class T> __device__ inline void load(float (&x)[VEC], const T *row, in
     }
 }
 
-/* Store x to elements [c, c + VEC) of a row of n elements, except those at or after n. */
+/* Store x to elements [c, c + VEC) of a row of n elements, except those at or after n; is_aligned is that of `load`. */
 template <class T> __device__ inline void store(T *row, const float (&x)[VEC], int64_t c, int64_t n, bool is_aligned)
 {
     constexpr int N = 16 / sizeof(T);
@@ -270,16 +273,26 @@ static inline int64_t ceil_div(int64_t n, int64_t block)
     return (n + block - 1) / block;
 }
 
-/* Multiprocessors of an H100 or H200, for which grids are sized.  Results do not depend on those of the GPU in use. */
+/*
+ * Multiprocessors of an H100 or H200.  Grids of kernels that compute sums are sized by this constant instead of by the
+ * number of multiprocessors of the GPU in use, so that results do not depend on that number.
+ */
 enum { SMS = 132 };
 
-/* Return the number of blocks of a grid: n, but at most `most`.  Kernels loop over what a smaller grid does not cover. */
+/*
+ * Return the number of blocks of a grid: n, but at least 1 and at most `most`.  If `most` may be less than n, the
+ * kernel loops over what the grid does not cover.
+ */
 static inline unsigned grid_size(int64_t n, int64_t most)
 {
     return (unsigned)(n < 1 ? 1 : n < most ? n : most);
 }
 
-/* The stream of a launch, and the line of the call: that of a function's caller if the function has this parameter. */
+/*
+ * The stream of a launch, and the source line for messages about failures.  A struct meg_stream * that is passed as
+ * such a parameter is converted at the call, so `at` is the line of the call.  A function that launches a kernel for
+ * its caller has such a parameter as well, so that `at` is the line of the caller.
+ */
 struct launch_stream {
     struct meg_stream *st;
     struct meg_cuda_line at;
@@ -310,7 +323,7 @@ void queue_kernel(struct meg_stream *st, void (*kernel)(P...), dim3 grid, dim3 b
 }
 #endif
 
-/* Queue a kernel on a stream, with nbytes of shared memory per block. */
+/* Queue a kernel on a stream, with nbytes of dynamic shared memory per block.  The grid has at least one block. */
 template <class... P, class... A>
 void launch(launch_stream s, void (*kernel)(P...), dim3 grid, dim3 block, size_t nbytes, A... args)
 {

@@ -48,7 +48,7 @@ static void check(const struct meg_linear_desc *desc, struct meg_mat y, struct m
 /*
  * Return the number of outputs of a first product, after which a second one computes the remaining outputs; all outputs
  * if there is one product.  The algorithms of cuBLASLt for 16-bit types that are fast on Hopper GPUs require dimensions
- * that are multiples of 8, which vocabularies are not.
+ * that are multiples of 8, which the size of a vocabulary need not be.
  */
 static int64_t outputs_of_first(int64_t out, enum meg_dtype t)
 {

@@ -1,16 +1,17 @@
 /*
  * mma.h - products of small matrices on tensor cores (sm_80 and later).
  *
- * A warp holds a matrix in registers, two elements of type bf16 or f16 in each u32.  Let lane = 4 * g + t.
- *   An accumulator c [16,8]: elements (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1).
- *   An operand a [16,16]: elements (g, 2t..2t+1), (g+8, 2t..), (g, 2t+8..), (g+8, 2t+8..), as two packed accumulators.
- *   An operand b [16,8]: elements (2t..2t+1, g), (2t+8.., g).
+ * A warp holds a matrix in registers.  An accumulator is f32; an operand is bf16 or f16, two elements in each u32.
+ * Thread 4 * g + t of the warp has these elements:
+ *   accumulator c [16,8]: (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)
+ *   operand a [16,16]:    (g, 2t..2t+1), (g+8, 2t..), (g, 2t+8..), (g+8, 2t+8..), as two packed accumulators
+ *   operand b [16,8]:     (2t..2t+1, g), (2t+8.., g)
  */
 #ifndef MEG_CUDA_MMA_H
 #define MEG_CUDA_MMA_H
 #include "cuda/copy_async.h"
 
-/* Round two numbers to T; x is in the lower half of the result. */
+/* Round two numbers to T and pack them; x is in the lower half of the result. */
 template <class T> __device__ uint32_t pack(float x, float y);
 
 /* c += a b, where b consists of b0 and b1. */
@@ -59,7 +60,7 @@ __device__ inline void load_matrices(uint32_t (&r)[4], const void *row)
                  : "memory");
 }
 
-/* The same, but r[i] receives elements (2t..2t+1, g). */
+/* Like load_matrices, but r[i] receives elements (2t..2t+1, g) of matrix i. */
 __device__ inline void load_matrices_transposed(uint32_t (&r)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"

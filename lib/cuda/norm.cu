@@ -6,10 +6,10 @@
 #include "cuda/add.h"
 
 /*
- * A thread has K vectors of a row in registers: vectors lane, lane + per_row, ... in thread `lane` of the per_row
- * threads for the row.  A row of at most SHORT elements has a warp, and a longer one a block.  The next row is copied
- * to shared memory meanwhile, where each thread reads only what it copied itself.  Blocks process many rows each: a
- * grid has as many blocks as can run at the same time.
+ * Rows of at most LONG elements are processed as follows.  A thread has K vectors of a row in registers: vectors lane,
+ * lane + per_row, ... in thread `lane` of the per_row threads for the row.  A row of at most SHORT elements has a warp,
+ * and a longer one a block.  Meanwhile, the next row is copied to shared memory, where each thread reads only what it
+ * copied itself.  Blocks process many rows each: a grid has at most as many blocks as can run at the same time.
  */
 enum { SHORT = 1024, MEDIUM = 4096, LONG = 8192, MAX_WARPS = 8, MAX_THREADS = MAX_WARPS * WARP };
 
@@ -24,7 +24,7 @@ template <class F> static void with_constant(int k, F f)
     }
 }
 
-/* Return K for rows of n elements, so that a row has at most MAX_THREADS. */
+/* Return K for rows of n <= LONG elements, so that a row has at most MAX_THREADS threads. */
 static int vectors_per_thread(int64_t n)
 {
     return n <= SHORT ? (int)ceil_div(n, WARP * VEC) : n <= MEDIUM ? 2 : 4;
@@ -58,12 +58,12 @@ struct rows {
 template <int K, class T> struct next_row {
     vec<T> *p; /* vector 0 of this thread; the others follow at intervals of blockDim.x vectors */
 
-    /* Use the first bytes of `memory`, and set it to the address of the others. */
+    /* Use the first bytes of `memory`, and advance `memory` to the following bytes. */
     __device__ next_row(char *&memory) : p((vec<T> *)memory + threadIdx.x)
     {
         memory += K * blockDim.x * sizeof *p;
     }
-    /* Begin to copy row r of m; columns at or after m.cols are 0, and all if m is NULL. */
+    /* Begin to copy row r of m; columns at or after m.cols are 0, and all if m.p is NULL. */
     __device__ void copy(struct meg_mat m, int64_t r, const struct rows &rows) const
     {
 #pragma unroll
@@ -123,7 +123,10 @@ struct row_sums {
 
 /* ---- forward ---- */
 
-/* Blocks of MAX_THREADS that a multiprocessor executes at a time: what the registers for K vectors of T permit. */
+/*
+ * Number of blocks of MAX_THREADS threads that a multiprocessor executes at a time: what the registers for K vectors of
+ * T permit.
+ */
 template <int K, class T> constexpr int fwd_blocks = K == 1 ? 4 : K == 2 ? 3 : 2;
 template <int K> constexpr int fwd_blocks<K, float> = K <= 2 ? 2 : 1;
 template <int K> constexpr int fwd_blocks<K, general> = 1;
@@ -160,14 +163,17 @@ __device__ static inline void read_weights(struct weights<K> &u, const struct no
         for (int j = 0; j < VEC; j++) {
             u.w[i][j] += q.offset;
 #ifdef __CUDACC__
-            if (K < 4) /* else nvcc converts the weights anew for each row; for K = 4, registers require that */
+            if (K < 4) /* otherwise, nvcc converts the weights again for each row; K = 4 needs that to save registers */
                 asm volatile("" : "+f"(u.w[i][j]), "+f"(u.b[i][j]));
 #endif
         }
     }
 }
 
-/* Normalize row r, whose elements are x, and store it and its mean and rstd.  All threads of the row call it. */
+/*
+ * Normalize row r, whose elements are x, and store it and its rstd and, unless the norm is an RMSNorm, its mean.  All
+ * threads of the row call it.
+ */
 template <class Y, int K>
 __device__ static inline void normalize(const struct norm_fwd &q, int64_t r, const struct rows &rows,
                                         float (&x)[K][VEC], const struct weights<K> &u, struct row_sums &sums)
@@ -278,7 +284,7 @@ static __global__ void __launch_bounds__(MAX_THREADS, add_norm_blocks<K, S>)
     }
 }
 
-/* Normalize rows of more than LONG elements, which are read anew for each sum. */
+/* Normalize rows of more than LONG elements, which are read again for each sum and for the result. */
 template <class X, class Y> static __global__ void __launch_bounds__(MAX_THREADS) norm_fwd_long(struct norm_fwd q)
 {
     SHARED(float, buf);
@@ -354,7 +360,10 @@ static struct norm_fwd norm_begin(enum meg_norm type, struct meg_mat y, float *m
              threads_per_row(y.cols, vectors_per_thread(y.cols)) };
 }
 
-/* Launch a kernel for n rows: `blocks` blocks of MAX_THREADS per multiprocessor, or smaller ones in proportion. */
+/*
+ * Launch a kernel for n rows, with at most `blocks` blocks of MAX_THREADS threads per multiprocessor, or
+ * correspondingly more smaller ones.
+ */
 template <class... P, class... A>
 static void launch_norm(launch_stream st, void (*kernel)(P...), int64_t n, int per_row, int blocks,
                         size_t nbytes_per_thread, A... args)
@@ -463,9 +472,10 @@ __device__ static inline void add_gradients(float (&dx)[VEC], float (&dw)[VEC], 
 }
 
 /*
- * A thread also has the sums of dw and db for its columns over the rows that it processes.  At the end, those of the
- * rows of a block are added.  A multiprocessor executes bwd_threads, as many as the registers permit: one block of
- * short rows, or blocks of one row.  A sum consists of MIN_STEPS rows or more, if there are enough.
+ * A thread also keeps the sums of dw and db for its columns over the rows that it processes; at the end, the sums of
+ * all rows of a block are added.  The registers permit bwd_threads threads per multiprocessor: one block with several
+ * short rows, or several blocks with one row each.  Each sum consists of MIN_STEPS rows or more, if there are enough
+ * rows.
  */
 enum { MIN_STEPS = 4 };
 template <int K, class T> constexpr int bwd_threads = K <= 2 ? 512 : K == 3 ? 384 : 256;
@@ -560,7 +570,7 @@ static __global__ void __launch_bounds__((bwd_threads<K, S>), 1) norm_bwd(struct
         write_sums(db, 1);
 }
 
-/* Compute norm_bwd for longer rows.  They are read twice, and the sums of dw and db are in memory. */
+/* Compute norm_bwd for longer rows, which are read twice.  The sums of dw and db are in global memory. */
 enum { LONG_THREADS = 512 };
 
 template <class S, class B> static __global__ void __launch_bounds__(LONG_THREADS) norm_bwd_long(struct norm_bwd q)
@@ -642,7 +652,7 @@ void meg_cuda_norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat
             launch_bwd(norm_bwd_long<S, B>, LONG_THREADS, 1, 2 * SMS, LONG_THREADS / WARP * sizeof(float));
         else
             with_constant(vectors_per_thread(n), [&](auto k) {
-                constexpr int K = is_general<S> && k == 4 ? 2 : k; /* `general` has no registers for 4 */
+                constexpr int K = is_general<S> && k == 4 ? 2 : k; /* `general` needs too many registers for K = 4 */
                 const int most = bwd_threads<K, S>, per_row = threads_per_row(n, K);
                 const int threads = per_row == WARP ? most : per_row;
 

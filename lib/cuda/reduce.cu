@@ -32,7 +32,9 @@ struct number_of_zeros {
     }
 };
 
-/* Return the sum that Op defines over the vectors first, first + stride, ... of x [n]; first and stride count elements. */
+/*
+ * Return the sum that Op defines over the vectors first, first + stride, ... of x [n]; first and stride count elements.
+ */
 template <class Op, class T>
 static __device__ typename Op::sum thread_sum(const T *x, int64_t n, int64_t first, int64_t stride, bool is_aligned)
 {
@@ -246,8 +248,8 @@ void meg_cuda_sum_partials(struct meg_stream *st, void *out0, void *out1, enum m
 /* ---- column sums ---- */
 
 /*
- * A block sums TILE columns; each of its warps reads other rows, at least ROWS.  A grid has about MOST_BLOCKS blocks or
- * fewer, which can all run at the same time.
+ * A block sums TILE columns; each of its warps reads other rows, at least ROWS if there are enough.  A grid has at most
+ * MOST_BLOCKS blocks, which can all run at the same time, unless x has more than TILE * MOST_BLOCKS columns.
  */
 enum { TILE = WARP * VEC, ROWS = 8, MOST_BLOCKS = 4 * SMS, MOST_ROW_BLOCKS = MOST_BLOCKS / 3 };
 

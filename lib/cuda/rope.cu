@@ -1,15 +1,18 @@
 /*
  * rope.cu - rotary position embedding, alone or after the norm of a head.
  *
- * A group of threads processes a head.  Each has two vectors of columns, so that both elements of a rotated pair are in
- * the registers of one thread.  A group is a power of two of lanes of a warp, or a block if a head has more than 32
- * chunks.  A call processes at most 2^30 - 1 heads.
+ * A group of threads processes a head.  Each thread has a chunk of the head, two vectors of columns, such that both
+ * elements of a rotated pair are in the registers of one thread.  A group consists of a power of two of lanes of a
+ * warp, or of all threads of a block if a head has more than 32 chunks.  A call processes at most 2^30 - 1 heads.
  */
 #include "cuda/kernel.h"
 
 enum {
     THREADS = 256, /* maximum number of threads per block, and of chunks per head: d is at most about 4096 */
-    /* Blocks of qk_norm_bwd, each of which has a sum for dw: 8 per multiprocessor of an H100 or H200, 2 at a time. */
+    /*
+     * maximum number of blocks of qk_norm_bwd, each of which has a sum for dw: 8 per multiprocessor of an H100 or H200,
+     * of which 2 run at a time
+     */
     BWD_BLOCKS = 8 * SMS
 };
 
@@ -62,8 +65,8 @@ struct angles {
 };
 
 /*
- * Call f(is_vector) with a constant argument in each of two inlined calls, so that all loads of f precede the first use
- * of a value.
+ * Call f(is_vector) with a constant argument in each of two inlined calls.  Where it is true, `load` has no branches,
+ * so that all loads of f precede the first use of a value.
  */
 template <class F> static __device__ inline void specialize(bool is_vector, F f)
 {
@@ -73,11 +76,11 @@ template <class F> static __device__ inline void specialize(bool is_vector, F f)
         f(false);
 }
 
-/* Load the columns of a chunk; those outside the head are 0. */
+/* Load the columns of a chunk; those at or after end_a or end_b are 0. */
 template <class T>
 static __device__ inline void load_chunk(struct columns &x, const T *head, const struct chunk &k, bool is_vector)
 {
-    const int64_t a = k.a, b = k.b; /* of the type in `load`, so that it compares equal expressions */
+    const int64_t a = k.a, b = k.b; /* int64_t as in `load`, so that the compiler can remove its check c + VEC <= n */
 
     load(x.a, head, a, is_vector ? a + VEC : k.end_a, is_vector);
     load(x.b, head, b, is_vector ? b + VEC : k.end_b, is_vector);
@@ -156,14 +159,14 @@ static __device__ inline T *address(const struct meg_heads &x, const struct meg_
 
 /* ---- launches ---- */
 
-/* A grid of groups of threads, with a group for each head, or fewer that loop over the heads. */
+/* A grid of groups of threads, one for each head, or fewer, which loop over the heads. */
 struct head_grid {
     int n;     /* number of heads */
-    int group; /* threads per head: a power of two, or a multiple of 32 and a block */
+    int group; /* threads per head: a power of two up to 32, or all threads of a block, a multiple of 32 */
     unsigned blocks, threads;
 };
 
-/* Return the grid for the heads of q. */
+/* Return the grid for the heads of q, with at most max_blocks blocks; it has no blocks if there are no heads. */
 static struct head_grid grid_of(const struct meg_qk_norm &q, int64_t max_blocks)
 {
     const int chunks = num_chunks(q);
@@ -187,7 +190,7 @@ static __device__ inline int first_head(const struct head_grid &g)
     return (int)blockIdx.x * ((int)blockDim.x / g.group);
 }
 
-/* Whether the angles, and the columns that begin at `half` and 2 * half, may be accessed in vectors. */
+/* Return whether the angles, and the columns that begin at `half` and 2 * half, may be accessed in vectors. */
 static bool has_aligned_angles(const struct meg_qk_norm &q)
 {
     return q.half % VEC == 0 && is_aligned(q.cos) && is_aligned(q.sin);
@@ -232,7 +235,7 @@ void meg_cuda_rope(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t
 
 /* ---- QK-norm: RMSNorm of each head, then rotation ---- */
 
-/* Return the sum of x over the threads of a group.  `buf` is that of block_sum. */
+/* Return the sum of x over the threads of a group.  All threads of the block call it.  `buf` is that of block_sum. */
 static __device__ inline float group_sum(float x, int group, float *buf)
 {
     if (group > WARP)

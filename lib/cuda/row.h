@@ -12,8 +12,8 @@
 
 /*
  * A kernel is compiled for the types that are usual in a model, and for `general`.  With usual types, the rows of all
- * matrices consist of complete vectors at multiples of 16 bytes.  With `general`, types are known when the kernel runs,
- * and rows may have any length and address.
+ * matrices consist of complete vectors at multiples of 16 bytes.  With `general`, types are known only when the kernel
+ * runs, and rows may have any length and address.
  */
 struct general {
 };
@@ -21,16 +21,16 @@ struct general {
 template <class T> inline constexpr bool is_general = false;
 template <> inline constexpr bool is_general<general> = true;
 
-/* Return whether the rows of m consist of complete vectors and have the type `type`, or m.p is NULL. */
+/* Return whether the rows of m consist of complete vectors of type `type` at multiples of 16 bytes, or m.p is NULL. */
 static inline bool has_vectors(struct meg_mat m, enum meg_dtype type)
 {
     return !m.p || (m.dtype == type && m.cols % VEC == 0 && has_aligned_rows(m));
 }
 
 /*
- * Call f(s, b) with values of the element types of two groups of matrices.  Types are usual if s, the type of the
- * residual stream, is f32 or equal to b, the type of the sublayers.  Otherwise, or if a row does not consist of
- * complete vectors, s and b are `general`.
+ * Call f(s, b) with values of the element types of two groups of matrices: s, the type of the residual stream, and b,
+ * the type of the sublayers.  Types are usual if the matrices of a group have the same type, and s is f32 or equal to
+ * b.  Otherwise, or if has_vectors is false for a matrix, s and b are `general`.
  */
 template <class F>
 void with_types(std::initializer_list<struct meg_mat> s, std::initializer_list<struct meg_mat> b, F f)
@@ -58,7 +58,10 @@ static inline struct meg_mat row_vector(const void *p, enum meg_dtype type, int6
 
 /* ---- vectors of a row ---- */
 
-/* Call f with the address of row r of m, if its type is known only now.  With with_pointer, norm_bwd_long would spill. */
+/*
+ * Call f with the address of row r of m, whose type is known only when the kernel runs.  If with_pointer were used
+ * here, norm_bwd_long would spill registers.
+ */
 template <class F> __device__ inline void with_row(struct meg_mat m, int64_t r, F f)
 {
     if (m.dtype == MEG_DTYPE_F32)
@@ -69,7 +72,7 @@ template <class F> __device__ inline void with_row(struct meg_mat m, int64_t r, 
         f((f16 *)m.p + r * m.ld);
 }
 
-/* VEC elements as they are stored, or converted if T is `general`. */
+/* VEC elements as they are stored, or converted to f32 if T is `general`. */
 template <class T> struct alignas(16) vec {
     uint32_t w[VEC / 2];
 };
@@ -91,7 +94,10 @@ template <class T> __device__ inline void fetch(vec<T> &v, struct meg_mat m, int
         v = *(const vec<T> *)((const T *)m.p + r * m.ld + c);
 }
 
-/* Begin to fetch elements to v in shared memory; those at or after m.cols are 0, and all are 0 if m.p is NULL. */
+/*
+ * Begin to fetch elements [c, c + VEC) of row r of m to v in shared memory; those at or after m.cols are 0, and all are
+ * 0 if m.p is NULL.
+ */
 template <class T> __device__ inline void fetch_async(vec<T> &v, struct meg_mat m, int64_t r, int c)
 {
     const bool is_valid = m.p && c < (int)m.cols;
@@ -107,7 +113,7 @@ template <class T> __device__ inline void fetch_async(vec<T> &v, struct meg_mat 
     }
 }
 
-/* Wait until what the calling thread copies by fetch_async is complete. */
+/* Wait until the copies that the calling thread began by fetch_async are complete. */
 __device__ inline void wait_fetched()
 {
     copy_async_commit();

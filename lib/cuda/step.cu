@@ -4,8 +4,8 @@
 /* Compute meg_step_finish of *record.  The grid is one warp, whose lanes read grad_sum. */
 static __global__ void step_finish(struct meg_step_record *record, struct meg_step_conf conf)
 {
-    SHARED(struct meg_step_conf, scalars); /* shared, because a local array that is indexed would be in memory */
-    int64_t last = 0;                      /* 1 + index of the last sum that is not finite */
+    SHARED(struct meg_step_conf, scalars); /* shared, because an indexed local array would not be in registers */
+    int64_t last = 0;                      /* 1 + index of the last sum that is not finite; 0: none */
 
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < conf.num_params; i += WARP)

@@ -19,13 +19,16 @@ enum { UPDATE_THREADS = 256, UPDATE_BLOCKS = 4, UPDATE_CHUNK = UPDATE_THREADS * 
 struct absent {
 };
 
-/* The random numbers of consecutive elements: the key of array 0, the update, and the position of the first element. */
+/*
+ * What the random numbers of consecutive elements depend on: the key (for array 0), the update, and the index of the
+ * first element in the unsharded parameter.
+ */
 struct update_random {
     uint32_t seed, stream;
     int64_t update, element;
 };
 
-/* Return the random numbers of element k of the arrays, which is in range r. */
+/* Return what the random numbers of element k of the arrays, which is in range r, depend on. */
 __device__ inline struct update_random random_of(uint32_t seed, const struct meg_update_range &r, int64_t update,
                                                  int64_t k)
 {
@@ -34,13 +37,19 @@ __device__ inline struct update_random random_of(uint32_t seed, const struct meg
     return { seed, MEG_PHILOX_ROUNDING + 4 * r.row, update, r.base + row * r.ld + (i - row * r.cols) };
 }
 
-/* Whether vectors of range r have the elements of one block of eight random numbers. */
+/*
+ * Return whether the elements of each vector of range r, which begins at a multiple of VEC in the arrays, use the
+ * random numbers of one block of Philox.
+ */
 __device__ inline bool has_aligned_random(const struct meg_update_range &r)
 {
     return ((r.first - r.begin) | r.base | r.cols | r.ld) % VEC == 0;
 }
 
-/* Compute 16-bit random numbers (base/philox.h) of N elements of array number `array`; N is 1 or VEC. */
+/*
+ * Compute 16-bit random numbers (base/philox.h) of N elements of array number `array`.  N is 1 or, if r.element is a
+ * multiple of VEC, VEC.
+ */
 template <int N> __device__ inline void random_bits(uint32_t (&bits)[N], const struct update_random &r, uint32_t array)
 {
     const uint32_t key[2] = { r.seed, r.stream + array };
@@ -70,7 +79,7 @@ __device__ inline bf16 round_stochastic(float x, uint32_t random)
     return (u & 0x7f800000) == 0x7f800000 ? from_float<bf16>(x) : bf16{ (uint16_t)((u + random) >> 16) };
 }
 
-/* Load N elements, one or a vector at a multiple of 16 bytes. */
+/* Load N elements.  N is 1 or, if p is at a multiple of 16 bytes, VEC. */
 template <class T, int N> __device__ inline void load_elements(float (&x)[N], const T *p)
 {
     if constexpr (N == VEC)
@@ -86,7 +95,7 @@ template <int N> __device__ inline void load_elements(float (&x)[N], const absen
         x[i] = 0.0f;
 }
 
-/* Store N elements, rounded to nearest. */
+/* Store N elements, 1 or VEC as in load_elements, rounded to nearest. */
 template <class T, int N> __device__ inline void store_nearest(T *p, const float (&x)[N])
 {
     if constexpr (N == VEC)
@@ -153,9 +162,10 @@ __device__ inline void update_elements(const struct meg_update_arrays &x, int64_
 }
 
 /*
- * Update the elements of all ranges.  is_aligned states that the arrays are at multiples of 16 bytes.  A block finds
- * its chunks by counting the chunks of the ranges.  It processes vectors where they do not cross the ends of the range
- * or the blocks of eight random numbers.
+ * Update the elements of all ranges, unless step->skip is set.  is_aligned states that the arrays are at multiples of
+ * 16 bytes.  A block finds its chunks by counting the chunks of the ranges.  It processes a chunk in vectors if
+ * is_aligned is set, the range contains the complete chunk and, unless w and the states are f32, has_aligned_random is
+ * true; otherwise element by element.
  */
 template <class Rule, class W, class G, class S0, class S1>
 static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)

@@ -10,20 +10,26 @@
 enum { MAX_THREADS = 256, UNROLL = 4 }; /* UNROLL: N in blocks of MAX_THREADS */
 #define NO_END INT64_MAX
 
-/* At the bandwidth of an H200, expf would be the bottleneck.  Results below 2^-126 are 0. */
+/*
+ * Return e^x, approximately: at the memory bandwidth of an H200, expf would be the bottleneck.  On a GPU, results below
+ * 2^-126 are 0.
+ */
 static __device__ inline float exp_of(float x)
 {
     return exp2_fast(LOG2E * x);
 }
 
-/* A softmax's denominator that is computed online (Milakov and Gimelshein 2018): the sum of exp(x - m), m = max(x). */
+/*
+ * The denominator of a softmax, computed online (Milakov and Gimelshein 2018): sum is the sum of exp(x - m), and m is
+ * the maximum of the logits so far.
+ */
 struct denominator {
     float m, sum;
 };
 
 /*
- * Add N values to d.  m begins at a finite number, because the exponential of -inf - (-inf) would be NaN: a logit of
- * -inf adds 0.
+ * Add N vectors to d.  m begins at the finite number -FLT_MAX, because the exponential of -inf - (-inf) would be NaN: a
+ * logit of -inf adds 0.
  */
 template <int N> static __device__ inline void add_logits(denominator &d, const float (&x)[N][VEC])
 {
@@ -101,7 +107,7 @@ static __global__ void xent_partial(float *part, struct meg_mat logits, const in
     }
 }
 
-/* Return the threads of a block for rows of v logits: at most `most`, a multiple of WARP. */
+/* Return the number of threads of a block for rows of v logits: at most `most`, a multiple of WARP. */
 static unsigned num_threads(int64_t v, int most)
 {
     return grid_size(ceil_div(v, WARP * VEC), most / WARP) * WARP;
@@ -163,7 +169,7 @@ static __device__ inline row_gradient gradient_of(float lse, float w, float z_lo
     return { lse, w, z_loss != 0.0f ? w * (1.0f + 2.0f * z_loss * lse) : w, target - v0, target < 0 };
 }
 
-/* The weights of rows: weight.scale * *weight.loss_scale * weight.mask[r]. */
+/* The weights of rows: weight.scale * *weight.loss_scale * weight.mask[r], where absent factors are 1. */
 struct row_weights {
     double scale;
     const float *mask;
@@ -251,14 +257,18 @@ void meg_cuda_xent_bwd(struct meg_stream *st, struct meg_mat logits, const float
 
 /* ---- a vocabulary that is not split ---- */
 
-/* A block that has a multiprocessor for itself has FUSED_THREADS, otherwise at most half of them. */
+/*
+ * A block has at most FUSED_THREADS threads if no second block fits into the shared memory of a multiprocessor,
+ * otherwise at most half as many.
+ */
 enum { FUSED_THREADS = 1024, FUSED_UNROLL = 2, BUF_NBYTES = FUSED_THREADS / WARP * sizeof(float) };
 
 /*
- * Compute the loss and the gradient of a row while the first `kept` logits of the row are in shared memory: a thread
- * copies those of its vectors there, and replaces them by those of the block's next row when it has written their
- * gradient.  The other logits are read twice, the second time probably from the L2 cache.  Rows that are ignored are
- * not copied.  The last copy of a row has 16 bytes, too, and may include bytes behind the last logit.
+ * Compute losses and gradients; a block processes one row at a time.  The first `kept` logits of the row are in shared
+ * memory: each thread copies the vectors that it processes.  When it has written the gradient of such a vector, it
+ * begins to copy the vector in the same columns of the block's next row.  The logits after the first `kept` are read
+ * twice from global memory, the second time probably from the L2 cache.  The logits of ignored rows are not copied.  A
+ * copy always has 16 bytes, so that the last one of a row may include bytes between this row and the next one.
  */
 template <bool ALIGNED, class T>
 static __global__ void __launch_bounds__(FUSED_THREADS)
@@ -313,7 +323,10 @@ static __global__ void __launch_bounds__(FUSED_THREADS)
     }
 }
 
-/* Return the bytes of shared memory that a block may use; a multiprocessor has 1 KiB more, and uses 1 KiB per block. */
+/*
+ * Return the bytes of shared memory that a block may use.  A multiprocessor has 1 KiB more, and uses 1 KiB for each
+ * block.
+ */
 static int64_t max_shared(void)
 {
     const int cc = meg_cuda_device.cc;
