@@ -1,7 +1,8 @@
 /*
- * bench.c - the speed of the operations of the CUDA backend, as TSV: microseconds, GB/s or TFLOP/s, and the ratio to the
- * bandwidth of a copy of 1 GiB or to the rate of the largest matrix product.  Each time is the median of five rounds of
- * calls that are queued one after the other.  Operands are random and larger than the L2 cache.
+ * bench.c - the speed of the operations of the CUDA backend, as TSV: microseconds, GB/s or TFLOP/s, and the ratio to
+ * the bandwidth of a copy of 1 GiB or to the rate of the first matrix product.  Each time is the median of five rounds
+ * of calls that are queued one after the other.  Matrices are random, and an operation accesses more than the L2 cache
+ * contains.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -461,7 +462,10 @@ static struct meg_heads heads(void *p, int64_t b, int64_t g, int64_t per_group, 
     return (struct meg_heads){ meg_element(p, part * d, MEG_DTYPE_BF16), MEG_DTYPE_BF16, b * ld, ld, per_group * d, d };
 }
 
-/* Causal self-attention on packed qkv; an array doc_start selects the kernels of lib/cuda instead of cuDNN's. */
+/*
+ * Measure causal self-attention on packed qkv.  If is_own is set, an array doc_start, which cuDNN does not support,
+ * selects the kernels of lib/cuda.
+ */
 static void bench_attention(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d, bool is_own)
 {
     const int64_t r = a / g, n = s * b;

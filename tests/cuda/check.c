@@ -82,7 +82,7 @@ struct block {
     struct block *next;
     const struct chunk *chunk;
     void *host;
-    size_t offset, nbytes; /* in the chunk, behind the guard */
+    size_t offset, nbytes; /* in the chunk, after the guard */
 };
 static struct block *blocks;
 
@@ -134,7 +134,7 @@ static struct chunk *chunk_for(size_t nbytes)
     return c;
 }
 
-/* Allocate nbytes in both memories, filled with NaN. */
+/* Allocate nbytes in both memories, filled with NaN.  Return the device memory, and set *host to the host memory. */
 static char *block_new(void **host, size_t nbytes)
 {
     const size_t total = (nbytes + 3 * GUARD - 1) / GUARD * GUARD;
@@ -204,7 +204,7 @@ void twin_set(struct twin *x, int64_t r, int64_t c, float v)
     meg_dtype_from_f32(meg_element(x->host.p, r * x->host.ld + c, x->host.dtype), x->host.dtype, &v, 1);
 }
 
-/* The bytes from the first to the last element of a matrix. */
+/* Return the number of bytes from the first to the last element of a matrix. */
 static size_t mat_nbytes(struct meg_mat m)
 {
     return m.rows && m.cols ? (size_t)((m.rows - 1) * m.ld + m.cols) * meg_dtype_size(m.dtype) : 0;
@@ -246,10 +246,10 @@ struct twin_bytes twin_bytes(const void *data, size_t nbytes)
 
 /* ---- comparisons ---- */
 
-/* The difference of two arrays, one element after the other. */
+/* The difference of two arrays, which are compared element by element. */
 struct difference {
     double error2, norm2; /* squares of L2 norms */
-    double most;          /* largest error of an element, and what it is */
+    double most;          /* largest error of an element; its index and values follow */
     int64_t r, c;
     double got, want;
     int64_t num_special; /* NaN or infinite on one side only */

@@ -1,8 +1,9 @@
 /*
  * check.h - compare the operations of the CUDA backend with those of the CPU, on random data.
  *
- * The same cases run on a GPU (make check-gpu) and, compiled with emulate.h and the doubles of the libraries, on the CPU
- * (make check).  A case creates its operands as twins, calls an operation of both tables, and compares the results.
+ * The same cases run on a GPU (make check-gpu) and, compiled with emulate.h and the doubles of the libraries, on the
+ * CPU (make check).  A case creates each operand as a twin, in host and in device memory, calls an operation of both
+ * tables, and compares the results.
  */
 #ifndef TESTS_CUDA_CHECK_H
 #define TESTS_CUDA_CHECK_H
@@ -31,7 +32,7 @@ int64_t check_below(int64_t n);
 
 /*
  * A matrix in host memory, for the CPU, and in device memory.  The columns between its rows (pad > 0) are NaN in both.
- * Freed when the case ends.
+ * The memory is freed when the case ends.
  */
 struct twin {
     struct meg_mat host, dev;
@@ -39,7 +40,7 @@ struct twin {
 struct twin twin_random(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad);
 /* All elements are NaN: an output, of which every element must be written. */
 struct twin twin_output(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad);
-/* After changes of x->host: copy it to x->dev. */
+/* Copy x->host to x->dev, after changes of x->host. */
 void twin_upload(const struct twin *x);
 float twin_get(const struct twin *x, int64_t r, int64_t c); /* element of x->host */
 void twin_set(struct twin *x, int64_t r, int64_t c, float v);
@@ -52,8 +53,8 @@ struct twin_bytes {
 struct twin_bytes twin_bytes(const void *data, size_t nbytes);
 
 /*
- * Fail unless the L2 norm of dev - host is at most tol times that of host; a NaN on one side only fails, and so does a
- * changed element between rows.  `what` names the result, such as "dx".
+ * Fail unless the L2 norm of dev - host is at most tol times that of host.  Also fail if an element is NaN or infinite
+ * on one side only, or an element between rows has changed.  `what` names the result, such as "dx".
  */
 void expect_near(const struct twin *x, double tol, const char *what);
 /* Fail unless the bytes of both are equal. */

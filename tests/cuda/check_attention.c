@@ -49,7 +49,10 @@ static struct conf of_type(struct conf c, enum meg_dtype t)
 
 /* ---- operands ---- */
 
-/* The tokens of b sequences with `heads` heads of d columns: row t*b + i has the heads of token t of sequence i. */
+/*
+ * Return a view of m, of which row t*b + i has the heads of token t of sequence i, in groups of heads_per_group heads
+ * of d columns.
+ */
 static struct meg_heads heads_of(struct meg_mat m, int64_t b, int64_t heads_per_group, int64_t d)
 {
     return (struct meg_heads){ m.p, m.dtype, b * m.ld, m.ld, heads_per_group * d, d };
@@ -63,7 +66,7 @@ struct operands {
     struct meg_drop drop[2];
 };
 
-/* Allocate an array [n] of i32 and set its elements by f(c, index). */
+/* Allocate an array [n] of i32 in both memories, whose element `index` is f(c, index). */
 static struct twin_bytes integers(const struct conf *c, int64_t n, int32_t (*f)(const struct conf *c, int64_t index))
 {
     int32_t *x = meg_new((size_t)(n + 1) * sizeof *x);
@@ -76,7 +79,7 @@ static struct twin_bytes integers(const struct conf *c, int64_t n, int32_t (*f)(
     return twin;
 }
 
-/* Documents have 37 tokens, and begin elsewhere in each sequence. */
+/* Documents have 37 tokens, except those at the ends of a sequence, and begin at other positions in each sequence. */
 static int32_t doc_start_at(const struct conf *c, int64_t index)
 {
     const int64_t position = c->q0 + index / c->b, shift = 5 * (index % c->b),
@@ -112,7 +115,10 @@ static int32_t block_at(const struct conf *c, int64_t index)
     return (int32_t)(index % n * BLOCK_SIZE < visible ? c->b * n - 1 - index : 1 << 30);
 }
 
-/* Keys or values: rows of tokens or, in a paged cache, of all blocks, of which only keys below key_length are defined. */
+/*
+ * Return keys or values.  The rows are those of tokens or, in a paged cache, of all blocks, where only keys below
+ * key_length are defined.
+ */
 static struct twin keys_random(const struct conf *c, enum meg_dtype t, int64_t d)
 {
     const int64_t n = blocks_per_seq(c);
@@ -444,7 +450,7 @@ static void mixed_types(void)
     }
 }
 
-/* Few queries, of which each sequence has others, and many keys, which are split over blocks. */
+/* Few queries, whose positions can differ between sequences (STARTS), and many keys, which are split over blocks. */
 static void decoding(void)
 {
     compare_types((struct conf){ .s_q = 1, .s_k = 700, .q0 = 699, .a = 4, .g = 2, .left = -1, .flags = FORWARD });

@@ -49,7 +49,7 @@ static struct meg_heads part(const struct operands *x, struct meg_mat qkv, int i
     return view(x, qkv, (r + 2) * d, i == 0 ? 0 : (r + i - 1) * d);
 }
 
-enum { SHIFT_NBYTES = 64 }; /* of the workspace, which is not aligned to more than 64 bytes */
+enum { SHIFT_NBYTES = 64 }; /* offset of the workspace, so that its address is a multiple of 64 only */
 
 static struct meg_attn_bwd_args bwd_args(const struct operands *x, bool is_host)
 {
@@ -123,7 +123,10 @@ static void causal_gqa(void)
     compare(&x);
 }
 
-/* The columns between rows separate the groups of two sequences by another distance than those of one. */
+/*
+ * With columns between rows, the groups of two sequences are separated by another distance than two groups of one
+ * sequence.
+ */
 static void padded_rows(void)
 {
     struct operands x = packed(MEG_DTYPE_BF16, 64, 2, 2, 2, 8, 8);

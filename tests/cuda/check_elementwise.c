@@ -6,9 +6,9 @@
 enum { ACTS = MEG_ACT_TANH + 1, GLUS = MEG_GLU_SQUARED_RELU + 1, TYPES = MEG_DTYPE_F16 + 1 };
 
 /*
- * Shapes.  The first has rows at multiples of 16 bytes and only complete vectors, the next two an incomplete last vector
- * in f32 and in all types, the fourth rows at odd addresses, and the others more columns than a block and more rows than
- * a grid.
+ * Shapes.  The first has rows at multiples of 16 bytes and only complete vectors.  The next two have an incomplete last
+ * vector.  The fourth has rows at addresses that are not multiples of 16.  The others have more columns than a block
+ * and more rows than a grid.
  */
 static const struct shape {
     int64_t rows, cols, pad;
@@ -27,7 +27,7 @@ static struct twin random_twin(enum meg_dtype t, struct shape s, float range)
     return x;
 }
 
-/* Set elements of a matrix to special values. */
+/* Set elements of row 1 of a matrix to special values. */
 static void set_special(struct twin *x)
 {
     static const float special[] = { 0, -0.0f, 30, -30, 200, -200, INFINITY, -INFINITY, NAN, 6e4f, -6e4f, 1e-7f };
@@ -256,7 +256,10 @@ static void cast_sizes(void)
         }
 }
 
-/* All values of bf16 and f16, as the upper bits of f32 also those between values of the other types. */
+/*
+ * All 2^16 values of bf16 and of f16.  For f32, numbers whose upper 16 bits have all values, so that they are between
+ * two values of bf16, a third of them at the middle.
+ */
 static void cast_values(void)
 {
     for (int i = 0; i < TYPES * TYPES; i++) {
@@ -273,7 +276,10 @@ static void cast_values(void)
     }
 }
 
-/* Values between and at the middle of two f16, around the least and greatest ones. */
+/*
+ * Values between two numbers of f16 and at their middle: around 1, the least normal number, the least subnormal one and
+ * the greatest one.
+ */
 static void cast_f16_rounding(void)
 {
     static const float bases[] = { 1.0f, 0x1p-14f, 0x1p-24f, 65504.0f };

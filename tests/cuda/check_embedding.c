@@ -66,8 +66,8 @@ static void embed_fwd_many_rows(void)
 }
 
 /*
- * Compute the gradient of `rows` rows in both tables.  If each row has at most one chunk of tokens, the sums have the
- * order of the CPU's and the results are equal (in bf16 and f16, up to 512 tokens).
+ * Compare the gradients of `rows` rows that both backends compute.  If each row has at most one chunk of tokens, the
+ * sums have the order of the CPU's and the results are equal (in bf16 and f16, up to 512 tokens).
  */
 static void compare_embed_bwd(enum meg_dtype grad, enum meg_dtype t, int64_t rows, int64_t h, int64_t pad, int64_t n,
                               struct twin_bytes token, bool accumulate, bool is_equal)
@@ -134,7 +134,9 @@ static void embed_bwd_frequent(void)
         }
 }
 
-/* All tokens have one row: a list of many chunks, in f32, with the order of additions that embedding.cu documents. */
+/*
+ * All tokens belong to one row: a list of many chunks, in f32, with the order of additions that embedding.cu documents.
+ */
 static void embed_bwd_one_row(void)
 {
     enum { N = 1500, CHUNK = 128 };

@@ -211,7 +211,10 @@ static void unaligned(void)
     }
 }
 
-/* A product with more rows, columns and terms than a tile has, repeated: the results of a plan are equal. */
+/*
+ * Products with more rows, columns and terms than a tile of the double of cuBLASLt has, repeated: the first one creates
+ * a plan, which the others use.
+ */
 static void repeated(void)
 {
     const struct shape s = { 130, 160, 72, 0 };

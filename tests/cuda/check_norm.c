@@ -80,7 +80,7 @@ static struct norm norm_random(enum meg_norm type, struct check_mix mix, struct 
     };
 }
 
-/* Compare the results.  `tolerance` is that of the rows from which the statistics are computed. */
+/* Compare the results.  `tolerance` is that of mean and rstd, and depends on the rows from which they are computed. */
 static void expect_norm(const struct norm *m, double tolerance)
 {
     expect_near(&m->y, check_tolerance(m->y.host.dtype), "y");
@@ -140,7 +140,7 @@ static void norm_fwd_long(void)
     }
 }
 
-/* More rows than blocks of a grid, so that blocks process several: with types of the kernels, and without. */
+/* More rows than blocks of a grid, so that blocks process several: rows of complete vectors, and others. */
 static void norm_fwd_steps(void)
 {
     static const struct shape steps[] = { { 2200, 8, 0 }, { 1100, 9, 0 }, { 140, 4104, 0 }, { 300, 1025, 0 } };
@@ -173,7 +173,7 @@ static void norm_bwd_long(void)
     }
 }
 
-/* More rows than blocks have threads for at a time, so that several steps follow each other. */
+/* More rows than the blocks of a grid process at a time, so that each processes several. */
 static void norm_bwd_steps(void)
 {
     static const struct shape steps[] = {
@@ -395,7 +395,7 @@ static void add_norm_shapes(void)
 {
     for (int i = 0; i < SHAPES; i++)
         for (int k = 0; k < VARIANTS; k++)
-            if (shapes[i].h > 1) /* y of one element is b, or its sign: see norm_bwd_shapes */
+            if (shapes[i].h > 1) /* y of one element depends only on w, b and a sign: see norm_bwd_shapes */
                 compare_add_norm((enum meg_norm)(k % TYPES), &variants[k], check_mixes[(i + k) % CHECK_MIXES],
                                  shapes[i]);
 }

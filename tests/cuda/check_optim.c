@@ -38,7 +38,7 @@ static struct meg_update_arrays dev_arrays(const struct arrays *a)
     };
 }
 
-/* The types of the arrays; a copy of type I32, or a state, is absent. */
+/* The types of the arrays.  MEG_DTYPE_I32 as the type of the copy means that there is no copy. */
 struct types {
     enum meg_dtype w, g, state[2], copy;
 };
@@ -62,8 +62,8 @@ static struct arrays arrays_new(const struct types *t, int64_t n, int64_t shift,
 }
 
 /*
- * Compare an array.  A difference in the last bit of f32 changes the result of rounding to 16 bits with a probability
- * of about 2^-16 per element.  Other random numbers would change it by about 3e-3.
+ * Compare an array.  A difference in the last bit of f32 changes the result of stochastic rounding to bf16 with a
+ * probability of about 2^-16 per element.  With other random numbers, the relative error would be about 3e-3.
  */
 static void expect_array(const struct twin *x, const char *what)
 {
@@ -114,8 +114,8 @@ static void compare_sgd(const struct arrays *a, const struct meg_update_range *r
 }
 
 /*
- * Ranges with complete chunks of 2048 elements and with parts of chunks, with one row and with several, two of which are
- * not at multiples of 8 in the unsharded parameter.
+ * Ranges with complete chunks of 2048 elements and with parts of chunks, with one row and with several.  Two of them
+ * are not at multiples of 8 in the unsharded parameter.
  */
 enum { N = 9000 };
 static const struct meg_update_range ranges[] = {
@@ -290,13 +290,16 @@ static void sgd_skip(void)
 
 enum { PARAMS = 101 };
 
-/* The part of a record that is `nbytes` long. */
+/* Return the nbytes of a record that begin at `offset`. */
 static struct twin_bytes field(const struct twin_bytes *record, size_t offset, size_t nbytes)
 {
     return (struct twin_bytes){ (char *)record->host + offset, (char *)record->dev + offset, nbytes };
 }
 
-/* Call step_finish of both tables.  Gradient `at` has the sum of squares `nonfinite`; -1: all sums are finite. */
+/*
+ * Call step_finish of both tables and compare the records.  Gradient `at` has the sum of squares `nonfinite`; if `at`
+ * is -1, all sums are finite.
+ */
 static void compare_finish(const struct meg_step_record *r, const struct meg_step_conf *c, int at, double nonfinite)
 {
     enum {

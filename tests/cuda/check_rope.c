@@ -4,7 +4,10 @@
 
 enum { POSITIONS = 19, TYPES = MEG_DTYPE_F16 + 1 };
 
-/* The shape of heads in rows, of which each group has one more head of d columns that is not part of the view. */
+/*
+ * The shape of heads in the rows of a matrix.  Each group has one more head of d columns, which is not part of the
+ * view.
+ */
 struct shape {
     int64_t s, b, g, heads, d, half;
     int64_t pad;    /* columns between rows */
@@ -98,7 +101,7 @@ static struct meg_qk_norm host_norm(struct shape s, const struct angles *a)
     };
 }
 
-/* Without rotation, the pointers are not valid. */
+/* Without rotation, the pointers are NULL. */
 static struct meg_qk_norm dev_norm(struct meg_qk_norm q, const struct angles *a)
 {
     q.cos = q.half ? a->cos.dev.p : NULL;
@@ -143,7 +146,10 @@ static void qk_norm_fwd_types(void)
             qk_norm_fwd_one((enum meg_dtype)(i / TYPES), (enum meg_dtype)(i % TYPES), norm_shapes[s]);
 }
 
-/* All heads are equal except for one whose values are large: rstd belongs to its head. */
+/*
+ * The values of one head are 10^4 times as large as those of the others, so that the rstd of another head would change
+ * the result much.
+ */
 static void qk_norm_fwd_scale(void)
 {
     const struct shape s = { 2, 1, 1, 4, 16, 8, 0, 0, 0 };

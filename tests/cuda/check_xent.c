@@ -70,7 +70,9 @@ static void partial_shapes(void)
         }
 }
 
-/* All numbers are exact in bf16, so that a row of zeros has lse = log(v). */
+/*
+ * A row of zeros, whose lse is log(v), in which more and more logits are then 12.  All these numbers are exact in bf16.
+ */
 static void partial_counts(void)
 {
     for (int k = 0; k < TYPES; k++) {
@@ -184,7 +186,10 @@ static void bwd_weights(void)
         }
 }
 
-/* Without a target on this shard, the gradient is the softmax, whose error would else be small beside the target's. */
+/*
+ * Without a target on this shard, the gradient is the softmax.  With a target, an error of the softmax would be small
+ * compared with the gradient of the target's logit.
+ */
 static void bwd_softmax(void)
 {
     for (int k = 0; k < TYPES; k++) {
@@ -256,7 +261,10 @@ static void fwd_bwd_shapes(void)
         }
 }
 
-/* A row has the length or the address of the cases of `load`, and a block has 512 or 1024 threads. */
+/*
+ * Rows that fit into the shared memory of a multiprocessor twice, once or only in part, so that a block has 512 or 1024
+ * threads; with complete and incomplete vectors, aligned and not.
+ */
 static void fwd_bwd_long(void)
 {
     static const struct {
@@ -289,7 +297,10 @@ static void fwd_bwd_weights(void)
         }
 }
 
-/* With a large z-loss, the gradient is the softmax, whose error would else be small beside the target's. */
+/*
+ * With a large z-loss, the gradient is almost the softmax.  Otherwise, an error of the softmax would be small compared
+ * with the gradient of the target's logit.
+ */
 static void fwd_bwd_softmax(void)
 {
     for (int k = 0; k < TYPES; k++) {
@@ -299,7 +310,10 @@ static void fwd_bwd_softmax(void)
     }
 }
 
-/* Ignored rows before, between and after others have the loss 0 and the gradient 0, even if they are not finite. */
+/*
+ * Ignored rows before, between and after others have the loss 0 and the gradient 0, even if their logits are not
+ * finite.
+ */
 static void fwd_bwd_ignored(void)
 {
     for (int64_t pad = 4; pad <= 5; pad++) {

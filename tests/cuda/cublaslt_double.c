@@ -5,10 +5,10 @@
  * has no epilogues.  Which one is proposed first, and whether an epilogue is supported, depends on the product, so that
  * tests include all combinations.
  *
- * It ends the process with a message and SIGABRT where the real library fails, or computes a wrong result: shapes, types
- * and leading dimensions that do not match, an algorithm of another product, pointers that are not to device memory or
- * less aligned than promised, operands that overlap, a workspace that is missing or too small.  The workspace contains
- * NaN after a product.
+ * It ends the process with a message and SIGABRT where the real library fails, or computes a wrong result: shapes,
+ * types and leading dimensions that do not match, an algorithm of another product, pointers that are not to device
+ * memory or less aligned than promised, operands that overlap, a workspace that is missing or too small.  SPLIT_K fills
+ * its workspace with NaN after a product.
  *
  * $MEG_DOUBLE_CUBLASLT_VERSION replaces the version.
  */
@@ -197,7 +197,7 @@ struct product {
     int64_t m, n, k;
 };
 
-/* Return the rows of A or B as an operand. */
+/* Return the number of rows of A or B, which is transposed if is_transposed is set. */
 static int64_t op_rows(struct layout l, bool is_transposed)
 {
     return is_transposed ? l.cols : l.rows;
@@ -291,7 +291,7 @@ static bool has_aligned_ld(struct layout l)
     return (size_t)l.ld * size_of(l.type) % 16 == 0;
 }
 
-/* Return whether an algorithm supports a product.  An eighth of the products have no epilogues. */
+/* Return whether an algorithm supports a product.  An eighth of the products with an epilogue have no algorithm. */
 static bool may_run(const struct product *p, enum algorithm id)
 {
     if (p->desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && hash_of(p) >> 61 == 0)
@@ -374,7 +374,8 @@ typedef float vec __attribute__((vector_size(TILE_M * sizeof(float)), aligned(4)
 
 /*
  * Convert an operand to f32 panels of `tile` rows (of A) or columns (of B), in which the elements of one k are
- * contiguous; pad the last panel with zeros.  Consecutive k are `k_stride` elements apart, and rows or columns `stride`.
+ * contiguous; pad the last panel with zeros.  Consecutive k are `k_stride` elements apart, and rows or columns
+ * `stride`.
  */
 static float *pack(const void *p, cudaDataType_t type, int64_t n, int64_t k, int64_t stride, int64_t k_stride, int tile)
 {

@@ -12,7 +12,7 @@
 #include "cuda/cudnn_sdpa.h"
 #include "cuda/internal.h"
 
-/* Of cuda.c, which the program does not contain. */
+/* Variables and functions of cuda.c, which the program does not contain. */
 struct meg_cuda_device meg_cuda_device;
 struct meg_cuda_line meg_cuda_last;
 
@@ -84,7 +84,7 @@ static struct meg_cudnn_sdpa sdpa(const struct shape *p, bool is_backward, bool 
     return x;
 }
 
-/* Return the workspace that is available to a plan. */
+/* Return the size in bytes of the workspace that is available to a plan. */
 static int64_t max_nbytes(const struct shape *p, const struct meg_cudnn_sdpa *x)
 {
     const struct meg_attn_desc desc = {

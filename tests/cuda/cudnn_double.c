@@ -196,7 +196,10 @@ static struct tensor read_tensor(const struct desc *d)
     return t;
 }
 
-/* Return the tensor of g that a descriptor describes; add it at its first use. */
+/*
+ * Return the tensor of g that attribute `name` of an operation describes, or NULL if there is no such attribute.  Add
+ * the tensor to g at its first use.
+ */
 static struct tensor *tensor_of(struct graph *g, const struct desc *op, cudnnBackendAttributeName_t name)
 {
     const struct attribute *a = find(op, name);
@@ -220,7 +223,7 @@ static struct tensor *tensor_of(struct graph *g, const struct desc *op, cudnnBac
     return &g->tensor[g->ntensors++];
 }
 
-/* Fail unless ok. */
+/* End the process with a message unless ok. */
 static void expect(bool ok, const struct op *op, const char *what)
 {
     if (!ok)
@@ -583,7 +586,9 @@ static void set_address(struct tensor *t, const struct desc *pack, cudaStream_t 
     meg_double_touch(stream, t->p);
 }
 
-/* Fail if an f32 tensor, all of which are contiguous, overlaps nbytes at p, and is not tensor `except`. */
+/*
+ * Fail if an f32 tensor in memory other than tensor number `except` overlaps nbytes at p.  Such tensors are contiguous.
+ */
 static void check_overlap(const struct graph *g, int except, const char *p, size_t nbytes)
 {
     for (int i = 0; i < g->ntensors; i++) {

@@ -1,16 +1,16 @@
 /*
  * emulate.h - the part of CUDA C++ that cuda/kernel.h permits, for a C++ compiler: kernels run on the CPU.
  *
- * launch() queues a grid on a stream of the double of the CUDA runtime (tests/nccl/double.h), whose thread executes it,
- * one block after the other.  A thread of a block runs until it returns or waits for others in a function that
+ * launch() queues a grid on a stream of the double of the CUDA runtime (tests/nccl/double.h), which executes the blocks
+ * of the grid one after the other.  A thread of a block runs until it returns or waits for others in a function that
  * synchronizes; then another one continues, on another stack.  So kernels without barriers are plain loops.
  *
  * Blocks and threads run in a random order, which depends on MEG_EMULATE_SEED (default: 1); in half of the blocks, one
- * warp runs ahead of the others.  Shared memory consists of NaN when a block starts.  So a missing barrier changes
- * results.  The process ends with a message and SIGABRT
+ * warp runs ahead of the others.  Shared memory consists of NaN when a block starts.  So a missing barrier is likely to
+ * change results.  The process ends with a message and SIGABRT
  *   - if threads wait for threads that wait elsewhere or have returned: all threads of a block, or of the mask of a
  *     warp, must call the same function at the same line.  (A GPU ignores threads that have returned.)
- *   - if a block writes behind its shared memory
+ *   - if a block writes past the end of its shared memory
  *   - if a grid or block is larger than a GPU allows, or an argument is a pointer to memory that is not the device's.
  *
  * Functions of a warp that have no counterpart in C, such as matrix products, are emulated by emu::warp_exchange: each
@@ -40,14 +40,14 @@
 #define __launch_bounds__(...)
 #define SHARED(type, name) type *name = (type *)emu::state.shared
 
-/* Functions of the double. */
+/* Functions of the double of the CUDA runtime. */
 extern "C" void meg_double_touch(cudaStream_t s, const void *p);
 extern "C" int meg_double_is_device(const void *p);
 
 inline uint3 threadIdx, blockIdx;
 inline dim3 blockDim, gridDim;
 
-/* The line of a call, as the default argument of a function. */
+/* Parameters of a function whose default values are the file and the line of its call. */
 #define EMU_LINE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 namespace emu
@@ -91,7 +91,7 @@ struct block {
     int n;                       /* number of threads */
     int nleft, ndone, nwaiting;  /* threads that have not started, have returned, wait in __syncthreads */
     int order[MAX_THREADS];      /* the threads that have not started are the first nleft */
-    fiber *waiting[MAX_THREADS]; /* by thread: where it waits, or NULL */
+    fiber *waiting[MAX_THREADS]; /* by thread: its fiber while it waits, or NULL */
     bool is_depth_first; /* continue the thread that became ready last, so that one warp runs ahead of the others */
     int nready, nidle;
     fiber *ready[MAX_THREADS];       /* fibers that continue */
@@ -175,7 +175,7 @@ inline fiber *fiber_new()
     return f;
 }
 
-/* Continue a thread that is ready, or start one on an idle fiber, or return to run_block if there is none. */
+/* Continue a thread that is ready, or start one on an idle or a new fiber, or return to run_block if there is none. */
 inline void schedule()
 {
     fiber *const self = state.running, *to = &state.host;
@@ -358,7 +358,10 @@ inline void run_grid(dim3 grid, dim3 block, size_t nbytes)
     }
 }
 
-/* Let the double record that the next function on s accesses the addresses in an argument. */
+/*
+ * Let the double record that the next function on s accesses the addresses in an argument.  Fail if the argument is a
+ * pointer to host memory.
+ */
 template <class T> void touch(cudaStream_t s, const T &argument)
 {
     const void *p;

@@ -24,10 +24,11 @@ end
 llama='--position-embedding-type rope --swiglu --normalization RMSNorm --disable-bias-linear --group-query-attention
     --num-query-groups 2 --untie-embeddings-and-output-weights'
 
-# numbers KEY FILE: the numbers with a key in lines of JSON
+# numbers KEY FILE: print the number with a key in each line of JSON
 numbers() { sed -n "s/.*\"$1\":\([^,}]*\).*/\1/p" "$2"; }
 
-# like_cpu TOLERANCE OPTION...: the losses and gradient norms of ten steps are those of the CPU
+# like_cpu TOLERANCE OPTION...: the losses of ten steps are within TOLERANCE of those of the CPU, and the gradient norms
+# within ten times TOLERANCE
 like_cpu() {
     tolerance=$1
     shift
