@@ -123,7 +123,7 @@ static bool event_is_done(struct meg_event *event)
 
 /* ---- operations of the CPU (tests/queue/queue_ops.c) ---- */
 
-struct copied { /* an argument in host memory that is borrowed for the call only */
+struct copied { /* a copy of an argument in host memory, which the caller lends only for the duration of the call */
     struct copied *next;
     _Alignas(16) char bytes[];
 };

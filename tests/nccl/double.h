@@ -23,9 +23,9 @@
  *   MEG_DOUBLE_CC=N              compute capability, such as 75
  *   MEG_DOUBLE_MEMORY=MIB        memory of a GPU
  *   MEG_DOUBLE_OTHER_MEMORY=MIB  another process allocates this memory after the first call of cudaMemGetInfo
- *   MEG_DOUBLE_FAILURE=N:E       the N-th kernel of the process fails with error E, as an illegal address (700): it and
- *                                all later tasks are not executed, and later calls return E.  With
- *                                CUDA_LAUNCH_BLOCKING=1, its launch returns E
+ *   MEG_DOUBLE_FAILURE=N:E       the N-th kernel of the process fails with error E, such as 700 (an illegal address).
+ *                                The kernel and all later tasks are not executed, and later calls return E.  With
+ *                                CUDA_LAUNCH_BLOCKING=1, the launch of the kernel returns E
  */
 #ifndef TESTS_NCCL_DOUBLE_H
 #define TESTS_NCCL_DOUBLE_H
@@ -41,26 +41,26 @@ extern pthread_mutex_t lock; /* of streams, events, memory and communicators */
 
 /* ---- gpu.c: the driver, properties and failures ---- */
 
-extern volatile cudaError_t gpu_error; /* of a kernel */
+extern volatile cudaError_t gpu_error; /* the error of the kernel that failed, or cudaSuccess */
 
-/* Return the error of an earlier kernel from a function of the runtime. */
+/* Return from a function of the runtime with the error of an earlier kernel, if one has failed. */
 #define RETURN_GPU_ERROR()                                                                                             \
     do {                                                                                                               \
         if (gpu_error)                                                                                                 \
             return gpu_error;                                                                                          \
     } while (0)
 
-/* The kernel that MEG_DOUBLE_FAILURE chooses. */
+/* Let the GPU fail with an error.  This function replaces the kernel that MEG_DOUBLE_FAILURE selects. */
 void fail_gpu(void *error);
 
-/* Return the error of the next kernel. */
+/* Return the error of the next kernel that is launched, or cudaSuccess.  Each call counts as a launch. */
 cudaError_t next_kernel_error(void);
 
 /* ---- runtime.c: streams, events, copies and kernels; the caller holds the lock ---- */
 
 enum { MAX_STREAMS = 256 };
 
-/* A vector clock.  Element i is the number of tasks of stream i that are known to precede. */
+/* A vector clock.  Element i is the number of tasks of stream i that are known to precede what the clock belongs to. */
 struct clock {
     uint64_t at[MAX_STREAMS];
 };
@@ -86,12 +86,12 @@ struct CUstream_st {
     struct clock clock;
 };
 
-extern int nstreams; /* that were created */
+extern int nstreams; /* number of streams that were created */
 
 /* Queue a task on a stream, whose clock begin_task has advanced. */
 void push_task(struct CUstream_st *s, struct task t);
 
-/* Wait until a stream, or all streams if s is NULL, are idle, or the GPU fails. */
+/* Wait until stream s is idle, or all streams are if s is NULL, or the GPU fails.  The lock is released meanwhile. */
 void wait_idle(const struct CUstream_st *s);
 
 /* ---- memory.c: allocation and the order of accesses; the caller holds the lock ---- */
@@ -106,7 +106,10 @@ const struct memory *memory_of(const void *p, size_t n);
 /* Return whether n bytes at p are device memory. */
 bool is_device(const void *p, size_t n);
 
-/* Let tasks, but not the host, access device memory. */
+/*
+ * Make all device memory accessible or inaccessible.  It is often inaccessible while no task runs, so that an access by
+ * the host is detected.
+ */
 void set_accessible(bool is_accessible);
 
 /* Let `to` also follow the tasks that precede `from`. */
@@ -119,8 +122,8 @@ void forget_complete(void);
 void begin_task(struct CUstream_st *s);
 
 /*
- * Fail unless an access of stream s is ordered after those of other streams with which it conflicts, and record it.  It
- * replaces an earlier one of s that conflicts with nothing else.
+ * Fail unless an access of stream s is ordered after those of other streams with which it conflicts, and record it.
+ * The record replaces an earlier one of s for the same memory, unless only the earlier one is a write.
  */
 void check_access(struct CUstream_st *s, const void *p, size_t n, enum mode mode, bool is_collective, const char *what);
 

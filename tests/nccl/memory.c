@@ -49,8 +49,8 @@ bool is_device(const void *p, size_t n)
 /* ---- device memory; the caller holds the lock ----------------------------------------------------- */
 
 /*
- * Blocks are allocated one after the other from a reserved range of addresses, which are not used again.  A block ends
- * at the end of a page, and is followed by an inaccessible page.
+ * Blocks are allocated one after the other from a reserved range of addresses, which are not used again.  A block,
+ * rounded up to a multiple of ALIGNMENT, ends at the end of a page, and is followed by an inaccessible page.
  */
 enum { PAGE = 4096, ALIGNMENT = 256 };
 #define RESERVED ((size_t)1 << 40)
@@ -237,8 +237,9 @@ static void *memory_new(size_t n, bool is_pinned)
 }
 
 /*
- * Free memory when stream s, or all streams if s is NULL, are idle, but fail if a collective may still access it.  To
- * wait for more streams than the real function would stop a rank that other ranks wait for.
+ * Free memory when stream s is idle, or all streams are if s is NULL, but fail if a collective may still access it.
+ * Like the real functions, do not wait for more streams: their work may wait for other ranks, which may wait for this
+ * rank.
  */
 static void memory_free(void *p, bool is_pinned, struct CUstream_st *s)
 {
@@ -344,7 +345,7 @@ API cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
     return cudaSuccess;
 }
 
-/* Set memory that no stream uses yet. */
+/* Set memory that no stream uses yet; fail if a stream does. */
 API cudaError_t cudaMemset(void *to, int value, size_t n)
 {
     bool was_accessible;

@@ -11,7 +11,7 @@
 #include "double.h"
 
 static int ncomms, depth;
-static struct launch *group; /* of the open group of calls */
+static struct launch *group; /* the calls of the open group, or NULL */
 
 /* ---- communicators -------------------------------------------------------------------------------- */
 
@@ -234,7 +234,7 @@ API ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
-/* Begin a call: it continues until ncclCommGetAsyncError has reported that it is complete. */
+/* Begin a call, which is in progress until ncclCommGetAsyncError has reported that it is complete. */
 static struct launch *launch_new(struct ncclComm *c, cudaStream_t s, struct header h)
 {
     struct launch *l = calloc(1, sizeof *l);
@@ -258,8 +258,8 @@ static void add_transfer(struct launch *l, bool is_send, int peer, const void *p
 }
 
 /*
- * Launch a collective.  This rank sends nsend bytes to each other rank: to rank r, those at in + r * distance.  In a
- * broadcast, nroot bytes are received from the root.
+ * Begin a collective.  This rank sends nsend bytes to each other rank: to rank r, those at in + r * distance.  In a
+ * broadcast, it receives nroot bytes from the root, and otherwise h.count elements from each other rank.
  */
 static ncclResult_t collective(struct ncclComm *c, cudaStream_t s, struct header h, const void *in, size_t distance,
                                size_t nsend, void *out, size_t nroot, bool is_reduction)

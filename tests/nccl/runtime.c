@@ -160,7 +160,10 @@ void wait_idle(const struct CUstream_st *s)
     }
 }
 
-/* Streams do not synchronize with the default stream, on which nothing is queued. */
+/*
+ * With s = NULL, the default stream, return at once: nothing is queued on it, and other streams do not synchronize with
+ * it.
+ */
 API cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     pthread_mutex_lock(&lock);
