@@ -1,4 +1,4 @@
-/* queue.c - memory, streams and events of the queue device, and copies with the host. */
+/* queue.c - memory, streams and events of the queue device, and copies between host and device. */
 #define _GNU_SOURCE
 #include "queue.h"
 #include <inttypes.h>

@@ -21,14 +21,14 @@
 const struct meg_device *queue_device(void);
 
 /*
- * Append work to a stream: run is called with a copy of args of nbytes, and called again until it returns true.  Device
- * memory is accessible while it runs.
+ * Append work to a stream: run is called with a copy of the nbytes at args, and called again until it returns true.
+ * Device memory is accessible while it runs.
  */
 void queue_push(struct meg_stream *st, bool (*run)(void *args), const void *args, size_t nbytes);
 struct meg_stream *queue_stream_create(const char *name);
 void queue_stream_destroy(struct meg_stream *st); /* runs the queued work of all streams; accepts NULL */
 
-/* Return a copy of nbytes of host memory that exists until the next task to be pushed has run. */
+/* Return a copy of nbytes of host memory.  It exists until the task that is pushed next has run. */
 void *queue_keep(const void *bytes, size_t nbytes);
 
 /* Return a table of operations that queue calls of the operations of base. */

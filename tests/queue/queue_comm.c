@@ -19,7 +19,7 @@ struct queue_comm {
 
 struct meg_work {
     const struct queue_comm *q;
-    struct meg_event *done; /* tensor collective: recorded behind it */
+    struct meg_event *done; /* tensor collective: recorded after it */
     struct meg_work *base;  /* host collective: work of the base communicator, or NULL */
 };
 

@@ -66,8 +66,8 @@ static void upload_copies_at_once_and_reads_are_in_order(void **state)
 }
 
 /*
- * Upload i from pinned memory and replace it 100 times, after an event of the upload if `waits`; return how often the
- * replacement is uploaded.
+ * 100 times, upload i from pinned memory and then replace i there, if `waits` only after an event of the upload.
+ * Return how often the replacement is uploaded.
  */
 static int early_replacements(bool waits)
 {
@@ -117,8 +117,8 @@ static void a_download_is_nan_until_it_is_waited_for(void **state)
 }
 
 /*
- * Double an element on one stream and read it on a second stream, which waits for an event if `waits`, 100 times;
- * return how often the element was not doubled yet.
+ * 100 times, double an element on one stream and read it on a second stream, which waits for an event if `waits`.
+ * Return how often the element was not doubled yet.
  */
 static int early_reads(bool waits)
 {
