@@ -1,8 +1,8 @@
 #!/bin/sh
 # Print the speed of each operation on a GPU (tests/cuda/bench.c).  Then compare training with PyTorch's compiled step
 # (tests/peers/gpu_step.py) on the same GPU, alternately, and print tokens/s, the model FLOP utilization (MFU) and peak
-# memory, as TSV.  The MFU counts 6 FLOP per parameter and token and
-# 6 L h s for causal attention, and refers to the peak of the H100 and H200, 989.4 TFLOP/s in bf16.
+# memory, as TSV.  The MFU counts, per token, 6 FLOP per parameter and 6 L h s for causal attention, and refers to the
+# peak of the H100 and H200, 989.4 TFLOP/s in bf16.
 #   BENCH_MODELS   models (default: "124M 1.5B 1.7B 8B"; 8B requires 130 GiB); peers exist for 124M and 1.5B
 #   BENCH_RUNS     rounds (default: 2); the median of all steps of all rounds is printed
 #   BENCH_STEPS    steps of a round after 5 steps of warm-up (default: 10)
@@ -42,7 +42,7 @@ model() {
     esac
 }
 
-# Print the peak of the memory in use on the GPU while the process $1 runs.
+# Print the peak in MiB of the memory in use on the first GPU, by all processes, while the process $1 runs.
 peak_mib() {
     peak=0
     while kill -0 "$1" 2>/dev/null; do

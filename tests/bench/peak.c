@@ -2,7 +2,7 @@
  * peak - measure the peak multiply-add rate of this machine on all threads.  f32 is measured in registers, with the
  * widest vectors.  bf16 is the faster of the dot-product instruction in registers and oneDNN's product of large
  * matrices, which can use instructions that this program does not.  Prints one JSON line in GF/s, the median of five
- * runs each; bf16 is null if there is no such instruction.
+ * runs each; bf16 is null if there is neither.
  */
 #include <omp.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Measure the training step of GPT-2 124M in f32 on one rank of two threads and on two data-parallel ranks of one
 # thread, with and without overlapped gradient reduction.  A step has two samples.  The configurations alternate; the
-# medians of all rounds are printed.  Requires an otherwise idle machine.
-#   BENCH_RUNS     rounds (default: 5); each is the median of 2 steps after the first
+# medians of the steps of all rounds are printed.  Requires an otherwise idle machine.
+#   BENCH_RUNS     rounds (default: 5) of 3 steps, of which the first is not counted
 #   BENCH_RANKS_T  sequence length (default: 1024)
 set -eu
 cd "${0%/*}/../.."

@@ -44,7 +44,7 @@ static double cpu_s(void)
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-/* Allocate tokens, labels and positions of n rows of b sequences. */
+/* Allocate random tokens and labels, and positions, of n rows of b sequences: [3,n]. */
 static int32_t *random_tokens(int64_t n, int64_t b, int64_t v)
 {
     int32_t *t = meg_new((size_t)(3 * n) * sizeof *t);

@@ -3,7 +3,7 @@
 # trainer.  Prints time, threads, CPU seconds per second (200% is two busy processors), and the percentage of the peak
 # multiply-add rate of the type, which is measured in the same rounds.  The programs alternate; the medians of all
 # rounds are printed.  PyTorch in bf16 is measured twice: with autocast over f32 weights, and with bf16 weights only.
-#   BENCH_RUNS     rounds (default: 5); each is the median of BENCH_STEPS steps (default: 7) at T=64 and of 2 at T=1024
+#   BENCH_RUNS     rounds (default: 5); each is the median of BENCH_STEPS steps (default: 7) up to T=256, and of 2 above
 #   BENCH_DTYPES   types (default: "f32 bf16")
 #   MEG_PYTHON     Pythons with torch, separated by spaces, such as Debian's and one with the current wheel (default:
 #                  python3)
