@@ -175,7 +175,7 @@ struct attn_f32_fwd {
     float *lse;
     float *part; /* [b, a, s_q, splits, d_v + 1]: the output of each split, and its log-sum-exp; NULL for one split */
     int bq, bk;  /* rows (a query and one of its heads) and keys per tile */
-    int splits;  /* blocks among which the keys are split */
+    int splits;  /* number of blocks among which the keys are split */
     int split_size;                                              /* keys per split, a multiple of bk */
     bool is_o_aligned, is_q_aligned, is_k_aligned, is_v_aligned; /* the heads (has_aligned_heads) */
 };
@@ -467,7 +467,7 @@ static MEG_HOST_DEVICE struct bwd_arrays bwd_arrays_at(char *p, const struct meg
     return x;
 }
 
-/* Load queries [t0, t0 + nq) of head j of sequence i, with their gradients d_o, lse, delta and ranges of keys. */
+/* Load queries [t0, t0 + nq) of head j of sequence i, and their d_o, lse, delta and ranges of visible keys. */
 static __device__ inline void load_queries(const struct attn_f32_bwd &x, const struct bwd_arrays &sh, int64_t t0,
                                            int nq, int64_t i, int64_t j)
 {

@@ -30,8 +30,8 @@ template <class T, int D> struct fwd_tiles {
 
 /* The running softmax of the queries of a thread: rows g and g+8 of each of its M tiles. */
 template <int M> struct running_softmax {
-    float max[M][2]; /* times log2(e) */
-    float sum[M][2]; /* of the keys that the thread has processed */
+    float max[M][2]; /* maximum score, times log2(e) */
+    float sum[M][2]; /* sum of the weights that the thread has computed */
 };
 
 /*

@@ -36,7 +36,7 @@ struct meg_cudnn_sdpa {
     int64_t b, h, h_k, s_q, s_k, d, d_v;
     int64_t type;                          /* cudnnDataType_t of the heads */
     int64_t is_backward, is_deterministic; /* the latter for the backward pass: dq is not summed by atomic additions */
-    int64_t is_causal, window_left;        /* window_left: -1: no limit; not used unless is_causal is set */
+    int64_t is_causal, window_left;        /* window_left -1: no limit; it is not used unless is_causal is set */
     struct {
         int64_t b, h, s; /* strides in elements */
     } ld[SDPA_HEADS];

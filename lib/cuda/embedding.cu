@@ -72,7 +72,7 @@ void meg_cuda_position_fwd(struct meg_stream *st, struct meg_mat x, const int32_
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 enum { TILE = 2048, WARP_TILE = TILE / WARPS }; /* tokens that a block sorts, and those of a warp */
-enum { MAX_BITS = 9 };                          /* of a digit of the radix sort */
+enum { MAX_BITS = 9 };                          /* maximum number of bits of a digit of the radix sort */
 static const unsigned ALL_LANES = 0xffffffff;
 
 /* The tokens of a table of `rows` rows: row index[i] - v0 belongs to token i. */
@@ -376,7 +376,7 @@ template <class G>
 static __global__ void add_partials(struct meg_mat table, struct lists l, const float *partial, int64_t ld,
                                     bool accumulate)
 {
-    SHARED(int32_t, found); /* the row */
+    SHARED(int32_t, found); /* the row of the list, or -1 */
     const int64_t c = blockIdx.x * (int64_t)THREADS + threadIdx.x;
 
     for (int64_t first = blockIdx.y * (int64_t)CHUNK; first < l.t.n; first += gridDim.y * (int64_t)CHUNK) {

@@ -137,7 +137,7 @@ struct norm_fwd {
     float *mean, *rstd;
     float eps, offset, inv_n; /* inv_n = 1 / y.cols */
     bool is_rms;
-    int per_row; /* threads */
+    int per_row; /* threads per row */
 };
 
 /* The weights, with their offset, and the biases of a thread's columns. */
@@ -434,7 +434,7 @@ struct norm_bwd {
     int64_t ld;
     float offset, inv_n; /* inv_n = 1 / x.cols */
     bool is_rms;
-    int per_row; /* threads */
+    int per_row; /* threads per row */
 };
 
 /* What the gradient of a row needs: statistics of the row, and the means of g and g * n. */

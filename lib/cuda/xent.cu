@@ -7,7 +7,7 @@
  * because no branch separates them: alignment is a template parameter, and NO_END instead of the row's length removes
  * the checks of `load` and `store` for its end.
  */
-enum { MAX_THREADS = 256, UNROLL = 4 }; /* UNROLL: N in blocks of MAX_THREADS */
+enum { MAX_THREADS = 256, UNROLL = 4 }; /* UNROLL: N in kernels with blocks of at most MAX_THREADS */
 #define NO_END INT64_MAX
 
 /*
