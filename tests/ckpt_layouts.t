@@ -97,7 +97,7 @@ while read -r a b; do
     rm -rf on
 done <pairs
 
-# A stage without parameters has main parameters, too: none of them.
+# In bf16, saving f32 main parameters also works for a pipeline stage without parameters (the third stage of pp4e).
 run pp4e bf16 --bf16 --save-interval 2
 is 'bf16: training with a stage without parameters succeeds' $? 0
 run one bf16one --bf16 --load ../bf16/ck --ckpt-step 2 --train-iters 2 --override-opt_param-scheduler
@@ -116,8 +116,8 @@ for l in pp4 pp4e; do
     ok "tied embedding: losses of $l equal those of tp2pp2" near $l/loss tied/last
 done
 
-# Load checkpoints of Megatron and Hugging Face with other tensor-parallel sizes; a learning rate of 0 keeps the
-# weights.
+# Load checkpoints of Megatron, unsharded and of 2 x 2 ranks, and of Hugging Face on two tensor-parallel ranks.  A
+# learning rate of 0 keeps the weights.
 for m in gpt2-tiny/megatron gpt2-tiny/megatron-tp2-pp2 llama-tiny/megatron-tp2-pp2 llama-tiny; do
     from=$golden/models/$m
     rm -rf foreign native
@@ -129,7 +129,7 @@ for m in gpt2-tiny/megatron gpt2-tiny/megatron-tp2-pp2 llama-tiny/megatron-tp2-p
     ok "$m: weights equal those of meg-convert" same_tensors native/release foreign/iter_0000001
 done
 
-# --async-save writes the same bytes.
+# --async-save writes the same bytes as a synchronous save.
 sed -i 's/^train-iters = 4/train-iters = 8/' conf
 run tp2 now --save-interval 2
 run tp2 later --save-interval 2 --async-save

@@ -16,7 +16,8 @@ for n in 1 2 3 8 16; do
     is "$n ranks: all checks ran" "$(grep -c '^ok' "$T/out")" "$(sed -n 's/^1\.\.//p' "$T/out")"
 done
 
-# A task may take longer than the timeout of a wait for it.
+# While a rank runs a task that it has announced (meg_watchdog_task_begin), ranks that wait for it do not time
+# out.  After the task, they do.
 ranks 3 "$B/tests/ranks/comm" task 2 5 2 >"$T/out" 2>"$T/err"
 ok 'a task takes longer than the timeout: the other ranks wait for it' grep -q '^ended$' "$T/out"
 like 'a task has ended: a wait for the rank times out' "$(cat "$T/err")" \

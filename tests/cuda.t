@@ -1,6 +1,6 @@
 #!/bin/sh
 # The CUDA backend without a GPU: its kernels are compiled for the CPU (tests/cuda/emulate.h), and the CUDA runtime,
-# cuBLASLt and cuDNN are doubles.  Operations and training runs are compared with those of the CPU backend.
+# cuBLASLt and cuDNN are test doubles.  Operations and training runs are compared with those of the CPU backend.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/cuda/check" ] || skip_all 'this build has no headers of CUDA and NCCL'
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Missing and old drivers and libraries, unsuitable GPUs, too little memory and failures of a GPU: the CUDA backend ends
-# the run with a message and a status, and leaves no incomplete file.  The CUDA runtime and the libraries are doubles,
-# whose environment variables simulate failures (tests/nccl/double.h).
+# the run with a message and a status, and leaves no incomplete file.  The CUDA runtime and the libraries are test
+# doubles, whose environment variables simulate failures (tests/nccl/double.h).
 . "${0%/*}/lib.sh"
 . "${0%/*}/ranks.sh"
 . "${0%/*}/torchrun.sh"
@@ -18,7 +18,7 @@ clean() {
     [ ! -e "$save" ] || [ -z "$(find "$save" -name '.meg-lock*' -o -name '*.tmp*')" ]
 }
 
-# run VARIABLES OPTION...: train with environment variables, separated by spaces
+# run VARIABLES OPTION...: train with the environment variables VARIABLES, which are NAME=VALUE words in one argument
 run() {
     run_variables=$1
     shift
@@ -62,8 +62,8 @@ like 'an old driver: --device auto warns' "$(cat "$T/err")" '--device auto selec
 
 # ---- libraries ----
 
-# without LIBRARY: set $train to a copy of the program that does not depend on the double of a library.  When the program
-# loads the library, it finds an empty file.
+# without LIBRARY: set $train to a copy of the program that is not linked to the test double of LIBRARY.  When the
+# program loads LIBRARY, it finds an empty file.
 without() {
     mkdir -p "$T/bin" "$T/empty"
     : >"$T/empty/$1"
@@ -125,7 +125,7 @@ fails 'NVLink error' ".*cudaErrorNvlinkUncorrectable.*; a connection between GPU
 fails 'unspecified launch failure' ".*cudaErrorLaunchFailure.*; the GPU or its driver may have failed: check nvidia-smi -q and dmesg .Xid." \
     MEG_DOUBLE_FAILURE=300:719 --device cuda
 
-# operation N: print the source file of the N-th operation, which fails before the next one is queued
+# operation N: print the source file, step and layer of the N-th operation, which fails before the next one is queued
 operation() {
     run "MEG_DOUBLE_FAILURE=$1:700 CUDA_LAUNCH_BLOCKING=1" --device cuda 2>&1 |
         sed -n 's,.*IllegalAddress[^;]*; the operation is that of lib/cuda/\([a-z_]*[.]cu*\):[0-9]*\( in.*\); check dmesg.*,\1\2,p'

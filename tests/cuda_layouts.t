@@ -1,7 +1,7 @@
 #!/bin/sh
 # Training under many parallel layouts on the CUDA backend equals training of one rank on the CPU.  There is no GPU: the
-# kernels are compiled for the CPU (tests/cuda/emulate.h), and the CUDA runtime, NCCL, cuBLASLt and cuDNN are doubles
-# that detect errors.  The layouts are cells of the covering array of tests/ranks/layouts.c:
+# kernels are compiled for the CPU (tests/cuda/emulate.h), and the CUDA runtime, NCCL, cuBLASLt and cuDNN are test
+# doubles that detect errors.  The layouts are cells of the covering array of tests/ranks/layouts.c:
 #   RANKS=N   cells of at most N ranks (default: 4)
 #   FIRST=I   the first cell, counted from 1
 #   CELLS=N   the number of cells (default: 4, with GPT, Llama and BERT and all types of parallelism but uneven stages)
@@ -15,7 +15,7 @@
 export OMP_NUM_THREADS=1 MEG_CACHE_DIR="$T/cache"
 steps=${STEPS:-4}
 
-# numbers KEY FILE: the numbers with a key in lines of JSON
+# numbers KEY FILE: print the value of KEY in each JSON line of FILE that has a loss
 numbers() { jq "select(has(\"lm_loss\")) | .$1" "$2"; }
 
 # difference A B: print the largest relative difference of two files with numbers
@@ -41,7 +41,7 @@ while IFS=$tab read -r n name training layout; do
     *bf16) loss=2e-3 norm=2e-2 ;;
     esac
 
-    # $cpu: the log of one rank, which cells with equal options of training have in common
+    # $cpu is the log of training on one rank on the CPU; cells with equal training options use the same log.
     cpu=$T/cpu.$(echo "$training" | cksum | tr ' ' -)
     # shellcheck disable=SC2086 # options
     [ -e "$cpu" ] || meg-train -q --device cpu --log-json "$cpu" $training >"$T/out" 2>&1 || sed 's/^/# /' "$T/out"

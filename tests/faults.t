@@ -52,8 +52,8 @@ end_ranks() {
     wait "$launcher" 2>/dev/null
 }
 
-# trial SIGNAL RANKS VICTIM TIMEOUT_S LIMIT_S: true if the victim is named, the launcher fails and all ranks exit within
-# LIMIT_S seconds
+# trial SIGNAL RANKS VICTIM TIMEOUT_S LIMIT_S: send SIGNAL to rank VICTIM of a run.  True if the message names the
+# victim (not required for SIGKILL with MPICH), the launcher fails, and all ranks exit within LIMIT_S seconds
 trial() {
     start_ranks "$2" meg-train -q --config "$T/conf" --train-iters 30000 \
         --distributed-timeout-minutes "$(awk -v s="$4" 'BEGIN { print s / 60 }')"
@@ -160,7 +160,8 @@ has_logged() {
     [ "$(grep -c 'iteration  ' "$T/out")" -ge "$1" ]
 }
 
-# point N: kill all ranks or one at a random moment, resume, and compare the final checkpoint
+# point N: kill all ranks or one at a random moment, resume, and compare the final checkpoint with that of an
+# uninterrupted run.  False, with the reason in $point_says, also if the run was complete before the kill
 point() {
     reference_run $(($1 % 3))
     dir=$T/point
@@ -239,7 +240,7 @@ saves_nothing() {
     rm -rf "$T/nothing"
 }
 
-# If a rank cannot connect to the watchdog, the run continues without one.
+# If a rank cannot connect to the watchdog, the run continues without it.  A stopped rank is then detected by a timeout.
 deaf="export MEG_FAULT_RECV=1 ASAN_OPTIONS=verify_asan_link_order=0 LD_PRELOAD=fault.so"
 if fits 4; then
     ranks_but 4 2 "$deaf" meg-train -q --config "$T/conf" --train-iters 2 >"$T/out" 2>"$T/err"

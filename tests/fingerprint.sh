@@ -1,10 +1,11 @@
 #!/bin/sh
-# fingerprint.sh [BIN] - print the SHA-256 of every file that the commands in BIN (default: bin) write for fixed inputs.
+# fingerprint.sh [BIN] - print the SHA-256 of the files that the commands in BIN (default: bin) write for fixed inputs.
 # The lines are equal before and after a refactoring that does not change the output:
 #   tests/fingerprint.sh >before; (change, make); tests/fingerprint.sh >after; diff before after
 # The files are datasets of each tokenizer, vocabularies, merges, index caches, checkpoints (f32, bf16, several
 # layouts), conversions to and from Hugging Face and Megatron, and the output of meg-eval and meg-generate, without the
-# times in logs.  If mpirun is installed, runs of two ranks are included; BIN must then support MPI.
+# times in logs.  TensorBoard events and progress.txt are omitted.  If mpirun is installed, runs of two ranks are
+# included; BIN must then support MPI.
 set -eu
 LC_ALL=C
 export LC_ALL OMP_NUM_THREADS=2
@@ -17,7 +18,7 @@ trap 'exit 1' HUP INT TERM
 cp "$data/../../LICENSE" "$T/license.txt"
 . "${0%/*}/train.sh" # creates ids.jsonl, a dataset of ids and the options of a tiny GPT
 cd "$T"
-sed -i "s#$T/##" conf # file names of the index cache depend on the path
+sed -i "s#$T/##" conf # the file names of an index cache depend on --data-path
 
 # ---- text to datasets ----
 awk 'BEGIN { RS = "" } { gsub(/"/, "\\\""); gsub(/\n/, "\\n"); print "{\"text\":\"" $0 " Gr\\u00fc\\u00dfe \\u4f60\\u597d\"}" }' \

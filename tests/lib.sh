@@ -3,12 +3,12 @@
 #   ok NAME COMMAND...           COMMAND succeeds
 #   is NAME GOT WANT             two strings are equal; isnt: they differ
 #   like NAME TEXT REGEX         a line of TEXT matches the extended REGEX; unlike: none does
-#   status NAME WANT COMMAND...  the exit status of COMMAND is WANT; its stderr is written to $T/err
+#   status NAME WANT COMMAND...  the exit status of COMMAND is WANT; its output is written to $T/out and $T/err
 #   skip NAME REASON             report a skipped test, which counts as passed
 #   skip_all REASON              skip all tests of this file, and exit
 #   need_shared                  skip all unless MEG_SHARED is the directory of reference data
 #   until_true S COMMAND...      wait at most S seconds until COMMAND succeeds; fail if it does not
-#   no_gpu_status                print the exit status of --device cuda without a GPU: 2 if the build has no CUDA
+#   no_gpu_status                print the exit status of --device cuda without a GPU: 1, or 2 if the build has no CUDA
 #   done_testing                 print the plan and exit; the last line of each test
 # Commands for ok:
 #   near A B [TOLERANCE]         two files have equally many positive numbers, one per line, with relative differences
@@ -24,8 +24,8 @@ export LC_ALL LD_LIBRARY_PATH
 # Tests run on the CPU, also on a machine with a GPU, unless MEG_TEST_GPU is set (tests/cuda/gpu.sh).
 [ -n "${MEG_TEST_GPU:-}" ] || export CUDA_VISIBLE_DEVICES=
 T=$(mktemp -d "${TMPDIR:-/tmp}/meg-test.XXXXXX") || exit 1
-# Kill the background jobs of the test when it exits.
-# The shell's own kill: /bin/kill is missing on a bare machine.
+# Kill the background jobs of the test when it exits.  kill is the shell's builtin, because a minimal system has no
+# /bin/kill.
 trap 'jobs -p >"$T/.jobs"; kill -KILL $(cat "$T/.jobs") 2>/dev/null; rm -rf "$T"' EXIT
 trap 'exit 1' HUP INT TERM
 tap_n=0 tap_failed=0
@@ -93,7 +93,7 @@ need_shared() {
     [ -n "${MEG_SHARED:-}" ] || skip_all 'MEG_SHARED is not set'
 }
 
-# The format of a number is checked first, because mawk parses "nan", which is less than any number.
+# The format of a number is checked first: mawk parses "nan" as NaN, with which every comparison below is false.
 near() {
     paste -d ' ' "$1" "$2" | awk -v tolerance="${3:-1e-5}" '
         function is_number(s) { return s ~ /^[0-9]+([.][0-9]*)?([eE][-+]?[0-9][0-9]?)?$/ && s > 0 }

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Training GPT-2 124M on 1 and 2 ranks uses the memory that --dry-run prints, within 5 percent.
+# Training GPT-2 124M on 1 and 2 ranks uses the memory that the cost model estimates (meg-train -v prints both), within
+# 5 percent.
 . "${0%/*}/lib.sh"
 . "${0%/*}/ranks.sh"
 if nm "$(command -v meg-train)" 2>/dev/null | grep -q __asan_init; then

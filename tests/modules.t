@@ -32,7 +32,7 @@ includes=$(find lib -name '*.[ch]' -exec grep -HoE '^#include "[^"]+"' {} + |
     sed 's!^lib/\([^:]*\):#include "\(.*\)"!\1 \2!')
 is 'includes have no cycle' "$(printf '%s\n' "$includes" | tsort 2>&1 >/dev/null)" ''
 
-# List tags and enumerators of headers; those of a .c file are private to it.
+# List tags and enumerators of headers that are declared more than once.  Two .c files may declare the same name.
 twice=$(find lib -name '*.[ch]' | sort | perl -e '
     my (%where, %is_public);
     while (my $file = <STDIN>) {

@@ -24,7 +24,7 @@ train-iters = 4
 eval-iters = 1
 EOF
 
-# steps JSON: print losses and gradient norms
+# steps JSON: print iteration, loss and gradient norm of each record
 steps() {
     jq -c '[.iteration, .lm_loss, .grad_norm]' "$1"
 }
@@ -62,7 +62,7 @@ else
     skip 'training is equal over NCCL and MPI' 'this build has no MPI'
 fi
 
-# aborted R...: ranks R have aborted their communicators
+# aborted R...: true if all ranks R have aborted their communicators
 aborted() {
     for r; do
         grep -q "^$(cat "$T/pid.$r")$" "$T/aborts" || return 1

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Training on the queue device of tests/queue, whose memory the host cannot access and whose streams run in a random order,
-# equals training on the CPU bit for bit.  SEEDS=: orders per configuration.
+# equals training on the CPU bit for bit.  SEEDS=N tests N random orders per configuration (default: 1).
 . "${0%/*}/lib.sh"
 . "${0%/*}/ranks.sh"
 queue=$B/tests/queue
@@ -31,7 +31,7 @@ run() {
     fi
 }
 
-# has_ranks N NAME: whether N ranks can run here; if not, skip the check NAME
+# has_ranks N NAME: true if N ranks can run here; if not, skip the check NAME
 has_ranks() {
     if [ "$1" -gt 1 ] && [ ! -x "$B/tests/ranks/comm" ]; then
         skip "$2" 'no MPI'
@@ -43,8 +43,8 @@ has_ranks() {
     return 1
 }
 
-# same_run RANKS OPTION...: ten steps on the CPU and on the queue device have the same losses and gradient norms;
-# at least $fewest of the 15 losses are finite
+# same_run RANKS OPTION...: ten steps and five evaluations on the CPU and on the queue device have the same losses,
+# gradient norms and loss scales; at least $fewest of the 15 losses are finite
 same_run() {
     n=$1
     shift
@@ -68,7 +68,7 @@ same_run() {
 fewest=15
 same_run 1
 same_run 1 --bf16 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
-fewest=12 # the loss scale skips three steps
+fewest=12 # three steps overflow at the initial loss scale and are skipped
 same_run 1 --fp16 --initial-loss-scale 524288 --loss-scale-window 4
 fewest=15
 same_run 1 --hidden-dropout 0 --disable-bias-linear
@@ -94,7 +94,7 @@ same_run 2 --tensor-model-parallel-size 2 --sequence-parallel --bf16
 same_run 2 --pipeline-model-parallel-size 2 --zero-stage 1
 cp "$T/gpt.conf" "$T/conf"
 
-# The language-model head computes two chunks of the 32 rows of a micro-batch, in the reference run on the CPU, too.
+# Let the language-model head compute the 32 rows of a micro-batch in two chunks, in the reference run on the CPU, too.
 path=$PATH
 export MEG_QUEUE_LOGITS_ROWS=24
 PATH=$queue/bin:$PATH
@@ -103,7 +103,8 @@ same_run 2 --tensor-model-parallel-size 2 --sequence-parallel
 PATH=$path
 unset MEG_QUEUE_LOGITS_ROWS
 
-# no_stops RANKS OPTION...: a step has one download and one host wait, for its record; counted by ten steps and twenty
+# no_stops RANKS OPTION...: check that a step has exactly one copy to the host and one host wait, both for its results.
+# Ten steps are the difference of runs of ten and of twenty steps
 no_stops() {
     n=$1
     shift
@@ -146,7 +147,7 @@ same_checkpoints 2 --tensor-model-parallel-size 2
 
 # ---- inference ----
 same_checkpoints 1
-# Buffers grow with the lines.
+# The prompts have different lengths, so that buffers grow.
 printf '{"ids":[%s]}\n' 1,2,3 4,5 6,7,8,9,1,2,3 5 >"$T/p"
 for command in 'meg-generate --tokens-to-generate 6' 'meg-generate --tokens-to-generate 6 --bf16 --max-batch-size 2' \
     'meg-eval --task logprobs' 'meg-eval --task logprobs --fp16'; do

@@ -6,7 +6,8 @@ export OMPI_MCA_orte_base_help_aggregate=1 OMP_NUM_THREADS=1
 mpirun=${MPIRUN:-mpirun}
 cores=$(env -u OMP_NUM_THREADS nproc)
 
-# is_openmpi: true for Open MPI.  It lets the surviving ranks report a lost rank, and yields if ranks exceed cores
+# is_openmpi: true for Open MPI.  Unlike with MPICH, the surviving ranks then report a lost rank, and waiting ranks
+# yield the CPU if there are more ranks than cores
 is_openmpi() {
     case $($mpirun --version 2>&1) in
     *'Open MPI'*) ;;

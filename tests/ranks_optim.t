@@ -4,8 +4,8 @@
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
 
-# 51 tokens are not divisible by 2, so tensor-parallel ranks have embedding tables of different size.  Positions 16 to
-# 19 do not occur, so their 128 gradients are zero.
+# The model has 52 ids, --vocab-size and the end of a document.  Positions 16 to 19 do not occur, so their 4 x 32
+# gradients are zero.
 tiny_gpt >"$T/conf"
 cat >>"$T/conf" <<'EOF'
 num-layers = 4

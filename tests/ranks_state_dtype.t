@@ -46,7 +46,7 @@ EOF
 2 --tensor-model-parallel-size 2
 2 --zero-stage 3
 end
-    # means of 20 iterations, because the parameters themselves are rounded at random here
+    # Compare means of 20 iterations, because with bf16 main parameters the weights are rounded stochastically.
     run 1 eight $state --main-params-dtype bf16
     for f in eight f32; do
         awk '{ s += $1 } NR % 20 == 0 { print s / 20; s = 0 }' "$f" >"$f.mean"

@@ -10,7 +10,8 @@ awk 'BEGIN { for (i = 0; i < 3000; i++) { printf "{\"text\":\""; for (j = 0; j <
     printf "1\"}\n" } }' >ids.jsonl
 meg-preprocess -q --input ids.jsonl --tokenizer-type NullTokenizer --vocab-size 99 --append-eod --output-prefix corpus
 
-# BERT reads its own tokenizer: a vocabulary of as many lines as that of bert-large-uncased, less two added tokens.
+# The recipe of BERT names a vocabulary file.  Create one of 30520 lines; with the two tokens that meg adds, the model
+# has 30522 ids, as bert-large-uncased.
 . "$here/bert.sh"
 { printf '[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n'; tail -n +6 "$bert_vocab"; } >small.txt
 awk '{ print } END { for (i = NR; i < 30520; i++) print "w" i }' small.txt >vocab.txt
@@ -79,7 +80,7 @@ trains() {
     ranks "$n" meg-train -q --config "$name.conf" $tiny --max-position-embeddings 32 --global-batch-size 8 \
         --eval-iters 0 --log-interval 1 "$@" >"$T/out" 2>"$T/err"
     is "$name: a tiny model trains" $? 0
-    # An untrained model of 99 ids, in a table of 128 rows, has a loss of about ln 99 = 4.60 to ln 128 = 4.85.
+    # An untrained model of 100 ids (--vocab-size and the end of a document) has a loss of about ln 100 = 4.61.
     is "$name: three losses of an untrained model" "$(sed -n 's/.* lm loss: \([^ ]*\) .*/\1/p' "$T/out" |
         awk '/^[0-9.]+E[+]00$/ && $1 > 4.3 && $1 < 5.3 { n++ } END { print NR, n }')" '3 3'
     sed 's/^/# /' "$T/err"

@@ -25,8 +25,8 @@ like 'make install works with a path with a space' "$(in_a_path -n install DESTD
 # tests/lsan.supp suppresses leaks of vasprintf, which Open MPI calls, so meg must not call it.
 is 'lib and cmd do not call vasprintf' "$(grep -lw -e asprintf -e vasprintf lib/*/*.[ch] cmd/*/*.c)" ''
 
-# Each header includes the headers that it uses; headers with MEG_BEGIN_DECLS also compile as C++, and those of kernels
-# only as C++.
+# Each header includes the headers that it uses.  Headers with MEG_BEGIN_DECLS also compile as C++; headers of CUDA
+# kernels compile only as C++.
 has_nccl=$(printf '#include <nccl.h>\n' | ${CC:-cc} -E -x c - >/dev/null 2>&1 && echo 1)
 kernel_headers=$(grep -l __device__ lib/cuda/*.h)
 for header in lib/*/*.h; do

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# tiny_gpt2.pl DIR: a Hugging Face GPT-2 folder whose vocabulary is the 256 bytes and an end of text (256).
-# 2 layers, hidden 16, 2 heads, 48 positions; weights from a small generator, large enough to have opinions.
+# tiny_gpt2.pl DIR: create DIR, a Hugging Face directory of a GPT-2 whose vocabulary is the 256 bytes and <|endoftext|>
+# (256).  It has 2 layers, hidden size 16, 2 heads, 48 positions and pseudo-random weights, which are so large that the
+# next-token distributions are far from uniform.
 use strict;
 use warnings;
 
@@ -15,7 +16,7 @@ sub file {
     close $f or die "$dir/$name: $!\n";
 }
 
-# Irwin and Hall's approximation of N(0,1)
+# Return a number that is approximately normal: the sum of twelve uniform numbers, less 6 (Irwin-Hall distribution).
 sub normal {
     my $sum = -6;
     for (1 .. 12) {

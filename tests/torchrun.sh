@@ -25,7 +25,9 @@ as_rank() {
         LOCAL_WORLD_SIZE="$as_rank_n" MASTER_ADDR=localhost MASTER_PORT="$torchrun_port" "$@"
 }
 
-# torchrun N COMMAND...: run COMMAND on N ranks with output to $T/out.R and $T/err.R; set statuses to the exit statuses
+# torchrun N COMMAND...: run COMMAND on N ranks with output to $T/out.R and $T/err.R, and process ids in
+# $T/pid.R.  While the ranks run, call the function $torchrun_meanwhile, if set.  Set statuses to the exit statuses,
+# separated by spaces
 torchrun() {
     torchrun_n=$1
     shift

@@ -63,7 +63,8 @@ torchrun_meanwhile=
 is 'a rank is stopped: the others exit with status 69' "$statuses" '69 137 69'
 like 'rank 0 names the stopped rank' "$(cat "$T/err.0")" "rank 1 of 3 on .* sent no heartbeat .* ranks 0, 2 .*waiting in barrier"
 
-# A task of any rank may take longer than the timeout.  After the task, the timeout applies again.
+# While a rank runs a task that it has announced (meg_watchdog_task_begin), no collective times out.  After the task,
+# the timeout applies again.
 # waits_for_task RANK SECONDS: rank RANK of three runs a task of SECONDS seconds, with a timeout of 2 s
 waits_for_task() {
     torchrun 3 "$comm" task 2 "$2" "$1"
@@ -158,7 +159,7 @@ kill "$unauthenticated"
 # and run concurrently.
 patient="meg-train --config $T/conf --distributed-timeout-minutes 1"
 some_s="$patient --distributed-timeout-minutes 0.1"
-# rank_of_3 PREFIX RANK COMMAND...: run as a rank of 3 in the background; append output and status to $T/PREFIX.RANK
+# rank_of_3 PREFIX RANK COMMAND...: run as a rank of 3 in the background; write stderr and status to $T/PREFIX.RANK
 rank_of_3() {
     rank_of_3_to=$T/$1.$2 rank_of_3_r=$2
     shift 2

@@ -14,7 +14,7 @@ ok 'each line is a JSON object' jq -e 'type == "object"' "$T/trace"
 is 'each object has op, rank and time_us' "$(jq -c 'keys_unsorted[:3]' "$T/trace" | sort -u)" '["op","rank","time_us"]'
 is 'times are not negative' "$(jq 'select(.time_us < 0)' "$T/trace")" ''
 
-# The step has 2 micro-batches of 2 x 16 tokens; the model has 2 layers of width 32 with 2 heads, and 101 words.
+# The step has 2 micro-batches of 2 x 16 tokens; the model has 2 layers of hidden size 32 with 2 heads, and 101 ids.
 count() { jq -r "select(.op == \"$1\") | 1" "$T/trace" | wc -l | tr -d ' '; }
 is 'two layers of two micro-batches run attn_fwd' "$(count attn_fwd)" 4
 is 'two layers of two micro-batches run attn_bwd' "$(count attn_bwd)" 4

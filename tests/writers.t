@@ -144,7 +144,7 @@ sweep cache 'the index cache is'
 
 # ---- races ----
 
-# racer A|B NAME: start a run that acquires the lock, then waits until the other run has ended
+# racer A|B NAME: start a run, which tries to acquire the lock; if it succeeds, it waits until the other run has ended
 racer() { # A|B NAME
     (export MEG_FAULT_AT=6 MEG_FAULT_ERRNO=WAIT MEG_FAULT_GO="$T/go" && preload && "$2_run" 2) 2>"err.$1"
     echo $? >"status.$1"

@@ -26,7 +26,8 @@ until under "$least" meg-train --help || [ "$least" -gt 4000000 ]; do
     least=$((least + 4000))
 done
 
-# limits NAME OPTION...: check that one step under each limit from $least on succeeds or ends with a message
+# limits NAME OPTION...: check that one step succeeds or ends with a message, under limits from $least KiB to 160000 KiB
+# more, 8000 KiB apart
 limits() {
     name=$1 bad='' last=
     shift

@@ -138,11 +138,11 @@ for dtype in bf16 fp16; do
 done
 echo '{"text":"The quick brown fox jumps over the lazy dog"}' >"$T/fox"
 fox() { meg-eval --task logprobs --input "$T/fox" --load "$@"; }
-# mean_error A B: the mean absolute difference of the log-probabilities of two outputs
+# mean_error A B: print the mean absolute difference of the log-probabilities of two outputs
 mean_error() { printf '%s\n' "$1" "$2" | jq -s '[.[0].logprobs, .[1].logprobs] | transpose | map(.[0] - .[1] | fabs) | add / length'; }
 f32=$(fox "$T/hf")
 is '--params-dtype fp32 is the default for an f32 checkpoint' "$(fox "$T/hf" --params-dtype fp32)" "$f32"
-# The relative rounding error is 2^-9 in bf16 and 2^-12 in fp16, and log-probabilities are about -8.
+# The relative rounding error is at most 2^-8 in bf16 and 2^-11 in fp16, and log-probabilities are about -8.
 for dtype in bf16 fp16; do
     half=$(fox "$T/hf" --$dtype)
     is "--params-dtype $dtype is equivalent to --$dtype" "$(fox "$T/hf" --params-dtype $dtype)" "$half"

@@ -42,7 +42,7 @@ is 'the description is the JSON of Megatron-LM, the tokenizer indented once' "$(
 is 'the file names have the MD5 of the description' "$found" cache/0b0be1486f4017305fdd66c287f08fae-GPTDataset-train-description.txt
 
 # ---- damage ----
-# flip FILE: flip one bit in the middle of the array
+# flip FILE: flip the lowest bit of the sixth byte from the end, which is in the array
 flip() {
     at=$(($(wc -c <"$1") - 6))
     byte=$(od -An -tu1 -j "$at" -N 1 "$1" | tr -d ' ')

@@ -450,7 +450,7 @@ for workers in 1 3; do
     rm -f long_text_document.*
 done
 rm long
-# A word that is slow to encode, in a block before a text whose ids are written while it is encoded.
+# A word that is slow to encode is in a block before a long text, whose ids are written while it is encoded.
 awk 'BEGIN { printf "{\"text\":\""; for (i = 0; i < 1000000; i++) printf "%c", 97 + i * i % 1009 % 26; print "\"}"
              printf "{\"text\":\""; for (i = 0; i < 700000; i++) printf "a "; print "\"}" }' >pair.jsonl
 cat pair.jsonl pair.jsonl pair.jsonl pair.jsonl >long.jsonl
@@ -518,8 +518,8 @@ is '--decode with a directory of tokenizer.json prints text' \
 is '--decode --json with a directory of tokenizer.json prints text' \
     "$(meg-preprocess --decode "$T/hf/d_text_document" --json --tokenizer-name-or-path "$T/hf" | jq -r .text)" 'a u a'
 
-# A text without safe split points is encoded up to a limit of bytes; with safe split points, the limit applies to each
-# word.
+# A text without safe split points is encoded up to a limit of bytes; with safe split points, a larger limit applies to
+# each word.
 word() { # BYTES: print a line with a text of BYTES bytes after a short one
     printf '{"text":"a"}\n{"text":"'
     head -c "$1" /dev/zero | tr '\0' x

@@ -34,7 +34,7 @@ is '--train-data-path sets the training data' "$(steps_of --train-data-path $b -
 like 'training with --train-data-path has a loss' "$(steps_of --train-data-path $b)" 'iteration +3/ .* lm loss: [0-9.]+E'
 isnt 'other training data result in another loss' "$(steps_of --train-data-path $b)" "$(steps_of --train-data-path $c)"
 
-# Options of Megatron-DeepSpeed that list datasets, each with the range of its documents as fractions
+# Megatron-DeepSpeed's options list datasets, each with a weight and the range of its documents as fractions.
 fork() { train --load ck --skip-train --data-order megatron-deepspeed --data-path $b --split "$1" |
     sed -n 's/.* on \([a-z]*\) set | lm loss value: \([^ ]*\).*/\1 \2/p'; }
 half=$(fork 50,50,0)

@@ -135,7 +135,7 @@ done
 train --load "$T/sig" --save "$T/sig" --train-iters 1000000 --lr-decay-iters 10 --exit-interval $((last + 2)) >"$T/log"
 is 'the run resumes from the last step' "$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/log" | head -n 1)" $((last + 1))
 
-# SIGHUP that is ignored at the start of the process
+# A SIGHUP that is ignored at the start of the process stays ignored.
 nohup meg-train -q --config "$T/conf" --load "$T/sig" --ckpt-step "$last" --finetune --save "$T/nohup" \
     --train-iters 1000000 --lr-decay-iters 10 >"$T/nohup.log" 2>"$T/err" &
 pid=$!
@@ -190,8 +190,8 @@ cp "$T/ids_text_document.bin" "$T/cut.bin"
 cut_run --save "$T/cutrun" --load "$T/cutrun" >"$T/log" 2>"$T/err"
 ok 'with the complete file the resumed run is bit-identical' same_tensors "$T/uncut/iter_0000060" "$T/cutrun/iter_0000060"
 
-# Pending signals merge, so send the second signal after the first one is received, and repeat it until the process
-# ends.
+# Equal signals that are pending merge into one.  So repeat the second signal until the process ends, or, if it must not
+# end the process, send it after the first one is received.
 ends() { ! kill -"$1" $pid || grep -q '^State:.Z' "/proc/$pid/status"; } # the shell may have reaped it
 received() { grep -q '^ShdPnd:[^0-9a-f]*0*$' "/proc/$pid/status"; }
 for two in 'TERM TERM 143' 'USR1 USR1 138' 'INT INT 130' 'HUP TERM 143'; do

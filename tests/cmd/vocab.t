@@ -4,8 +4,8 @@
 top=$(cd "${0%/*}/../.." && pwd)
 cd "$T" || exit 1
 
-# "x x" and "Ġ x" occur three times each, and x has the smaller id.  "a b", "b c" and "c d" occur twice; after the merge
-# of "a b", "ab c" and "c d" do.
+# "x x" and "Ġ x" occur three times each, and x has the smaller id.  "a b", "b c" and "c d" occur twice each; after the
+# merge of "a b", "ab c" and "c d" occur twice each.
 printf 'abcd abcd xx xx xx' >text
 status 'trains on a file' 0 meg-vocab --input text --vocab-size 261 --output-dir v
 is 'merges are by frequency, and ties by id' "$(cat v/merges.txt)" "$(printf '#version: 0.2\nx x\nĠ xx\na b\nc d\n')"

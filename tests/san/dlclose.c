@@ -1,7 +1,9 @@
 /*
- * Linked into everything under SAN=1: a plugin stays where it is when its library (MPI's, mostly)
- * closes it.  What such a plugin keeps to the end is then found in its data, and what it leaks has
- * its name, by which tests/lsan.supp knows it.
+ * dlclose.c - a dlclose that does not unload the library, linked into every program under SAN=1.
+ *
+ * Libraries, mostly MPI, close their plugins before the process ends.  As the plugins stay loaded, LeakSanitizer finds
+ * the memory to which their data points, and the stack of a leak has the name of the plugin, which tests/lsan.supp
+ * matches.
  */
 int dlclose(void *handle);
 
