@@ -5,7 +5,7 @@ import json
 import struct
 import sys
 
-BATCH = 1 << 22  # bytes of text that the other encoder gets at once
+BATCH = 1 << 22  # characters of text, or 4 times the number of ids, after which a batch for the other encoder ends
 
 
 def show(number, text, ours, theirs, name):
@@ -15,7 +15,7 @@ def show(number, text, ours, theirs, name):
 
 
 def each(function):
-    """Map a function over a list."""
+    """Return a function that maps `function` over a list."""
     return lambda many: [function(one) for one in many]
 
 
@@ -66,7 +66,8 @@ def ids(prefix, path, name, encode_all):
 
 
 def texts(documents, name, decode_all, is_meant=lambda ids: True):
-    """Check that each of documents, lines of meg-preprocess --decode --json, has the text that decode_all returns for its ids."""
+    """Check that each of documents, lines of meg-preprocess --decode --json, has the text that decode_all returns for
+    its ids.  Skip documents for whose ids is_meant is false."""
     nbytes = 0
     meant = (document for document in read(documents) if is_meant(document["ids"]))
     for batch in batches(meant, lambda document: 4 * len(document["ids"])):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""corpus.py OUT MBYTES - write MBYTES of text from this machine as JSON lines.
+"""corpus.py OUT MBYTES - write about MBYTES of text from this machine as JSON lines.
 
-Sources are the corpora of MEG_SHARED, /usr/share/doc, the manual pages and Python's sources.  Files that are not UTF-8
-are skipped; texts are split after a megabyte."""
+Sources are the corpora of MEG_SHARED, /usr/share/doc, the manual pages, Python's sources and C headers.  Files that are
+not UTF-8 or contain a zero byte are skipped.  Texts, except those of .jsonl files, are split after 2^20 characters."""
 import gzip
 import json
 import os

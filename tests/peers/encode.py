@@ -3,7 +3,8 @@
 encode.py hf FILE DIR MB THREADS             Hugging Face's tokenizers with DIR/tokenizer.json, texts in memory
 encode.py sentencepiece FILE DIR MB THREADS  SentencePiece with the .model in DIR, texts in memory
 encode.py gigatoken FILE DIR MB THREADS      gigatoken with DIR/tokenizer.json, which reads the JSON lines itself (its
-                                             fastest way), MB of text; then the same with a warm cache: two more numbers
+                                             fastest way): all of FILE, which must have MB of text.  Then encode FILE
+                                             again with a warm cache, and print two more numbers
 encode.py megatron FILE DIR MB THREADS       Megatron-LM's GPT2Tokenizer with DIR/vocab.json and merges.txt, from JSON
                                              lines, in a pool of processes as in preprocess_data.py: the original if
                                              MEG_MEGATRON names a checkout, else a copy of its algorithm
@@ -23,7 +24,8 @@ os.environ["RAYON_NUM_THREADS"] = str(THREADS)
 
 
 class StandIn:
-    """Split by the regex, map bytes to characters, merge tuples of strings by rank, and cache words in a dict."""
+    """The algorithm of Megatron-LM's GPT2Tokenizer: split by the regex, map bytes to characters, merge tuples of
+    strings by rank, and cache words in a dict."""
 
     def __init__(self, vocab, merges):
         import regex

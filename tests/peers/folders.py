@@ -52,9 +52,10 @@ def has_stack(text):
 
 
 def ids(tokenizer, name, path):
-    """Compare ids of texts without special tokens.  With a unigram model the order of ids may differ, and two types of
-    texts are skipped: long ones, because SentencePiece rounds the score of all text so far to float, and letters with
-    several accents, some of which tokenizers' Precompiled removes; see tokenizer/export/spm.c."""
+    """Compare ids of texts, except texts that contain a special token.  With a unigram model the order of ids may
+    differ, and two more types of texts are skipped: long texts, because SentencePiece rounds the score of all text so
+    far to float, and texts with several accents on a letter, some of which tokenizers' Precompiled removes; see
+    tokenizer/export/spm.c."""
     added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     model_type = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"]
     texts = [line["text"] for line in compare.read(path)]

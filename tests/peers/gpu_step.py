@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """gpu_step.py MODEL B PASSES STEPS - PyTorch's training step on a GPU, to compare with tests/bench/gpu.sh.
 
-A step accumulates the gradients of PASSES micro-batches of B sequences.  MODEL is LAYERS,HIDDEN,HEADS,T,VOCAB: a GPT-2 with tied head, tanh GELU and biases, as in nanoGPT at its best settings:
+A step accumulates the gradients of PASSES micro-batches of B sequences of T tokens.  MODEL is
+LAYERS,HIDDEN,HEADS,T,VOCAB: a GPT-2 with tied head, tanh GELU and biases.  The settings are the fastest of nanoGPT:
 torch.compile, fused attention, matrix products in bf16 (autocast over f32 weights), fused AdamW, gradient clipping;
-random weights and tokens, no dropout.  Prints one JSON line: median ms of a step after 5 steps, and peak memory.
+random weights and tokens, no dropout.  Prints one JSON line: median ms of STEPS steps after 5 warm-up steps, tokens per
+second, peak memory, and the last loss.
 """
 import json
 import statistics

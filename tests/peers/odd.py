@@ -1,7 +1,7 @@
 """Print random texts as JSON lines: long runs, random letters and characters, all whitespace.
 
-Characters newer than Unicode 3.2, or of another category since then, do not occur: how an encoder treats them depends on
-the Unicode version of its tables (tokenizers 0.23 has those of Unicode 8, 9 and 16)."""
+Except for emoji, characters newer than Unicode 3.2, or of another category since then, do not occur: how an encoder
+treats them depends on the Unicode version of its tables (tokenizers 0.23 has those of Unicode 8, 9 and 16)."""
 import json
 import random
 import unicodedata

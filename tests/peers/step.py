@@ -68,7 +68,7 @@ class Model(nn.Module):
 
 
 def adamw(params):
-    """The single kernel, where this PyTorch has one for the CPU."""
+    """Return AdamW, as a single fused kernel if this PyTorch has one for the CPU."""
     settings = {'lr': 1e-4, 'betas': (0.9, 0.95), 'weight_decay': 0.1}
     try:
         return torch.optim.AdamW(params, fused=True, **settings)

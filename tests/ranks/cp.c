@@ -20,7 +20,7 @@ static const struct meg_ops *op;
 static struct meg_comm *w;
 static int tests, failed;
 
-/* Inputs and outputs of the complete sequences, in order; f32 values that are exact in the type under test. */
+/* Inputs and outputs for complete sequences, in order of position, as f32.  The inputs are exact in the tested dtype. */
 struct tensors {
     float x[S * B * H], dy[S * B * H], wqkv[QKV * H], wproj[H * A * D];
     float y[S * B * H], dx[S * B * H], dwqkv[QKV * H], dwproj[H * A * D];
@@ -110,7 +110,10 @@ static struct meg_linear_weights linear(const float *weight, int64_t out, int64_
     return l;
 }
 
-/* Run forward and backward of the rows of rank i of the layout; weight gradients are this rank's partial sums. */
+/*
+ * Run forward and backward for the rows of context-parallel rank i, and store outputs and gradients in *all; weight
+ * gradients are the partial sums of this rank.
+ */
 static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_layout *layout, int64_t i, bool has_docs,
                 bool recomputes, enum meg_dtype t)
 {

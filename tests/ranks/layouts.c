@@ -13,8 +13,9 @@
  * concurrently.  Trains on DIR/ids_text_document (tests/train.sh) or, for BERT, DIR/text_text_sentence with DIR/vocab.txt
  * (tests/bert.sh), prints TAP, and writes files to DIR.
  *
- * `list` prints the selection of `cover` for N ranks: for each cell, a line with the number of ranks, the name, and
- * options of meg-train except paths: those that one rank has too, and those of the layout; separated by tabs.
+ * `list` prints the selection of `cover` for at most N ranks.  The line of a cell has the number of ranks, the name,
+ * the options of meg-train that do not depend on the layout, and those of the layout, separated by tabs.  The options
+ * have no paths.
  */
 #include <jansson.h>
 #include <math.h>
@@ -131,7 +132,7 @@ static bool is_bert(const struct cell *c)
     return strstr(values[SHAPE][c->v[SHAPE]].args, BERT);
 }
 
-/* Values of PP from this one on divide the layers unequally.  The last ones are described by a layout string. */
+/* Values of PP from FIRST_UNEVEN on divide the layers unequally; those from FIRST_DESCRIBED on have a layout string. */
 enum { FIRST_UNEVEN = 4, FIRST_DESCRIBED = 5 };
 
 /* Return the number of chunks per stage. */
@@ -631,7 +632,7 @@ static int print(FILE *f, const struct cell *cell, int n, const struct result *r
     return failed;
 }
 
-/* Print a line per cell: the number of ranks, the name, and the options, separated by tabs. */
+/* Print a line per cell: the number of ranks, the name, training options and layout options, separated by tabs. */
 static void list(const struct cell *cell, int n)
 {
     for (int i = 0; i < n; i++) {

@@ -140,14 +140,14 @@ static inline void assert_same_options(const struct meg_model_conf *a, const str
     meg_str_free(&is);
 }
 
-/* Open the directory "set" with another config.json. */
+/* Replace config.json of the Hugging Face directory "set", and open the directory. */
 static inline int open_with_config(const char *config, struct meg_ckpt **c, struct meg_err *e)
 {
     put_file("set/config.json", config, strlen(config));
     return meg_ckpt_open(c, "set", MEG_UNSET, e);
 }
 
-/* Check that the directory "set" is refused with a config.json, as a format and with a message. */
+/* Check that opening "set" with this config.json fails with MEG_EFORMAT and a message with the given words. */
 static inline void assert_config_refused(const char *config, const char *message)
 {
     struct meg_ckpt *c;
@@ -158,7 +158,7 @@ static inline void assert_config_refused(const char *config, const char *message
     assert_contains(e.msg, message);
 }
 
-/* Check that a model cannot be exported to Hugging Face, and that nothing is written. */
+/* Check that exporting to Hugging Face writes nothing, and fails with MEG_EUSAGE and a message with the given words. */
 static inline void assert_export_refused(const struct ckpt_fixture *b, const char *message)
 {
     struct meg_err e;

@@ -9,7 +9,7 @@
 #include "model/model.h"
 #include "optim/optim.h"
 
-/* Return the path of a file of a model, relative to tests/data/golden, until the next call. */
+/* Return the path of a file of a model, relative to tests/data/golden.  It is valid until the next call. */
 static inline const char *in_dir(const char *dir, const char *name)
 {
     static char path[128];
@@ -49,7 +49,7 @@ static inline double grad_norm(const struct meg_model *g)
     return sqrt(squares);
 }
 
-/* The tolerance is ten times the error of the reference's own float32 run. */
+/* Compare every gradient with the reference.  The tolerance is ten times the error of the reference's float32 run. */
 static inline void check_gradients(const struct meg_model *g, const struct golden_file *tensors, const json_t *want,
                                    struct hf_row hf_row_of(const char *name, int64_t o))
 {
@@ -74,8 +74,9 @@ static inline void check_gradients(const struct meg_model *g, const struct golde
 }
 
 /*
- * Return the rounding error of a weight after five steps of AdamW.  It is 0 unless the gradient is 0 but for its rounding
- * error e, as that of the bias of keys, which softmax cancels: a step is then at most lr * e / (e + eps).
+ * Return the tolerance for the rounding error of a weight after five steps of AdamW.  It is 0 unless the exact gradient
+ * is 0, as that of a key bias, to which softmax is invariant.  The computed gradient is then a rounding error of at
+ * most e, and a step is at most lr * e / (e + eps).
  */
 static inline double rounding_of_steps(const json_t *grad)
 {

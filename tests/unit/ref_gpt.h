@@ -1,6 +1,7 @@
 /*
- * ref_gpt.h - a GPT in float64 and plain loops, the reference of tests: losses of a micro-batch from the checked
- * settings and a parameter table.  Dropout masks come from their definition (base/philox.h), not from the kernels.
+ * ref_gpt.h - a GPT in float64 and plain loops, the reference of tests.  It computes the loss of a micro-batch from a
+ * model configuration (after meg_model_conf_check) and a parameter table.  Dropout masks come from their definition
+ * (base/philox.h), not from the kernels.
  */
 #ifndef TESTS_REF_GPT_H
 #define TESTS_REF_GPT_H
@@ -97,7 +98,10 @@ static inline void ref_norm(const struct ref_gpt *g, double *y, const double *x,
     }
 }
 
-/* Return the angle of column pair i of half at a position (Su et al. 2021; Llama 3's scaling of long wavelengths). */
+/*
+ * Return the rotary angle of column pair i at a position, where half is the number of pairs (Su et al. 2021), with
+ * Llama 3's scaling of long wavelengths if it is enabled.
+ */
 static inline double ref_angle(const struct meg_model_conf *c, int64_t position, int64_t i, int64_t half)
 {
     double freq = pow(c->rotary_base, -(double)i / (double)half);
@@ -218,7 +222,7 @@ static inline void ref_layer(const struct ref_gpt *g, double *h, int l)
 #undef P
 }
 
-/* Return the sum of loss * mask. */
+/* Return the sum of loss * mask over all tokens, in nats. */
 static inline double ref_loss(const struct ref_gpt *g)
 {
     const struct meg_model_conf *c = g->c;
