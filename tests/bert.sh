@@ -1,4 +1,5 @@
-# Sourced after lib.sh by tests of BERT: create a dataset of sentences and the options of a tiny BERT.
+# Sourced after lib.sh by tests of BERT: create a dataset of sentences, $T/text_text_sentence, and the options of a tiny
+# BERT, $T/conf.
 awk 'BEGIN { RS = "" } { gsub(/[^A-Za-z0-9 .,\n]/, ""); gsub(/\n */, " "); print "{\"text\":\"" $0 "\"}" }' \
     "$golden/../../../LICENSE" "$golden/../../../README.md" "$golden/../../../CONTRIBUTING.md" >"$T/text.jsonl"
 bert_vocab=$golden/../tokenizers/bert-lower.txt

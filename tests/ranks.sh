@@ -1,5 +1,5 @@
 # Functions for multi-rank tests; sourced after lib.sh.  The variables let Open MPI run as root and with more ranks than
-# cores, and aggregate its help messages.
+# cores, let it aggregate its help messages, and limit a rank to one thread.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_orte_base_help_aggregate=1 OMP_NUM_THREADS=1
 

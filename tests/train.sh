@@ -1,4 +1,5 @@
-# Sourced after lib.sh by tests of training: create a dataset of ids and the options of a tiny GPT.
+# Sourced after lib.sh by tests of training: create a dataset of ids, $T/ids_text_document, and the options of a tiny
+# GPT, $T/conf.
 
 # id_lines DOCUMENTS SEED: print JSON lines of ids below 100; each id is a noisy function of the previous id
 id_lines() {

@@ -20,7 +20,7 @@ static const struct meg_ops *op;
 static struct meg_comm *w;
 static int tests, failed;
 
-/* Inputs and outputs for complete sequences, in order of position, as f32.  The inputs are exact in the tested dtype. */
+/* Inputs and outputs for complete sequences, in order of position, in f32.  Inputs are exact in the tested dtype. */
 struct tensors {
     float x[S * B * H], dy[S * B * H], wqkv[QKV * H], wproj[H * A * D];
     float y[S * B * H], dx[S * B * H], dwqkv[QKV * H], dwproj[H * A * D];

@@ -25,7 +25,7 @@ static void md5_of_rfc_1321(void **state)
     }
 }
 
-/* Lengths at which the padding needs one more block; digests from Python's hashlib. */
+/* Test lengths around those at which the padding needs one more block.  Digests are from Python's hashlib. */
 static void md5_at_the_edges_of_a_block(void **state)
 {
     static const struct {

@@ -452,7 +452,10 @@ static void refuses_to_export_what_hf_cannot_express(void **state)
     }
 }
 
-/* The padding id is the number of the line [PAD]; the tokenizer type follows from do_lower_case. */
+/*
+ * The padding id is the number of the line [PAD], from 0.  The tokenizer type follows from do_lower_case, strip_accents
+ * and tokenize_chinese_chars.
+ */
 static void the_tokenizer_follows_from_vocab_txt(void **state)
 {
     static const struct {
@@ -650,7 +653,7 @@ static void legacy_names_are_those_of_megatron(void **state)
     free_fixture(&a);
 }
 
-/* A file with names of older releases, built value by value. */
+/* Load a file with names of older releases, which is built value by value. */
 static void reads_older_legacy_names(void **state)
 {
     static const char *const older[][2] = { { "lm_head.layer_norm.", "lm_head.layernorm." },
@@ -705,7 +708,10 @@ static void reads_older_legacy_names(void **state)
     free_fixture(&a);
 }
 
-/* In version 0, a rank's queries of all heads precede its keys and values; this differs with 2 heads per rank. */
+/*
+ * In version 0, a rank's queries of all heads precede its keys and values.  With 2 heads per rank, this order differs
+ * from the native one.
+ */
 static void qkv_rows_of_version_0_are_reordered(void **state)
 {
     static const char three[] = "checkpoint_versionG\x40\x08\0\0\0\0\0\0",

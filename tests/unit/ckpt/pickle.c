@@ -121,7 +121,7 @@ static void reads_bytes_and_sets(void **state)
     reads(BYTES(protocol5), "{'b':00ff,'set':<7>,'frozen':<8>,'ba':6162}");
 }
 
-/* Tests LONG1 and LONG4, long forms of strings and bytes, a memo index above 255, and LIST and DICT. */
+/* Test LONG1 and LONG4, long forms of strings and bytes, a memo index above 255, and LIST and DICT. */
 static void reads_the_long_forms(void **state)
 {
     (void)state;

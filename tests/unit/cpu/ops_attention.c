@@ -345,7 +345,10 @@ static int64_t random_below(int64_t n)
     return (int64_t)((rnd() + 1) / 2 * (double)n);
 }
 
-/* Columns of padding between rows are not part of any sum, and their gradients are not checked. */
+/*
+ * Compare random elements of dq, dk and dv, and the gradients of parameters, with central differences.  Columns of
+ * padding between rows are not sampled, because the loss does not depend on them.
+ */
 static void check_backward(struct attn *a, int64_t samples)
 {
     const struct meg_attn_desc *desc = &a->desc;
@@ -398,7 +401,7 @@ static void many_tiles(const struct meg_ops *ops)
     all_of(ops, shape(140, 600, 1, 1, 1, 12, 0, 0, 0.3f), 0, 0.0f, 6);
 }
 
-/* Test queries at the end of sequences whose keys are in a cache. */
+/* Test few queries in sequences whose keys are in a cache, mostly at the end. */
 static void decoding(const struct meg_ops *ops)
 {
     all_of(ops, shape(1, 301, 2, 4, 2, 64, 300, 1, 0.125f), 0, 0.0f, 10);
@@ -599,8 +602,8 @@ static void half_gradients(const struct meg_ops *ops)
 }
 
 /*
- * A workspace has f32 sums of one group for each thread that has work, and f64 sums of parameter gradients for each
- * head of each sequence.  One thread uses all of its workspace.
+ * If dq, dk and dv are bf16 or f16, a workspace has f32 sums of one group for each thread that has work.  With
+ * parameter gradients, it has f64 sums for each head of each sequence.  One thread uses all of its workspace.
  */
 static void workspace(const struct meg_ops *ops)
 {
@@ -654,7 +657,7 @@ static void delta_given(const struct meg_ops *ops)
     attn_free(&a);
 }
 
-/* Each field of the descriptor alone and combinations of them, in short sequences and in sequences of many tiles. */
+/* Test each field of the descriptor alone and combinations of fields, in short sequences and in those of many tiles. */
 static void fields(const struct meg_ops *ops)
 {
     static const struct {
@@ -694,7 +697,7 @@ static void fields(const struct meg_ops *ops)
 /* The buckets begin at the distances at which those of Hugging Face's T5 begin. */
 static void buckets(const struct meg_ops *ops)
 {
-    /* the first distances of buckets 8 to 15 of 32 bidirectional, and of buckets 16 to 31 of 32 causal; both of 128 */
+    /* first distances of buckets 8 to 15 (bidirectional) and 16 to 31 (causal) of 32, for a maximum distance of 128 */
     static const int64_t both[] = { 8, 12, 16, 23, 32, 46, 64, 91 };
     static const int64_t past[] = { 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113 };
     enum { N = 200, B = 32 };

@@ -34,7 +34,10 @@ static int next_kinds(struct types *k, const struct shape *s, int i)
     return i < 27;
 }
 
-/* One linear layer: x [n,in], pre-activations of which x may be the output, w [out,in], bias, dy [n,out]. */
+/*
+ * One linear layer: x [n,in], w [out,in], bias [1,out], dy [n,out].  In gradient tests with an activation, x has the
+ * pre-activations, and act(x) is the input of the layer.
+ */
 struct layer {
     struct shape s;
     enum meg_act act;

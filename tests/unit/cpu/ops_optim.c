@@ -374,7 +374,7 @@ static void sums(const struct meg_ops *ops)
         sums_of(ops, (enum meg_dtype)t);
 }
 
-/* Squares that overflow f32 are summed in f64: a norm of 1e38 is finite. */
+/* Squares that overflow f32 are summed in f64: a norm of 3e39 is finite. */
 static void sum_of_large_squares_is_finite(const struct meg_ops *ops)
 {
     float x[100];

@@ -200,7 +200,7 @@ static void weights_are_products(const struct meg_ops *ops)
     free(y.p);
 }
 
-/* Rows are more than the operation's statistics have. */
+/* There are more rows than xent_fwd_bwd processes at once. */
 static void fwd_bwd_is_fused(const struct meg_ops *ops)
 {
     enum { N = 2500, V = 67 };

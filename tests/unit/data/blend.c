@@ -18,8 +18,8 @@ static void the_dataset_furthest_below_its_weight_is_next(void **state)
 }
 
 /*
- * Weights a / 2^26 and fewer than 2^16 samples: products are exact in f64 but not in f32, so the expected order follows
- * from integer arithmetic.
+ * With weights a / 2^26 and fewer than 2^16 samples, products are exact in f64 but not in f32, so the expected order
+ * follows from integer arithmetic.
  */
 static void weights_are_multiplied_in_f64(void **state)
 {

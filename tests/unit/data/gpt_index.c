@@ -61,7 +61,7 @@ static void samples_cover_the_stream_once(void **state)
     meg_source_close(src);
 }
 
-/* The number of tokens equals that of numpy.random.RandomState(0).randint(1, 4096, 100000). */
+/* Document lengths are numpy.random.RandomState(0).randint(1, 4096, 100000); their sum is compared. */
 static void mock_data_is_equal_on_every_machine(void **state)
 {
     struct meg_source *m = meg_source_mock(50, 49);

@@ -247,7 +247,7 @@ static void a_file_is_complete_whichever_call_fails(void **state)
     n = atoi(text.s);
     meg_str_free(&text);
     unlink(count);
-    assert_in_range(n, 3 + 4, 3 + 6); /* writes; fsync, close, rename, fsync and close of the directory */
+    assert_in_range(n, 3 + 4, 3 + 6); /* 3 writes; fsync, close, rename, fsync and close of the directory */
 
     for (i = 0; i < sizeof faults / sizeof *faults; i++) {
         setenv("MEG_FAULT_ERRNO", faults[i], 1);

@@ -39,7 +39,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Prompt i has 1 + 3 i tokens; the last one uses 19 of the 24 positions. */
+/* Write prompt i to ids, and return its number of tokens, 1 + 3 i; the last prompt uses 19 of the 24 positions. */
 static int64_t prompt(int32_t *ids, int64_t i)
 {
     int64_t n = 1 + 3 * i;

@@ -244,7 +244,8 @@ static void a_resumed_run_removes_what_it_writes_again(void **state)
     assert_int_equal(size_of(text), 9);
     assert_int_equal(remove(foreign) | remove(text), 0);
 
-    assert_int_equal(read_file(second, ev, 32), 1); /* the version: all other events are after iteration 5 */
+    assert_int_equal(read_file(second, ev, 32),
+                     1); /* only the version remains: all other events were after iteration 5 */
     assert_string_equal(ev[0].version, "brain.Event:2");
     assert_int_equal(read_file(first, ev, 32), 12); /* version, text, and five iterations with two tags */
     assert_int_equal(ev[10].step, 5);

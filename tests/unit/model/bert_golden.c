@@ -43,7 +43,7 @@ static const char *hf_name(const char *megatron, size_t n, bool is_post_norm)
     return NULL;
 }
 
-/* d: size of a head */
+/* Return the Hugging Face row of row o of the parameter `name`; d is the size of a head. */
 static struct hf_row bert_row(bool is_post_norm, int64_t d, const char *name, int64_t o)
 {
     static const char *const parts[] = { "query", "key", "value" };
@@ -206,7 +206,7 @@ static void check_losses(const double *loss, const json_t *parts)
         close_to(loss[1], number(parts, "sop_loss"), 1e-6 * loss[1], "sop loss");
 }
 
-/* Losses, logits of tokens that are not padding, and every gradient. */
+/* Compare losses, logits of tokens that are not padding, and every gradient. */
 static void check_model(const struct tiny_bert *t)
 {
     json_t *want = golden_json(in_dir(t->dir, "expected.json"));

@@ -535,7 +535,7 @@ static void decoding_in_half_precision_is_close_to_f32(void **state)
     meg_model_close(f32);
 }
 
-/* The last chunk of a prompt of LONG tokens is a part of a chunk. */
+/* A prompt of LONG - 1 tokens is prefilled in two chunks, the last of which is smaller than the first. */
 static void a_long_prompt_is_prefilled_in_chunks(void **state)
 {
     enum { LONG = 2300, MAX = 2400 };

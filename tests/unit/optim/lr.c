@@ -230,7 +230,10 @@ static struct meg_optim_conf conf_of(const char *options)
     return c;
 }
 
-/* Learning rate and weight decay after n samples, in a run of ten iterations of ten samples, or, by_samples, of 100. */
+/*
+ * Learning rate and weight decay after n samples of a run of ten iterations of ten samples or, if by_samples, of 100
+ * samples.
+ */
 static const struct {
     const char *options;
     bool by_samples;

@@ -101,7 +101,7 @@ struct published {
     struct layout_case where;
     bool stores_scores;
     double seconds;
-    double less; /* 0: the prediction is within 15 percent; else 15 percent to this fraction too fast */
+    double less; /* 0: the prediction is within 15 percent; else it is too fast, by 15 percent to this fraction */
     const char *why;
 };
 

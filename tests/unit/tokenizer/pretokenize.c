@@ -144,7 +144,7 @@ static uint64_t lcg(uint64_t *x)
     return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
 }
 
-/* Tests random texts of many characters, or of few, which end anywhere in the scanner's blocks of 64 bytes. */
+/* Test random texts of many characters, or of few, which end anywhere in the scanner's blocks of 64 bytes. */
 static void splits_random_texts(void **state)
 {
     static const char *const parts[] = {
@@ -201,7 +201,7 @@ static void splits_random_texts(void **state)
     }
 }
 
-/* Tests characters of the BMP with letters and spaces around them. */
+/* Test characters of the BMP with letters and spaces around them. */
 static void classes_are_those_of_the_pattern(void **state)
 {
     struct meg_regex *unassigned;
@@ -229,7 +229,7 @@ static void classes_are_those_of_the_pattern(void **state)
     free(found.v);
 }
 
-/* Tests the texts of the reference vectors, one by one and concatenated. */
+/* Test the texts of the reference vectors, one by one and concatenated. */
 static void splits_reference_texts(void **state)
 {
     char *line = NULL;

@@ -47,7 +47,7 @@ static void same_as_utf8proc(const char *text, int64_t n)
     }
 }
 
-/* Tests each character below U+20000 and some beyond, after a mark, jamo or letter and between such characters. */
+/* Test each character below U+20000 and some beyond, after a mark, jamo or letter and between such characters. */
 static void each_character_equals_utf8proc(void **state)
 {
     static const int32_t around[] = { 'a', 0x301, 0x323, 0x1100, 0x1161, 0x11A8, 0x9BE, 0xFF76 };
@@ -118,7 +118,7 @@ static void marks_at_the_end_of_a_block_are_composed(void **state)
         }
 }
 
-/* Tests segments longer than SEGMENT, of three characters in repeated and in random order. */
+/* Test texts longer than SEGMENT (unicode/normal_form.c), of three characters in repeated and in random order. */
 static void long_texts_equal_utf8proc(void **state)
 {
     static const int32_t what[][3] = { { 0xAC01, 0xAC00, 0x11A8 }, { 0xFB2C, 0x1D160, 0xFB2C },
