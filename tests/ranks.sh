@@ -2,6 +2,8 @@
 # cores, let it aggregate its help messages, and limit a rank to one thread.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_orte_base_help_aggregate=1 OMP_NUM_THREADS=1
+# Runs that start and end at the same time do not create and remove one session directory.
+export OMPI_MCA_orte_tmpdir_base="$T"
 
 mpirun=${MPIRUN:-mpirun}
 cores=$(env -u OMP_NUM_THREADS nproc)

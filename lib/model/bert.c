@@ -20,6 +20,7 @@ void meg_bert_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         .norm_eps = c->norm_epsilon,
     };
     const struct meg_binary_head_conf binary = { c->hidden_size, c->init_method_std };
+    const struct meg_transformer encoder = { .name = "encoder", .layers = c->num_layers, .is_bidirectional = true };
 
     d->inputs = MEG_BATCH_BERT_FIELDS;
     if (!c->bert_binary_head)
@@ -27,7 +28,7 @@ void meg_bert_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     d->token_types = c->bert_binary_head ? 2 : 0;
     d->averages_batches = true;
     meg_desc_add_stack(d, "encoder.final_layernorm");
-    meg_desc_add_transformer(d, c, "encoder", true);
+    meg_desc_add_transformer(d, c, &encoder);
     meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
     if (c->bert_binary_head)
         meg_desc_add_head(d, &meg_binary_head, &binary, sizeof binary, "sop loss");

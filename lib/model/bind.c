@@ -39,6 +39,19 @@ void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct me
             d->embedding_tie);
 }
 
+void model_bind_rel_bias(struct meg_binder *b, struct meg_rel_bias *l, const struct meg_model_desc *d, int k)
+{
+    const struct meg_stack *s = &d->stack[k];
+
+    if (!s->rel_bias)
+        return;
+    begin_part(b, 0, "");
+    set_tie(meg_bind_matrix(b, &l->w, &l->dw, s->rel_bias, d->rel_bias_buckets, d->rel_bias_heads, 1, d->std),
+            s->rel_bias_tie);
+    l->max_distance = d->rel_bias_max_distance;
+    l->is_bidirectional = s->is_bidirectional;
+}
+
 void model_layer_init(struct model_layer *l, const struct meg_model_desc *d, int64_t index)
 {
     *l = (struct model_layer){ .desc = &d->layer[index], .index = index };
@@ -104,6 +117,7 @@ void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, cons
     struct meg_binder b = { .step = MEG_BIND_ROWS, .params = p };
     const struct meg_block_env env = { .tp = 1 };
     struct meg_embed embed;
+    struct meg_rel_bias rel_bias;
     struct meg_norm_weights norm;
     void *head[MEG_MAX_LOSSES] = { NULL };
 
@@ -111,6 +125,8 @@ void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, cons
     meg_model_describe(&d, c);
     b.init = d.init;
     model_bind_embed(&b, &embed, &d);
+    for (int k = 0; k < d.nstacks; k++)
+        model_bind_rel_bias(&b, &rel_bias, &d, k);
     for (int k = 0; k < d.nstacks; k++) {
         for (int64_t i = d.stack[k].begin; i < d.stack[k].end; i++) {
             struct model_layer l;

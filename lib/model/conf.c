@@ -2,15 +2,21 @@
 #include <inttypes.h>
 #include <math.h>
 #include "model/conf.h"
+#include "option/check.h"
 
 #define C struct meg_model_conf
 
-const char *const meg_model_family_names[] = { [MEG_FAMILY_GPT] = "GPT", [MEG_FAMILY_BERT] = "BERT" };
+const char *const meg_model_family_names[] = {
+    [MEG_FAMILY_GPT] = "GPT", [MEG_FAMILY_BERT] = "BERT", [MEG_FAMILY_T5] = "T5"
+};
 
 const struct meg_opt meg_model_opts[] = {
-    { "model", 0, MEG_ENUM(C, family), "gpt|bert", "gpt",
-      "family of models: gpt (decoder, such as GPT-2 or Llama) or bert (encoder)" },
-    { "num-layers", 0, MEG_I64(C, num_layers), "N", NULL, "number of transformer layers" },
+    { "model", 0, MEG_ENUM(C, family), "gpt|bert|t5", "gpt",
+      "family of models: gpt (decoder, such as GPT-2 or Llama), bert (encoder) or t5 (encoder and decoder)" },
+    { "num-layers", 0, MEG_I64(C, num_layers), "N", NULL, "number of transformer layers, of T5 in the encoder" },
+    MEG_ALIAS("encoder-num-layers", "num-layers"),
+    { "decoder-num-layers", 0, MEG_I64(C, decoder_num_layers), "N", NULL,
+      "number of layers of the decoder of T5; default: --num-layers" },
     { "hidden-size", 0, MEG_I64(C, hidden_size), "N", NULL, "width of the residual stream (hidden size)" },
     { "ffn-hidden-size", 0, MEG_I64(C, ffn_hidden_size), "N", NULL,
       "inner width of the MLP; default: 4 x --hidden-size; with --swiglu: 8/3 x --hidden-size, rounded down to a "
@@ -24,8 +30,14 @@ const struct meg_opt meg_model_opts[] = {
       "use grouped-query attention, in which several query heads use the same key and value head" },
     { "num-query-groups", 0, MEG_I64(C, num_query_groups), "N", NULL,
       "number of key and value heads; requires --group-query-attention; default: 1" },
-    { "position-embedding-type", 0, MEG_ENUM(C, position_embedding_type), "learned_absolute|rope", "learned_absolute",
-      "position embedding: a learned table, or rotation of queries and keys (RoPE)" },
+    { "position-embedding-type", 0, MEG_ENUM(C, position_embedding_type), "learned_absolute|rope|relative",
+      "learned_absolute",
+      "position embedding: a learned table, rotation of queries and keys (RoPE), or a bias of attention scores that "
+      "depends on the distance (T5)" },
+    { "relative-attention-num-buckets", 0, MEG_I64(C, relative_attention_num_buckets), "N", "32",
+      "number of buckets of distances with --position-embedding-type relative" },
+    { "relative-attention-max-distance", 0, MEG_I64(C, relative_attention_max_distance), "N", "128",
+      "distance in tokens from which all distances are in one bucket, with --position-embedding-type relative" },
     { "use-rotary-position-embeddings", 0, MEG_BOOL(C, use_rotary), NULL, "no",
       "same as --position-embedding-type rope" },
     { "rotary-base", 0, MEG_F64(C, rotary_base), "X", "10000", "base of the RoPE frequencies (theta)" },
@@ -50,13 +62,17 @@ const struct meg_opt meg_model_opts[] = {
       "use separate weights for the word embedding and the output layer" },
     { "swiglu", 0, MEG_BOOL(C, swiglu), NULL, "no",
       "use SwiGLU, a gated linear unit with SiLU, instead of GELU in the MLP" },
+    { "glu-activation", 0, MEG_ENUM(C, glu_activation), "none|geglu|reglu", "none",
+      "use a gated linear unit with GELU or ReLU in the MLP" },
+    { "softmax-scale", 0, MEG_F64(C, softmax_scale), "X", NULL,
+      "factor of attention scores before the softmax; default: 1 / sqrt(--kv-channels)" },
     { "disable-bias-linear", 0, MEG_STORE_FALSE(C, has_bias), NULL, "no", "omit the biases of linear layers" },
     { "add-qkv-bias", 0, MEG_BOOL(C, add_qkv_bias), NULL, "no",
       "keep the biases of queries, keys and values with --disable-bias-linear" },
     { "no-bias-gelu-fusion", 0, MEG_STORE_FALSE(C, bias_gelu_fusion), NULL, "no",
       "use exact GELU (erf) instead of the tanh approximation" },
     { "openai-gelu", 0, MEG_BOOL(C, openai_gelu), NULL, "no",
-      "use the tanh approximation of GELU, in the language-model head of BERT as well" },
+      "use the tanh approximation of GELU, also in the language-model head of BERT and with --glu-activation" },
     { "attention-dropout", 0, MEG_F64(C, attention_dropout), "P", "0.1", "dropout probability of attention weights" },
     { "hidden-dropout", 0, MEG_F64(C, hidden_dropout), "P", "0.1",
       "dropout probability after the embedding, attention and MLP" },
@@ -137,14 +153,69 @@ static int check_rotary(struct meg_model_conf *c, struct meg_err *e)
     return 0;
 }
 
+static int check_t5(struct meg_model_conf *c, struct meg_err *e)
+{
+    const struct meg_opt_rule rules[] = {
+        { meg_model_is_rotary(c), "position-embedding-type", ": rope cannot be combined with --model t5" },
+        { c->num_query_groups != c->num_attention_heads, "group-query-attention",
+          ": cannot be combined with --model t5" },
+        { c->is_post_norm, "apply-residual-connection-post-layernorm", ": cannot be combined with --model t5" },
+        { 0 },
+    };
+    int r;
+
+    if (c->decoder_num_layers == MEG_UNSET)
+        c->decoder_num_layers = c->num_layers;
+    if ((r = check_positive(c->decoder_num_layers, "decoder-num-layers", e)) < 0 ||
+        (r = meg_opt_check_rules(rules, meg_model_opts, c, e)) < 0)
+        return r;
+    if (c->position_embedding_type != MEG_POSITION_RELATIVE)
+        return 0;
+    if ((r = check_positive(c->relative_attention_num_buckets, "relative-attention-num-buckets", e)) < 0 ||
+        (r = check_positive(c->relative_attention_max_distance, "relative-attention-max-distance", e)) < 0)
+        return r;
+    if (c->relative_attention_num_buckets < 4 || c->relative_attention_num_buckets % 2)
+        return meg_fail(e, MEG_EUSAGE, "--relative-attention-num-buckets %" PRId64 ": must be even and at least 4",
+                        c->relative_attention_num_buckets);
+    if (c->relative_attention_max_distance <= c->relative_attention_num_buckets / 2)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--relative-attention-max-distance %" PRId64
+                        ": must be above half of --relative-attention-num-buckets %" PRId64,
+                        c->relative_attention_max_distance, c->relative_attention_num_buckets);
+    return 0;
+}
+
+/* Check the options that only some families of models have. */
+static int check_family(struct meg_model_conf *c, struct meg_err *e)
+{
+    const bool is_relative = c->position_embedding_type == MEG_POSITION_RELATIVE;
+    const struct meg_opt_rule rules[] = {
+        { c->decoder_num_layers > 0, "decoder-num-layers", ": requires --model t5" },
+        { is_relative, "position-embedding-type", ": relative requires --model t5" },
+        { 0 },
+    };
+    int r;
+
+    if (c->swiglu && c->glu_activation != MEG_GLU_ACTIVATION_NONE)
+        return meg_fail(e, MEG_EUSAGE, "--glu-activation: cannot be combined with --swiglu");
+    if (c->family == MEG_FAMILY_T5)
+        return check_t5(c, e);
+    if ((r = meg_opt_check_rules(rules, meg_model_opts, c, e)) < 0)
+        return r;
+    c->decoder_num_layers = 0;
+    return 0;
+}
+
 /* Check that layer numbers fit into checkpoint file names and element counts into 64 bits. */
 static int check_size(const struct meg_model_conf *c, struct meg_err *e)
 {
     const double h = (double)c->hidden_size, d = (double)c->kv_channels, f = (double)c->ffn_hidden_size;
     const double layer = h * d * 2 * (double)(c->num_attention_heads + c->num_query_groups) + 3 * h * f;
-    const double n = layer * (double)c->num_layers + h * (double)(2 * c->vocab_size + c->max_position_embeddings);
+    const double cross = h * d * 4 * (double)c->num_attention_heads;
+    const double layers = layer * (double)c->num_layers + (layer + cross) * (double)c->decoder_num_layers;
+    const double n = layers + h * (double)(2 * c->vocab_size + c->max_position_embeddings);
 
-    if (c->num_layers > 99999)
+    if (meg_model_all_layers(c) > 99999)
         return meg_fail(e, MEG_EUSAGE, "--num-layers %" PRId64 ": must be at most 99999", c->num_layers);
     if (n > 0x1p48)
         return meg_fail(e, MEG_EUSAGE,
@@ -180,18 +251,31 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         (r = check_range(c->attention_dropout, 0, 1, "attention-dropout", e)) < 0 ||
         (r = check_range(c->hidden_dropout, 0, 1, "hidden-dropout", e)) < 0)
         return r;
-    if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
+    if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0 || (r = check_family(c, e)) < 0)
         return r;
     return check_size(c, e);
 }
 
-double meg_model_flops(const struct meg_model_conf *c, int64_t batch, int64_t s)
+/* Multiply-adds for each token in the forward pass of one layer; s keys. */
+static double layer_flops(const struct meg_model_conf *c, int64_t s)
 {
     const struct meg_model_widths w = meg_model_layer_widths(c, 1);
     const double h = (double)w.h, q = (double)w.q, kv_ratio = (double)w.g / (double)w.a;
-    const double mlp = h * (double)(w.fc1 + w.f);
-    /* multiply-adds of one layer per token, in the forward pass */
-    const double per_layer = 2 * (1 + kv_ratio) * h * q + 2 * (double)s * q + mlp;
 
-    return 6 * (double)batch * (double)s * ((double)c->num_layers * per_layer + h * (double)c->vocab_size);
+    return 2 * (1 + kv_ratio) * h * q + 2 * (double)s * q + h * (double)(w.fc1 + w.f);
+}
+
+double meg_model_flops(const struct meg_model_conf *c, int64_t batch, int64_t s, int64_t s_enc)
+{
+    const struct meg_model_widths w = meg_model_layer_widths(c, 1);
+    const double h = (double)w.h, q = (double)w.q, b = (double)batch;
+    /* cross-attention: query and output of the decoder's tokens, keys and values of the encoder's tokens, and scores */
+    const double cross = 2 * h * q * (double)(s + s_enc) + 2 * (double)s * (double)s_enc * q;
+    double decoder = (double)c->num_layers * layer_flops(c, s), encoder = 0;
+
+    if (s_enc > 0) {
+        encoder = (double)c->num_layers * layer_flops(c, s_enc) * (double)s_enc;
+        decoder = (double)c->decoder_num_layers * (layer_flops(c, s) + cross / (double)s);
+    }
+    return 6 * b * ((double)s * (decoder + h * (double)c->vocab_size) + encoder);
 }

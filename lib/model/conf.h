@@ -4,7 +4,7 @@
  *   x = drop(word[token] + position[i]); with rotary positions there is no position table
  *   each layer: m = x + drop(attn(norm(x))); x = m + drop(mlp(norm(m)))
  *   logits = norm(x) w_out^T; w_out is the word embedding unless untied
- * Weights are [out, in].  As in Megatron core, the rows of the qkv weight are grouped by key-value group: the group's
+ * T5 (model/t5.c) is an encoder and a decoder.  Weights are [out, in].  As in Megatron core, the rows of the qkv weight are grouped by key-value group: the group's
  * query heads, its key head, its value head.  The vocabulary has no padding rows.  BERT is described in model/bert.c.
  */
 #ifndef MEG_MODEL_CONF_H
@@ -15,20 +15,24 @@
 
 MEG_BEGIN_DECLS
 
-enum meg_model_family { MEG_FAMILY_GPT, MEG_FAMILY_BERT };
+enum meg_model_family { MEG_FAMILY_GPT, MEG_FAMILY_BERT, MEG_FAMILY_T5 };
 extern const char *const meg_model_family_names[]; /* as in the literature, such as "BERT" */
-enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE };
+enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE, MEG_POSITION_RELATIVE };
+enum meg_glu_activation { MEG_GLU_ACTIVATION_NONE, MEG_GLU_ACTIVATION_GEGLU, MEG_GLU_ACTIVATION_REGLU };
 
 /* Architecture hyper-parameters.  Integers that are not set are MEG_UNSET (see meg_model_conf_check). */
 struct meg_model_conf {
     enum meg_model_family family;
-    int64_t num_layers, hidden_size, ffn_hidden_size, num_attention_heads;
+    int64_t num_layers;         /* T5: of the encoder */
+    int64_t decoder_num_layers; /* T5; 0 in other families */
+    int64_t hidden_size, ffn_hidden_size, num_attention_heads;
     int64_t kv_channels; /* head size */
     bool group_query_attention;
     int64_t num_query_groups; /* number of key-value heads */
     int64_t max_position_embeddings;
     int64_t vocab_size; /* number of tokens, without padding; from the tokenizer or the checkpoint, not an option */
     enum meg_position_embedding position_embedding_type;
+    int64_t relative_attention_num_buckets, relative_attention_max_distance;
     enum meg_norm normalization;
     bool use_rotary; /* same as --position-embedding-type rope */
     double rotary_base, rotary_percent;
@@ -40,6 +44,8 @@ struct meg_model_conf {
     bool init_method_xavier_uniform;
     bool is_untied; /* --untie-embeddings-and-output-weights */
     bool swiglu;
+    enum meg_glu_activation glu_activation; /* another gated linear unit */
+    double softmax_scale;                   /* factor of attention scores; not above 0: 1 / sqrt(kv_channels) */
     bool has_bias; /* linear layers have biases; if false, only qkv has one, and only with add_qkv_bias */
     bool add_qkv_bias;
     bool bias_gelu_fusion; /* with has_bias, GELU is the tanh approximation; in all other cases, it is exact */
@@ -61,6 +67,18 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e);
 static inline bool meg_model_is_rotary(const struct meg_model_conf *c)
 {
     return c->position_embedding_type == MEG_POSITION_ROPE;
+}
+
+/* Return whether the MLP has a gated linear unit, whose fc1 computes [gate | up]. */
+static inline bool meg_model_is_gated(const struct meg_model_conf *c)
+{
+    return c->swiglu || c->glu_activation != MEG_GLU_ACTIVATION_NONE;
+}
+
+/* Return the number of layers of all stacks. */
+static inline int64_t meg_model_all_layers(const struct meg_model_conf *c)
+{
+    return c->num_layers + c->decoder_num_layers;
 }
 
 /* Return the number of rotated column pairs per head; 0 without rotary positions. */
@@ -90,7 +108,7 @@ static inline struct meg_model_widths meg_model_layer_widths(const struct meg_mo
     w.kv = w.g * w.d;
     w.qkv = w.q + 2 * w.kv;
     w.f = c->ffn_hidden_size / tp;
-    w.fc1 = c->swiglu ? 2 * w.f : w.f;
+    w.fc1 = meg_model_is_gated(c) ? 2 * w.f : w.f;
     return w;
 }
 
@@ -102,9 +120,9 @@ void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, cons
 
 /*
  * Return the number of floating-point operations of forward and backward for `batch` sequences of length s, without
- * recomputation.
+ * recomputation.  s_enc is the length of the encoder's input (T5), or 0.
  */
-double meg_model_flops(const struct meg_model_conf *c, int64_t batch, int64_t s);
+double meg_model_flops(const struct meg_model_conf *c, int64_t batch, int64_t s, int64_t s_enc);
 
 MEG_END_DECLS
 #endif

@@ -29,8 +29,12 @@ struct meg_stack *meg_desc_add_stack(struct meg_model_desc *d, const char *final
 
     MEG_ASSERT_LT(d->nstacks, MEG_MAX_STACKS);
     d->nstacks++;
-    *s = (struct meg_stack){ final_norm,          d->nlayers, d->nlayers, MEG_BATCH_TOKENS, MEG_BATCH_POSITION_IDS,
-                             MEG_BATCH_KEY_LENGTH };
+    *s = (struct meg_stack){ .final_norm = final_norm,
+                             .begin = d->nlayers,
+                             .end = d->nlayers,
+                             .tokens = MEG_BATCH_TOKENS,
+                             .position_ids = MEG_BATCH_POSITION_IDS,
+                             .key_length = MEG_BATCH_KEY_LENGTH };
     return s;
 }
 
@@ -48,7 +52,10 @@ void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *
     l->stack = d->nstacks - 1;
 }
 
-/* Tie the embeddings: each stack uses them before its first layer, and a head may use the word embedding. */
+/*
+ * Tie the embeddings, which each stack uses before its first layer; a head may use the word embedding as well.  Tie the
+ * relative bias of a stack, which all of its layers use.
+ */
 static void add_ties(struct meg_model_desc *d)
 {
     const int64_t decoder = d->nstacks > 1 ? d->stack[1].begin + 1 : 0, head = d->nlayers + 1;
@@ -65,12 +72,20 @@ static void add_ties(struct meg_model_desc *d)
         d->word_tie = d->nties;
         d->tie[d->nties++] = word;
     }
+    for (int k = 0; k < d->nstacks; k++) {
+        struct meg_stack *s = &d->stack[k];
+
+        if (!s->rel_bias)
+            continue;
+        s->rel_bias_tie = d->nties;
+        d->tie[d->nties++] = (struct meg_tie){ "relative-bias", { { s->begin + 1, s->end + 1 } } };
+    }
 }
 
 void meg_model_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
     static void (*const describe[])(struct meg_model_desc *, const struct meg_model_conf *) = {
-        [MEG_FAMILY_GPT] = meg_gpt_describe, [MEG_FAMILY_BERT] = meg_bert_describe
+        [MEG_FAMILY_GPT] = meg_gpt_describe, [MEG_FAMILY_BERT] = meg_bert_describe, [MEG_FAMILY_T5] = meg_t5_describe
     };
 
     *d = (struct meg_model_desc){ 0 };

@@ -40,6 +40,9 @@ struct meg_stack {
     const char *final_norm; /* name of the norm after the last layer */
     int64_t begin, end;
     enum meg_batch_field tokens, position_ids, key_length; /* arrays of the micro-batch that the stack reads */
+    const char *rel_bias; /* name of the relative bias of attention scores (struct meg_rel_bias); NULL: none */
+    bool is_bidirectional;
+    int rel_bias_tie;
 };
 
 /* A head, and its loss. */
@@ -67,6 +70,7 @@ struct meg_model_desc {
     enum meg_norm norm;
     double norm_eps, hidden_dropout;
     struct meg_rope_conf rope;
+    int64_t rel_bias_buckets, rel_bias_heads, rel_bias_max_distance;
     struct meg_stack stack[MEG_MAX_STACKS];
     int nstacks;
     struct meg_tie tie[MEG_MAX_TIES]; /* tied parameters: the layer groups that use them */
@@ -117,15 +121,21 @@ void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *
 void meg_gpt_describe(struct meg_model_desc *d, const struct meg_model_conf *c);
 /* bert.c: the encoder of BERT. */
 void meg_bert_describe(struct meg_model_desc *d, const struct meg_model_conf *c);
+/* t5.c: the encoder and the decoder of T5. */
+void meg_t5_describe(struct meg_model_desc *d, const struct meg_model_conf *c);
 
 /* transformer.c: set the fields that follow from the options alike in all families, such as widths and rotary tables. */
 void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *c);
-/*
- * transformer.c: append a stack of c->num_layers layers of attention and MLP.  The names of its parameters begin with
- * `name`, such as "decoder" or "encoder".
- */
-void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const char *name,
-                              bool is_bidirectional);
+/* A stack of equal layers of attention and MLP. */
+struct meg_transformer {
+    const char *name; /* begins the names of its parameters: "decoder" or "encoder" */
+    int64_t layers;
+    bool is_bidirectional;    /* else causal */
+    bool has_cross_attention; /* the layers read the output of the encoder */
+};
+/* transformer.c: append the layers to the last stack. */
+void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c,
+                              const struct meg_transformer *t);
 
 MEG_END_DECLS
 #endif

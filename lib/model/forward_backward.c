@@ -12,6 +12,16 @@ static bool has_embedding(const struct model_chunk *c)
     return c->segment[0].has_embedding || c->segment[1].has_embedding;
 }
 
+/* Return whether a chunk uses parameters of layer group 0, except in the heads. */
+static bool uses_tables(const struct meg_model *g, const struct model_chunk *c)
+{
+    bool is_used = has_embedding(c);
+
+    for (int k = 0; k < g->state->desc.nstacks; k++)
+        is_used |= g->state->desc.stack[k].rel_bias && has_layers(&c->segment[k]);
+    return is_used;
+}
+
 /* Return whether a chunk has nothing of stack k: neither layers nor, in a model of one stack, its input or output. */
 static bool is_absent(const struct meg_model *g, const struct model_segment *x)
 {
@@ -66,6 +76,8 @@ void meg_model_zero_grads(struct meg_model *g)
     for (int64_t i = 0; i < st->dim.nlayers; i++)
         st->layer[i].has_grads = st->layer[i].has_wgrads = false;
     st->embed_has_grads = st->head_has_grads = false;
+    for (int k = 0; k < MEG_MAX_STACKS; k++)
+        st->rel_bias_has_grads[k] = false;
 }
 
 void model_begin_grads(struct meg_model *g, bool *has_grads)
@@ -242,7 +254,7 @@ void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, void *
         model_set_current(g, q, k);
         segment_bwd(g, &c->segment[k], q, k == 0 && c->segment[1].has_embedding, d_out, d_in);
     }
-    if (has_embedding(c))
+    if (uses_tables(g, c))
         model_grads_ready(g, 0);
 }
 

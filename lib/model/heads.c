@@ -98,7 +98,7 @@ void model_heads_bwd(struct meg_model *g, struct model_slot *q, struct meg_mat d
     meg_norm_bwd(c, d_last_out, none, d_lnf, model_residual_rows(g, q->stack[last].last_out), &st->lnf_stats,
                  &st->final_norm[last]);
     model_grads_ready(g, st->desc.nlayers + 1);
-    if (!st->desc.is_untied && !st->dim.has_embedding)
+    if (!st->desc.is_untied && !st->dim.has_tables)
         model_grads_ready(g, 0); /* this stage's replica of the tied embedding */
 }
 

@@ -114,8 +114,9 @@ struct model_dims {
     int64_t h;
     int64_t nlayers, nchunks, nslots;
     int64_t tp, tp_rank;
-    /* whether a chunk of this rank has an embedding, the head, or the norm after a stack */
-    bool has_embedding, has_head, has_norm[MEG_MAX_STACKS];
+    /* whether a chunk of this rank has an embedding, the head, layers of a stack, or the norm after it */
+    bool has_embedding, has_head, has_layers[MEG_MAX_STACKS], has_norm[MEG_MAX_STACKS];
+    bool has_tables; /* whether a chunk has an embedding, or layers that use a relative bias */
 };
 
 struct meg_model_state {
@@ -128,7 +129,9 @@ struct meg_model_state {
     struct meg_norm_weights final_norm[MEG_MAX_STACKS];
     struct meg_embed embed;
     struct meg_rope rope;
-    struct meg_cp *cp; /* [ncp]: one for all layers of the model, or one per layer */
+    struct meg_rel_bias rel_bias[MEG_MAX_STACKS]; /* of each stack */
+    bool rel_bias_has_grads[MEG_MAX_STACKS];      /* like model_layer.has_grads */
+    struct meg_cp *cp;                            /* [ncp]: one for all layers of the model, or one per layer */
     int ncp;
     int stack;                            /* the current stack: ctx has its sizes and arrays of the micro-batch */
     void *head[MEG_MAX_LOSSES];           /* weights of the heads */
@@ -155,6 +158,7 @@ void model_layer_free(struct model_layer *l);
 
 /* Declare the parameters of the parts of the model (nn/binder.h). */
 void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct meg_model_desc *d);
+void model_bind_rel_bias(struct meg_binder *b, struct meg_rel_bias *l, const struct meg_model_desc *d, int k);
 void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct meg_model_desc *d,
                       const struct meg_block_env *env);
 /* Declare the norm after stack k.  It belongs to the layer group of the heads or, of the encoder, of its last layer. */

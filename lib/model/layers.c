@@ -219,9 +219,11 @@ void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct
             recompute_layers(g, x, q, begin, end);
         model_params_needed(g, model_group_of(g, i), next_bwd_group(g, x, i), true);
         model_begin_grads(g, &st->layer[i].has_grads);
+        st->ctx.accumulates_rel_bias = st->rel_bias_has_grads[st->stack] || i + 1 < x->end;
         layer_bwd(g, i > x->begin ? d_residual : dx, dy, &st->layer[i], &q->layer[i]);
         if (!g->run.defers_wgrad)
             model_grads_ready(g, model_group_of(g, i));
         dy = d_residual;
     }
+    st->rel_bias_has_grads[st->stack] = !g->run.shards_grads;
 }

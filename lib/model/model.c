@@ -64,8 +64,12 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
 
     if (st->dim.has_embedding)
         model_bind_embed(&b, &st->embed, &st->desc);
+    for (int k = 0; k < st->desc.nstacks; k++)
+        if (st->dim.has_layers[k])
+            model_bind_rel_bias(&b, &st->rel_bias[k], &st->desc, k);
     for (int64_t i = 0; i < st->dim.nlayers; i++) {
         env.layer = (int)st->layer[i].index;
+        env.rel_bias = &st->rel_bias[st->layer[i].desc->stack];
         env.cp = &st->cp[st->ncp > 1 ? st->layer[i].index : 0];
         model_bind_layer(&b, &st->layer[i], &st->desc, &env);
     }

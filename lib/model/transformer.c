@@ -2,13 +2,14 @@
 #include <math.h>
 #include "model/desc.h"
 #include "nn/attention.h"
+#include "nn/cross_attention.h"
 #include "nn/mlp.h"
 
 void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
     d->h = c->hidden_size;
     d->v = c->vocab_size;
-    d->positions = meg_model_is_rotary(c) ? 0 : c->max_position_embeddings;
+    d->positions = c->position_embedding_type == MEG_POSITION_LEARNED ? c->max_position_embeddings : 0;
     d->init = c->init_method_xavier_uniform ? MEG_INIT_XAVIER : MEG_INIT_NORMAL;
     d->std = c->init_method_std;
     d->norm = c->normalization;
@@ -23,11 +24,11 @@ void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *
     d->is_untied = c->is_untied;
 }
 
-void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const char *name,
-                              bool is_bidirectional)
+static struct meg_attn_conf attention(const struct meg_model_conf *c, const struct meg_transformer *t, double std_out)
 {
-    const double std_out = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
-    const struct meg_attn_conf attn = {
+    const bool is_relative = c->position_embedding_type == MEG_POSITION_RELATIVE;
+
+    return (struct meg_attn_conf){
         .h = c->hidden_size,
         .a = c->num_attention_heads,
         .g = c->num_query_groups,
@@ -36,24 +37,59 @@ void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_c
         .std_out = std_out,
         .has_qkv_bias = c->has_bias || c->add_qkv_bias,
         .has_proj_bias = c->has_bias,
+        .scale = c->softmax_scale > 0 ? c->softmax_scale : 0,
         .dropout = c->attention_dropout,
-        .is_bidirectional = is_bidirectional,
+        .is_bidirectional = t->is_bidirectional,
+        .buckets = is_relative ? c->relative_attention_num_buckets : 0,
     };
-    const struct meg_mlp_conf mlp = {
+}
+
+static struct meg_cross_attn_conf cross_attention(const struct meg_model_conf *c, double std_out)
+{
+    return (struct meg_cross_attn_conf){
+        .h = c->hidden_size,
+        .a = c->num_attention_heads,
+        .d = c->kv_channels,
+        .std = c->init_method_std,
+        .std_out = std_out,
+        .has_bias = c->has_bias,
+        .scale = c->softmax_scale > 0 ? c->softmax_scale : 0,
+        .dropout = c->attention_dropout,
+    };
+}
+
+static struct meg_mlp_conf mlp(const struct meg_model_conf *c, double std_out)
+{
+    const enum meg_glu_type geglu = c->openai_gelu ? MEG_GLU_GELU_TANH : MEG_GLU_GELU_ERF;
+
+    return (struct meg_mlp_conf){
         .h = c->hidden_size,
         .f = c->ffn_hidden_size,
-        .is_gated = c->swiglu,
+        .is_gated = meg_model_is_gated(c),
         .act = c->openai_gelu || (c->bias_gelu_fusion && c->has_bias) ? MEG_ACT_GELU_TANH : MEG_ACT_GELU_ERF,
-        .glu = { .type = MEG_GLU_SILU },
+        .glu = { .type = c->glu_activation == MEG_GLU_ACTIVATION_GEGLU   ? geglu
+                         : c->glu_activation == MEG_GLU_ACTIVATION_REGLU ? MEG_GLU_RELU
+                                                                         : MEG_GLU_SILU },
         .std = c->init_method_std,
         .std_out = std_out,
         .has_bias = c->has_bias,
     };
+}
+
+void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const struct meg_transformer *t)
+{
+    const double std_out = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
+    const struct meg_attn_conf attn = attention(c, t, std_out);
+    const struct meg_cross_attn_conf cross = cross_attention(c, std_out);
+    const struct meg_mlp_conf ffn = mlp(c, std_out);
     const int first = meg_desc_add_block(d, &meg_attn_block, &attn, sizeof attn, "input_layernorm", MEG_DROP_ATTN_OUT);
 
-    meg_desc_add_block(d, &meg_mlp_block, &mlp, sizeof mlp, "pre_mlp_layernorm", MEG_DROP_MLP_OUT);
+    if (t->has_cross_attention)
+        meg_desc_add_block(d, &meg_cross_attn_block, &cross, sizeof cross, "pre_cross_attn_layernorm",
+                           MEG_DROP_CROSS_ATTN_OUT);
+    meg_desc_add_block(d, &meg_mlp_block, &ffn, sizeof ffn, "pre_mlp_layernorm", MEG_DROP_MLP_OUT);
     for (int i = first; i < d->nblocks; i++)
         d->block[i].is_post_norm = c->is_post_norm;
-    for (int64_t i = 0; i < c->num_layers; i++)
-        meg_desc_add_layer(d, first, 2, name);
+    for (int64_t i = 0; i < t->layers; i++)
+        meg_desc_add_layer(d, first, d->nblocks - first, t->name);
 }

@@ -5,11 +5,7 @@
 #include <math.h>
 #include "nn/internal.h"
 
-/*
- * Return a view of the heads of m that begins with head `part` of each key-value group.  A row of m has heads_per_group
- * heads of d columns for each group.
- */
-static struct meg_heads heads(struct meg_mat m, int64_t b, int64_t heads_per_group, int64_t d, int64_t part)
+struct meg_heads nn_heads(struct meg_mat m, int64_t b, int64_t heads_per_group, int64_t d, int64_t part)
 {
     struct meg_heads h = { 0 };
 
@@ -24,14 +20,15 @@ static struct meg_heads heads(struct meg_mat m, int64_t b, int64_t heads_per_gro
 
 struct nn_qkv nn_qkv_heads(struct meg_mat qkv, int64_t b, int64_t r, int64_t d)
 {
-    const struct nn_qkv h = { heads(qkv, b, r + 2, d, 0), heads(qkv, b, r + 2, d, r), heads(qkv, b, r + 2, d, r + 1) };
+    const struct nn_qkv h = { nn_heads(qkv, b, r + 2, d, 0), nn_heads(qkv, b, r + 2, d, r),
+                              nn_heads(qkv, b, r + 2, d, r + 1) };
 
     return h;
 }
 
 struct meg_heads nn_output_heads(struct meg_mat o, int64_t b, int64_t r, int64_t d)
 {
-    return heads(o, b, r, d, 0);
+    return nn_heads(o, b, r, d, 0);
 }
 
 struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d)
@@ -74,9 +71,13 @@ static struct meg_attn_desc descriptor(const struct meg_ctx *c, const struct meg
 {
     struct meg_attn_desc desc = nn_causal_desc(c->s, c->b, l->a, l->g, l->d);
 
+    desc.scale = l->scale;
     desc.doc_start = c->doc_start;
     desc.key_length = c->key_length;
     desc.window_right = l->is_bidirectional ? -1 : 0;
+    desc.rel_bias = l->rel_bias->w;
+    desc.rel_bias_max_distance = l->rel_bias->max_distance;
+    desc.rel_bias_is_bidirectional = l->rel_bias->is_bidirectional;
     return desc;
 }
 
@@ -123,6 +124,8 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
     args.k = h.k;
     args.v = h.v;
     args.workspace = l->workspace->bwd;
+    args.d_rel_bias = l->rel_bias->dw;
+    args.accumulate_params = c->accumulates_rel_bias;
     if (meg_cp_is_on(l->cp)) {
         nn_cp_attn_bwd(c, l, a, d);
         return;
@@ -151,6 +154,7 @@ static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, co
     c->op->copy_heads(c->stream, new_k, h.k, kv->rows, 1, l->g, l->d);
     c->op->copy_heads(c->stream, new_v, h.v, kv->rows, 1, l->g, l->d);
 
+    desc.scale = l->scale;
     desc.s_q = kv->rows;
     desc.q0 = kv->position0;
     c->op->attn_fwd(c->stream, &desc, o, a->lse, h.q, k, v, &none);
@@ -216,6 +220,8 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     l->head0 = env->tp_rank * l->a;
     l->layer = env->layer;
     l->dropout = c->dropout;
+    l->scale = c->scale > 0 ? (float)c->scale : 1 / sqrtf((float)c->d);
+    l->rel_bias = env->rel_bias;
     l->is_bidirectional = c->is_bidirectional;
     l->cp = env->cp;
     l->workspace = &block->workspace;
@@ -232,7 +238,7 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
 {
     const struct meg_attn_conf *c = conf;
     const int64_t heads = c->a / a->tp, groups = c->g / a->tp, qkv = (heads + 2 * groups) * c->d;
-    const struct meg_attn_size size = { a->dtype, a->n, a->s, a->b, heads, groups, c->d, a->is_training };
+    const struct meg_attn_size size = { a->dtype, a->n, a->s, a->b, heads, groups, c->d, c->buckets, a->is_training };
     struct meg_attn_acts *acts = to;
     struct meg_attn_grads *grads = to;
     struct attn_block *block = to;

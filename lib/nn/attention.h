@@ -19,14 +19,24 @@ struct meg_rope {
     int is_interleaved;
 };
 
+/* Relative bias of attention scores (struct meg_attn_desc), which all layers of a stack use. */
+struct meg_rel_bias {
+    struct meg_mat w,
+        dw; /* weight and gradient [buckets, a], the columns of this rank's heads; w.p is NULL without it */
+    int64_t max_distance;
+    bool is_bidirectional;
+};
+
 /* Configuration of the block type meg_attn_block, with the sizes of the complete model. */
 struct meg_attn_conf {
     int64_t h;           /* width of the residual stream */
     int64_t a, g, d;     /* query heads, key-value groups, head size */
     double std, std_out; /* standard deviation of the initial weights of qkv and proj */
     bool has_qkv_bias, has_proj_bias;
+    double scale;          /* of the scores; 0: 1 / sqrt(d) */
     double dropout;        /* dropout probability of the attention weights */
     bool is_bidirectional; /* a query attends to all keys; otherwise, to keys up to its own position */
+    int64_t buckets;       /* rows of the relative bias of the stack; 0: none */
 };
 
 extern const struct meg_block_type meg_attn_block;
@@ -38,7 +48,9 @@ struct meg_attn {
     int64_t head0;   /* global index of this rank's first query head */
     int layer;       /* global index of the layer */
     double dropout;  /* dropout probability of the attention weights */
+    float scale;
     bool is_bidirectional;
+    const struct meg_rel_bias *rel_bias;
     const struct meg_cp *cp;
     const struct meg_attn_workspace *workspace;
     bool recomputes_core; /* selective recomputation: layers share the buffers of o and lse; backward recomputes both */

@@ -12,15 +12,17 @@
 MEG_BEGIN_DECLS
 
 struct meg_cp;
+struct meg_rel_bias;
 struct meg_rope;
 
 /* What a block needs to know about the rank and the model, besides its own configuration. */
 struct meg_block_env {
-    int64_t tp, tp_rank;         /* number of tensor-parallel ranks; number of this rank */
-    int layer;                   /* global index of the layer, for dropout and the KV cache */
-    const struct meg_cp *cp;     /* context parallelism of the layer */
-    const struct meg_rope *rope; /* rotary tables of the model */
-    bool recomputes_core;        /* selective recomputation (enum meg_recompute) */
+    int64_t tp, tp_rank;                 /* number of tensor-parallel ranks; number of this rank */
+    int layer;                           /* global index of the layer, for dropout and the KV cache */
+    const struct meg_cp *cp;             /* context parallelism of the layer */
+    const struct meg_rope *rope;         /* rotary tables of the model */
+    const struct meg_rel_bias *rel_bias; /* of attention scores in the stack of the layer */
+    bool recomputes_core;                /* selective recomputation (enum meg_recompute) */
 };
 
 /* Memory of a block, by lifetime. */

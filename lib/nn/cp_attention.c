@@ -180,8 +180,9 @@ size_t nn_attn_bwd_nbytes(const struct meg_ops *op, const struct meg_attn_size *
     struct meg_attn_desc desc =
         nn_causal_desc(s * cp->ring_size, size->b, size->a / cp->a2a_size, size->g / cp->a2a_size, size->d);
 
+    desc.rel_bias.rows = size->buckets;
     if (!meg_cp_is_on(cp))
-        return op->attn_bwd_nbytes(&desc, size->dtype, false);
+        return op->attn_bwd_nbytes(&desc, size->dtype, size->buckets > 0);
     desc.s_q = s / 2;
     desc.s_k = cp->ring_size > 1 ? s / 2 : s;
     return op->attn_bwd_nbytes(&desc, MEG_DTYPE_F32, false);

@@ -43,6 +43,7 @@ struct meg_attn_size {
     enum meg_dtype dtype;
     int64_t n, s, b; /* rows, positions and sequences of a micro-batch; for inference, n >= s * b */
     int64_t a, g, d; /* query heads and groups before any all-to-all; head size */
+    int64_t buckets; /* rows of the relative bias of attention scores; 0: none */
     bool is_training;
 };
 

@@ -9,6 +9,12 @@ MEG_BEGIN_DECLS
 
 /* ---- attention.c ---- */
 
+/*
+ * Return a view of the heads of m that begins with head `part` of each key-value group.  A row of m has heads_per_group
+ * heads of d columns for each group.
+ */
+struct meg_heads nn_heads(struct meg_mat m, int64_t b, int64_t heads_per_group, int64_t d, int64_t part);
+
 /* Views of the query, key and value heads in rows of qkv. */
 struct nn_qkv {
     struct meg_heads q, k, v;

@@ -9,12 +9,12 @@ MEG_BEGIN_DECLS
 int layout_refuse(const char *option, int64_t v, struct meg_err *e, const char *fmt, ...) MEG_PRINTF(4, 5);
 
 /*
- * Set *vp to the number of chunks per stage, and *first_layer to the stage table of a model of `layers` layers (struct
- * meg_layout), which the caller frees.  Return MEG_EUSAGE if the layers cannot be divided as the options require; the
+ * Set *vp to the number of chunks per stage, and *first_layer to the stage table of a model (struct meg_layout), which
+ * the caller frees.  Return MEG_EUSAGE if the layers cannot be divided as the options require; the
  * options of group sizes must be valid.
  */
-int stage_table_make(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
-                     struct meg_err *e);
+int stage_table_make(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c,
+                     const struct meg_layout_model *m, struct meg_err *e);
 
 /*
  * Parse a value of --pipeline-model-parallel-layout.  Set *nlayers, which the caller frees, to the number of layers of

@@ -43,6 +43,9 @@ const struct meg_opt meg_layout_opts[] = {
       "contents of each virtual stage, such as 'Et|(tt|)*3L': E embedding, t layer, L loss" },
     MEG_ALIAS("num-layers-in-first-pipeline-stage", "decoder-first-pipeline-num-layers"),
     MEG_ALIAS("num-layers-in-last-pipeline-stage", "decoder-last-pipeline-num-layers"),
+    { "pipeline-model-parallel-split-rank", 0, MEG_I64(C, split_rank), "N", NULL,
+      "first pipeline stage of the decoder of T5; default: the layers of encoder and decoder together are divided "
+      "equally over the stages" },
     { "use-tp-pp-dp-mapping", 0, MEG_BOOL(C, pp_before_dp), NULL, "no",
       "number the ranks in the order tensor, pipeline, context, data instead of tensor, context, data, pipeline" },
     { 0 }
@@ -204,6 +207,10 @@ static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout
                              "must be a multiple of %" PRId64
                              ", the tensor-parallel size times the context-parallel size, with --sequence-parallel",
                              tp * c->context);
+    if (c->sequence_parallel && m->s_decoder % tp)
+        return layout_refuse("decoder-seq-length", m->s_decoder, e,
+                             "must be a multiple of %" PRId64 ", the tensor-parallel size, with --sequence-parallel",
+                             tp);
     return 0;
 }
 
@@ -283,7 +290,7 @@ int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, 
     int r;
 
     if ((r = check_tensor(c, m, e)) < 0 || (r = check_context(l, c, m, e)) < 0 ||
-        (r = stage_table_make(&l->first_layer, &l->vp, c, m->layers, e)) < 0)
+        (r = stage_table_make(&l->first_layer, &l->vp, c, m, e)) < 0)
         return r;
     l->layers = m->layers;
     return 0;

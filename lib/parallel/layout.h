@@ -21,6 +21,7 @@ struct meg_layout_conf {
     bool sequence_parallel, pp_before_dp;
     struct meg_str_list cp_comm_types;         /* one value for all layers, or one per layer */
     struct meg_str_list hierarchical_cp_sizes; /* all-to-all size and ring size of a2a+p2p */
+    int64_t split_rank;                        /* first stage of the decoder of an encoder-decoder model */
     int64_t virtual_layers;                    /* layers per model chunk (virtual pipeline stage) */
     int64_t virtual_stages;                    /* model chunks per stage; cannot be combined with virtual_layers */
     int64_t first_layers, last_layers;         /* number of layers on the first and on the last stage */
@@ -74,6 +75,7 @@ extern const struct meg_layout meg_layout_one;
 /* Model dimensions that meg_layout_set_model checks the layout against. */
 struct meg_layout_model {
     int64_t layers, s, heads, groups, ffn, vocab; /* s: sequence length; groups: key-value groups */
+    int64_t encoder_layers, s_decoder; /* of an encoder-decoder model, whose s is that of the encoder; or 0 */
 };
 
 /* Set the group sizes and the rank order for `world` ranks.  Return MEG_EUSAGE if a size is invalid. */

@@ -245,16 +245,85 @@ static int make_described_table(int64_t **first_layer, int64_t *vp, const struct
     return r;
 }
 
-int stage_table_make(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
-                     struct meg_err *e)
+/* ---- an encoder and a decoder ------------------------------------------------------------------- */
+
+/* Check that no option is used that a model of an encoder and a decoder does not support. */
+static int check_encoder_decoder(const struct meg_layout_conf *c, struct meg_err *e)
+{
+    const struct {
+        const char *option;
+        bool is_given;
+    } other[] = {
+        { "num-layers-per-virtual-pipeline-stage", c->virtual_layers != MEG_UNSET },
+        { "num-virtual-stages-per-pipeline-rank", c->virtual_stages != MEG_UNSET },
+        { "decoder-first-pipeline-num-layers", c->first_layers != MEG_UNSET },
+        { "decoder-last-pipeline-num-layers", c->last_layers != MEG_UNSET },
+        { "account-for-embedding-in-pipeline-split", c->counts_embedding },
+        { "account-for-loss-in-pipeline-split", c->counts_loss },
+        { "pipeline-model-parallel-layout", c->stage_string != NULL },
+    };
+
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        if (other[i].is_given)
+            return meg_fail(e, MEG_EUSAGE, "--%s: cannot be combined with a model of an encoder and a decoder",
+                            other[i].option);
+    return 0;
+}
+
+/* Append to a stage table that ends with first_layer[0] the layers of `stages` stages, divided equally. */
+static int divide_stack(int64_t *first_layer, int64_t layers, int64_t stages, const char *option, struct meg_err *e)
+{
+    if (layers % stages)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--%s %" PRId64 ": must be a multiple of the %" PRId64
+                        " pipeline stages among which these layers are divided",
+                        option, layers, stages);
+    for (int64_t k = 0; k < stages; k++)
+        first_layer[k + 1] = first_layer[k] + layers / stages;
+    return 0;
+}
+
+/* Make the stage table of an encoder and a decoder.  The arguments are those of stage_table_make. */
+static int make_encoder_decoder_table(int64_t **first_layer, const struct meg_layout_conf *c,
+                                      const struct meg_layout_model *m, struct meg_err *e)
+{
+    const int64_t split = c->split_rank, decoder_layers = m->layers - m->encoder_layers;
+    int64_t *first;
+    int r = check_encoder_decoder(c, e);
+
+    if (r < 0)
+        return r;
+    if (split != MEG_UNSET && (split < 1 || split >= c->pipeline))
+        return layout_refuse("pipeline-model-parallel-split-rank", split, e,
+                             "must be at least 1 and less than --pipeline-model-parallel-size %" PRId64, c->pipeline);
+    first = meg_new((size_t)(c->pipeline + 1) * sizeof *first);
+    if (split == MEG_UNSET)
+        r = divide_stack(first, m->layers, c->pipeline, "num-layers plus --decoder-num-layers", e);
+    else if ((r = divide_stack(first, m->encoder_layers, split, "num-layers", e)) == 0)
+        r = divide_stack(first + split, decoder_layers, c->pipeline - split, "decoder-num-layers", e);
+    if (r < 0)
+        free(first);
+    else
+        *first_layer = first;
+    return r;
+}
+
+int stage_table_make(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c,
+                     const struct meg_layout_model *m, struct meg_err *e)
 {
     int r;
 
+    *vp = 1;
+    if (m->encoder_layers)
+        return make_encoder_decoder_table(first_layer, c, m, e);
+    if (c->split_rank != MEG_UNSET)
+        return layout_refuse("pipeline-model-parallel-split-rank", c->split_rank, e,
+                             "requires a model of an encoder and a decoder (--model t5)");
     if (c->stage_string)
-        return make_described_table(first_layer, vp, c, layers, e);
-    r = is_uneven(c) ? check_uneven_stages(c, layers, e) : check_equal_stages(c, layers, e);
-    if (r < 0 || (r = check_virtual(vp, c, layers, e)) < 0)
+        return make_described_table(first_layer, vp, c, m->layers, e);
+    r = is_uneven(c) ? check_uneven_stages(c, m->layers, e) : check_equal_stages(c, m->layers, e);
+    if (r < 0 || (r = check_virtual(vp, c, m->layers, e)) < 0)
         return r;
-    *first_layer = make_stage_table(c, layers, *vp);
+    *first_layer = make_stage_table(c, m->layers, *vp);
     return 0;
 }

@@ -361,6 +361,6 @@ void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *co
     t->bubble = cost->layout.pp > 1 ? seconds / (m * total(busy)) - 1 : 0;
     t->grad_reduce = step_comm_time(cost, hw, total(busy) * 2 / 3, total(busy) / 3, &t->update);
     t->step = seconds + t->grad_reduce + t->update;
-    t->mfu = meg_model_flops(cost->model, 1, cost->run.s) * samples /
+    t->mfu = meg_model_flops(cost->model, 1, cost->run.s, cost->run.s_enc) * samples /
              (t->step * r.flops * (double)meg_layout_world(&cost->layout));
 }

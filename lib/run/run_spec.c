@@ -65,7 +65,10 @@ static struct meg_model_run make_model_run(const struct meg_run_spec *s)
     const struct meg_train_conf *c = &s->job->train;
     const struct meg_layout *l = &s->layout;
 
-    return (struct meg_model_run){ .s = c->seq_length,
+    const bool has_decoder = c->decoder_seq_length != MEG_UNSET;
+
+    return (struct meg_model_run){ .s = has_decoder ? c->decoder_seq_length : c->seq_length,
+                                   .s_enc = has_decoder ? c->seq_length : 0,
                                    .b = c->micro_batch_size,
                                    .is_training = !c->skip_train,
                                    .seed = (uint32_t)c->seed,
@@ -84,34 +87,39 @@ static int check_family(const struct meg_run_spec *s, struct meg_err *e)
 {
     const struct meg_train_job *job = s->job;
     const struct meg_data_conf *d = &job->data;
-    const bool is_bert = job->model.family == MEG_FAMILY_BERT;
+    const struct meg_train_conf *c = &job->train;
+    const enum meg_model_family family = job->model.family;
+    const bool is_bert = family == MEG_FAMILY_BERT, is_t5 = family == MEG_FAMILY_T5, is_gpt = family == MEG_FAMILY_GPT;
     const struct meg_opt_rule model_rules[] = {
         { !is_bert && !job->model.bert_binary_head, "bert-no-binary-head", ": requires --model bert" },
         { 0 },
     };
     const struct meg_opt_rule data_rules[] = {
-        { !is_bert && !isnan(d->mask_prob), "mask-prob", ": requires --model bert" },
-        { !is_bert && !isnan(d->short_seq_prob), "short-seq-prob", ": requires --model bert" },
-        { is_bert && d->reset_position_ids, "reset-position-ids", ": cannot be combined with --model bert" },
-        { is_bert && d->reset_attention_mask, "reset-attention-mask", ": cannot be combined with --model bert" },
-        { is_bert && d->eod_mask_loss, "eod-mask-loss", ": cannot be combined with --model bert" },
+        { is_gpt && !isnan(d->mask_prob), "mask-prob", ": requires --model bert or t5" },
+        { is_gpt && !isnan(d->short_seq_prob), "short-seq-prob", ": requires --model bert or t5" },
+        { !is_gpt && d->reset_position_ids, "reset-position-ids", ": requires --model gpt" },
+        { !is_gpt && d->reset_attention_mask, "reset-attention-mask", ": requires --model gpt" },
+        { !is_gpt && d->eod_mask_loss, "eod-mask-loss", ": requires --model gpt" },
         { 0 },
     };
     const struct meg_opt_rule train_rules[] = {
-        { is_bert && job->train.calculate_per_token_loss, "calculate-per-token-loss",
+        { is_bert && c->calculate_per_token_loss, "calculate-per-token-loss",
           ": cannot be combined with --model bert, whose losses are means of tokens and of sequences" },
+        { is_t5 && c->calculate_per_token_loss, "calculate-per-token-loss", ": cannot be combined with --model t5" },
+        { is_t5 && c->decoder_seq_length == MEG_UNSET, "decoder-seq-length", " is required with --model t5" },
+        { !is_t5 && c->decoder_seq_length != MEG_UNSET, "decoder-seq-length", ": requires --model t5" },
         { 0 },
     };
     const struct meg_opt_rule layout_rules[] = {
-        { is_bert && s->layout.cp > 1, "context-parallel-size",
-          ": cannot be combined with --model bert; context parallelism requires causal attention" },
+        { !is_gpt && s->layout.cp > 1, "context-parallel-size",
+          ": requires --model gpt; context parallelism requires causal attention" },
         { 0 },
     };
     int r;
 
     if ((r = meg_opt_check_rules(model_rules, meg_model_opts, &job->model, e)) < 0 ||
         (r = meg_opt_check_rules(data_rules, meg_data_opts, d, e)) < 0 ||
-        (r = meg_opt_check_rules(train_rules, meg_train_opts, &job->train, e)) < 0)
+        (r = meg_opt_check_rules(train_rules, meg_train_opts, c, e)) < 0)
         return r;
     return meg_opt_check_rules(layout_rules, meg_layout_opts, &job->layout, e);
 }
@@ -120,8 +128,11 @@ int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
 {
     const struct meg_train_conf *c = &s->job->train;
     const struct meg_model_conf *m = &s->job->model;
-    const struct meg_layout_model model = { .layers = m->num_layers,
+    const bool is_t5 = m->family == MEG_FAMILY_T5;
+    const struct meg_layout_model model = { .layers = meg_model_all_layers(m),
+                                            .encoder_layers = is_t5 ? m->num_layers : 0,
                                             .s = c->seq_length,
+                                            .s_decoder = is_t5 ? c->decoder_seq_length : 0,
                                             .heads = m->num_attention_heads,
                                             .groups = m->num_query_groups,
                                             .ffn = m->ffn_hidden_size,

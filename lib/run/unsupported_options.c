@@ -14,7 +14,6 @@ const struct meg_opt_unsupported meg_train_unsupported_opts[] = {
     { "distribute-checkpointed-activations", "now called --distribute-saved-activations" },
     { "override-lr-scheduler", "now called --override-opt_param-scheduler" },
     { "use-checkpoint-lr-scheduler", "now called --use-checkpoint-opt_param-scheduler" },
-    { "encoder-num-layers", "now called --num-layers" },
     { "multi-query-attention", "use --group-query-attention with --num-query-groups 1" },
 
     /* options that other options or commands replace */
@@ -57,8 +56,6 @@ const struct meg_opt_unsupported meg_train_unsupported_opts[] = {
     { "linear-attention-*", "Mamba-2 and hybrid models are" NOT_YET },
     { "retro-*", "Retro is" NOT_YET },
     { "bert-*", "retrieval models are" NOT_YET },
-    { "decoder-seq-length", "T5 is" NOT_YET },
-    { "decoder-num-layers", "T5 is" NOT_YET },
     { "biencoder-*", "retrieval is" NOT_YET },
     { "ict-*", "retrieval is" NOT_YET },
     { "retriever-*", "retrieval is" NOT_YET },
@@ -75,7 +72,6 @@ const struct meg_opt_unsupported meg_train_unsupported_opts[] = {
     { "squared-relu", "only GELU and --swiglu are supported; see meg(7)" },
     { "quick-geglu", "only GELU and --swiglu are supported; see meg(7)" },
     { "onnx-safe", "only GELU and --swiglu are supported; see meg(7)" },
-    { "relative-attention-*", "relative position embedding is" NOT_YET },
     { "yarn-*", "YaRN is" NOT_YET },
     { "no-rope-freq", "layers without position embedding are" NOT_YET },
     { "window-*", "sliding-window attention is" NOT_YET },
@@ -90,7 +86,6 @@ const struct meg_opt_unsupported meg_train_unsupported_opts[] = {
     { "tp-comm-*", "overlap of tensor-parallel communication with matrix products is" NOT_YET },
     { "encoder-tensor-model-parallel-size", "a separate parallel layout of the encoder is" NOT_YET },
     { "encoder-pipeline-model-parallel-size", "a separate parallel layout of the encoder is" NOT_YET },
-    { "pipeline-model-parallel-split-rank", "pipeline stages of an encoder are" NOT_YET },
     { "standalone-embedding-stage", "use --pipeline-model-parallel-layout 'E|...'" },
     { "muon-*", "only Adam and SGD are supported; see meg(7)" },
     { "lion-*", "only Adam and SGD are supported; see meg(7)" },

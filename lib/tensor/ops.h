@@ -101,7 +101,14 @@ struct meg_glu {
  *                   sequence (struct meg_attn_desc); position is the position of the query
  * With p = 0 there is no dropout.
  */
-enum meg_drop_site { MEG_DROP_EMBED, MEG_DROP_ATTN, MEG_DROP_ATTN_OUT, MEG_DROP_MLP_OUT };
+enum meg_drop_site {
+    MEG_DROP_EMBED,
+    MEG_DROP_ATTN,
+    MEG_DROP_ATTN_OUT,
+    MEG_DROP_MLP_OUT,
+    MEG_DROP_CROSS_ATTN,
+    MEG_DROP_CROSS_ATTN_OUT
+};
 struct meg_drop {
     float p;
     uint32_t seed;

@@ -97,6 +97,11 @@ static int open_tokenizer(struct meg_trainer *t, struct meg_err *e)
     if (job->model.max_position_embeddings < job->train.seq_length)
         return meg_fail(e, MEG_EUSAGE, "--max-position-embeddings %" PRId64 ": must be at least --seq-length %" PRId64,
                         job->model.max_position_embeddings, job->train.seq_length);
+    if (job->train.decoder_seq_length != MEG_UNSET &&
+        job->model.max_position_embeddings < job->train.decoder_seq_length)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--max-position-embeddings %" PRId64 ": must be at least --decoder-seq-length %" PRId64,
+                        job->model.max_position_embeddings, job->train.decoder_seq_length);
     return 0;
 }
 
@@ -124,12 +129,14 @@ static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
         "use --skip-train to evaluate only");
 }
 
-static int plan_bert_data(struct meg_trainer *t, struct meg_err *e)
+/* Open the data of BERT or T5. */
+static int plan_masked_data(struct meg_trainer *t, enum meg_masked_type type, struct meg_err *e)
 {
     const struct meg_data_conf *c = &t->job->data;
-    struct meg_masked_conf masked = meg_masked_defaults(MEG_MASKED_BERT);
+    struct meg_masked_conf masked = meg_masked_defaults(type);
 
-    masked.has_pairs = t->job->model.bert_binary_head;
+    masked.has_pairs = type == MEG_MASKED_BERT && t->job->model.bert_binary_head;
+    masked.decoder_seq_length = t->spec.model_run.s_enc ? t->spec.model_run.s : 0;
     if (!isnan(c->mask_prob))
         masked.mask.prob = c->mask_prob;
     if (!isnan(c->short_seq_prob))
@@ -161,8 +168,11 @@ static int plan_data(struct meg_trainer *t, struct meg_err *e)
                       c->eval_interval, c->eval_iters, t->spec.batch.global);
     if (c->skip_train)
         n->num_samples[MEG_SPLIT_TRAIN] = 0;
-    r = t->job->model.family == MEG_FAMILY_BERT ? plan_bert_data(t, e)
-                                                : meg_gpt_data_plan(&t->data, &t->job->data, n, e);
+    switch (t->job->model.family) {
+    case MEG_FAMILY_GPT: r = meg_gpt_data_plan(&t->data, &t->job->data, n, e); break;
+    case MEG_FAMILY_BERT: r = plan_masked_data(t, MEG_MASKED_BERT, e); break;
+    case MEG_FAMILY_T5: r = plan_masked_data(t, MEG_MASKED_T5, e); break;
+    }
     return r < 0 ? r : check_train_split(t, e);
 }
 

@@ -163,28 +163,8 @@ static struct meg_batch batch_of(struct input *x)
 static struct meg_model *create(const struct tiny_bert *t)
 {
     const struct meg_model_run run = { .s = S, .b = B, .is_training = true, .seed = 1 };
-    struct golden_file w = golden_open(in_dir(t->dir, "model.safetensors"));
-    struct meg_model_conf c = t->conf;
-    struct meg_model *g;
-    struct meg_err e;
 
-    if (meg_model_conf_check(&c, &e) < 0)
-        fail_msg("%s", e.msg);
-    assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), 0);
-    for (int i = 0; i < g->params.n; i++) {
-        const struct meg_param *row = &g->params.row[i];
-        const int64_t cols = row->ndim > 1 ? row->dim[1] : 1;
-
-        for (int64_t o = 0; o < row->dim[0]; o++) {
-            const struct hf_row p = t->hf_row_of(row->name, o);
-            int64_t n;
-            const float *from = golden_tensor(&w, p.name, "F32", &n);
-
-            memcpy((float *)g->w + row->offset + o * cols, from + p.row * cols, (size_t)cols * sizeof(float));
-        }
-    }
-    golden_close(&w);
-    return g;
+    return create_from_golden(&t->conf, &run, t->dir, t->hf_row_of);
 }
 
 /* Run forward and backward of the mean losses; `sop` is the factor of the sop loss.  Store the losses. */

@@ -346,7 +346,7 @@ static void flops_mfu_and_updates_follow_their_formulas(void **state)
 
         meg_cost_step_time(&t, &cost, meg_hardware_find(by_hand[i].hw), 1, true);
         if (by_hand[i].flops > 0) {
-            near(by_hand[i].name, "FLOPs", meg_model_flops(&model, by_hand[i].where.samples, shape->s),
+            near(by_hand[i].name, "FLOPs", meg_model_flops(&model, by_hand[i].where.samples, shape->s, 0),
                  by_hand[i].flops, 1e-12);
             near(by_hand[i].name, "MFU", t.mfu, by_hand[i].flops / (t.step * by_hand[i].peak), 1e-12);
         }

@@ -1,0 +1,208 @@
+/* cross_attention.c - cross-attention of a decoder. */
+#include "nn/cross_attention.h"
+#include <math.h>
+#include "nn/internal.h"
+
+struct cross_attn {
+    struct meg_linear_weights q, kv, proj;
+    int64_t a, d;  /* heads of this rank, head size */
+    int64_t head0; /* global index of this rank's first head */
+    int layer;     /* global index of the layer */
+    double dropout;
+    float scale;
+    bool recomputes_core; /* selective recomputation: layers share the buffers of o and lse; backward recomputes both */
+    struct meg_workspace attn_bwd;
+    struct meg_mat d_memory; /* [residual rows of the encoder, h] workspace: gradient of the encoder's output */
+};
+
+/* Activations kept for backward, and their gradients. */
+struct cross_attn_acts {
+    struct meg_mat q;  /* [n, a d] */
+    struct meg_mat kv; /* [rows of the encoder's output, 2 a d] */
+    struct meg_mat o;  /* [n, a d] */
+    float *lse;        /* log-sum-exp of the scores, [b,a,s]; no gradient */
+};
+
+static const struct meg_mat none;
+
+/* Return the rows of the current micro-batch of acts. */
+static struct cross_attn_acts of_batch(const struct meg_ctx *c, const void *acts)
+{
+    struct cross_attn_acts a = *(const struct cross_attn_acts *)acts;
+
+    a.q = meg_block_rows(c, a.q);
+    a.kv = meg_mat_rows(a.kv, 0, c->memory.s * c->b);
+    a.o = meg_block_rows(c, a.o);
+    return a;
+}
+
+static struct meg_attn_desc descriptor(const struct meg_ctx *c, const struct cross_attn *l)
+{
+    struct meg_attn_desc desc = nn_causal_desc(c->memory.s, c->b, l->a, l->a, l->d);
+
+    desc.s_q = c->s;
+    desc.scale = l->scale;
+    desc.key_length = c->memory.key_length;
+    desc.window_right = -1;
+    return desc;
+}
+
+static struct meg_drop dropout(const struct meg_ctx *c, const struct cross_attn *l)
+{
+    struct meg_drop drop = meg_ctx_drop(c, l->dropout, l->layer, MEG_DROP_CROSS_ATTN);
+
+    drop.unit0 = l->head0;
+    return drop;
+}
+
+/* Compute a->o and a->lse. */
+static void core_fwd(struct meg_ctx *c, const struct cross_attn_acts *a, const struct cross_attn *l)
+{
+    const struct meg_attn_desc desc = descriptor(c, l);
+    const struct meg_drop drop = dropout(c, l);
+
+    c->op->attn_fwd(c->stream, &desc, nn_output_heads(a->o, c->b, 1, l->d), a->lse,
+                    nn_output_heads(a->q, c->b, 1, l->d), nn_heads(a->kv, c->b, 2, l->d, 0),
+                    nn_heads(a->kv, c->b, 2, l->d, 1), &drop);
+}
+
+/* Compute d->q and d->kv from d->o. */
+static void core_bwd(struct meg_ctx *c, const struct cross_attn_acts *d, const struct cross_attn_acts *a,
+                     const struct cross_attn *l)
+{
+    const struct meg_attn_desc desc = descriptor(c, l);
+    const struct meg_drop drop = dropout(c, l);
+    const struct meg_attn_bwd_args args = { .dq = nn_output_heads(d->q, c->b, 1, l->d),
+                                            .dk = nn_heads(d->kv, c->b, 2, l->d, 0),
+                                            .dv = nn_heads(d->kv, c->b, 2, l->d, 1),
+                                            .d_o = nn_output_heads(d->o, c->b, 1, l->d),
+                                            .o = nn_output_heads(a->o, c->b, 1, l->d),
+                                            .lse = a->lse,
+                                            .q = nn_output_heads(a->q, c->b, 1, l->d),
+                                            .k = nn_heads(a->kv, c->b, 2, l->d, 0),
+                                            .v = nn_heads(a->kv, c->b, 2, l->d, 1),
+                                            .workspace = l->attn_bwd };
+
+    c->op->attn_bwd(c->stream, &desc, &args, &drop);
+}
+
+static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
+{
+    const struct cross_attn *l = weights;
+    const struct cross_attn_acts a = of_batch(c, acts);
+
+    meg_column_parallel_fwd(c, a.q, none, x, &l->q, MEG_ACT_NONE);
+    meg_column_parallel_fwd(c, a.kv, none, c->memory.y, &l->kv, MEG_ACT_NONE);
+    core_fwd(c, &a, l);
+    meg_row_parallel_fwd(c, y, a.o, &l->proj);
+}
+
+static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
+                void *grads, const void *weights)
+{
+    const struct cross_attn *l = weights;
+    const struct cross_attn_acts a = of_batch(c, acts), d = of_batch(c, grads);
+    const struct meg_mat memory = c->memory.dy, d_memory = meg_mat_rows(l->d_memory, 0, memory.rows);
+
+    if (l->recomputes_core)
+        core_fwd(c, &a, l);
+    meg_row_parallel_bwd(c, d.o, dy, a.o, &l->proj, none, MEG_ACT_NONE);
+    core_bwd(c, &d, &a, l);
+    meg_column_parallel_bwd(c, d_memory, d.kv, c->memory.y, &l->kv);
+    c->op->add_fwd(c->stream, memory, memory, d_memory, NULL, NULL);
+    meg_column_parallel_bwd(c, dx, d.q, x, &l->q);
+}
+
+static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
+                       const void *weights)
+{
+    const struct cross_attn *l = weights;
+    const struct cross_attn_acts a = of_batch(c, acts), d = of_batch(c, grads);
+
+    meg_row_parallel_bwd_weight(c, dy, a.o, &l->proj);
+    meg_column_parallel_bwd_weight(c, d.kv, c->memory.y, &l->kv);
+    meg_column_parallel_bwd_weight(c, d.q, x, &l->q);
+}
+
+/* ---- the block type ---- */
+
+static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
+{
+    const struct meg_cross_attn_conf *c = conf;
+    const struct meg_linear_shape q = { c->a * c->d, c->h, 0, 1, c->std, c->has_bias, false, NULL };
+    const struct meg_linear_shape kv = { 2 * c->a * c->d, c->h, 0, 1, c->std, c->has_bias, false, NULL };
+    const struct meg_linear_shape proj = { c->h, c->a * c->d, 1, 1, c->std_out, c->has_bias, false, NULL };
+    struct cross_attn *l = weights;
+
+    meg_bind_linear(b, &l->q, "cross_attention.linear_q", &q);
+    meg_bind_linear(b, &l->kv, "cross_attention.linear_kv", &kv);
+    meg_bind_linear(b, &l->proj, "cross_attention.linear_proj", &proj);
+    if (b->step != MEG_BIND_POINTERS)
+        return;
+    l->a = c->a / env->tp;
+    l->d = c->d;
+    l->head0 = env->tp_rank * l->a;
+    l->layer = env->layer;
+    l->dropout = c->dropout;
+    l->scale = c->scale > 0 ? (float)c->scale : 1 / sqrtf((float)c->d);
+    l->recomputes_core = env->recomputes_core;
+}
+
+static void suballoc_core(struct cross_attn_acts *acts, const struct meg_block_arena *a, int64_t heads, int64_t d)
+{
+    acts->o = meg_suballoc_mat(a->mem, a->dtype, a->n, heads * d);
+    acts->lse = meg_suballoc(a->mem, (size_t)(a->n * heads) * sizeof *acts->lse);
+}
+
+static void suballoc_workspace(struct cross_attn *l, const struct meg_block_arena *a,
+                               const struct meg_cross_attn_conf *c)
+{
+    struct meg_attn_desc desc = nn_causal_desc(a->s_memory, a->b, c->a / a->tp, c->a / a->tp, c->d);
+
+    if (!a->is_training)
+        return;
+    desc.s_q = a->s;
+    l->attn_bwd.nbytes = a->op->attn_bwd_nbytes(&desc, a->dtype, false);
+    l->attn_bwd.p = meg_suballoc(a->mem, l->attn_bwd.nbytes);
+    l->d_memory = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows_memory, c->h);
+}
+
+static void suballoc(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf)
+{
+    const struct meg_cross_attn_conf *c = conf;
+    const int64_t width = c->a / a->tp * c->d;
+    const bool has_input_grads = what == MEG_BLOCK_DEFERRED_GRADS || (what == MEG_BLOCK_GRADS && !a->defers_wgrad);
+    struct cross_attn_acts *acts = to;
+
+    if (what == MEG_BLOCK_WORKSPACE) {
+        suballoc_workspace(to, a, c);
+        return;
+    }
+    if (what == MEG_BLOCK_ACTS || has_input_grads) {
+        acts->q = meg_suballoc_mat(a->mem, a->dtype, a->n, width);
+        acts->kv = meg_suballoc_mat(a->mem, a->dtype, a->n_memory, 2 * width);
+    }
+    if (what == MEG_BLOCK_RECOMPUTED_ACTS || (what == MEG_BLOCK_ACTS && !a->recomputes_core))
+        suballoc_core(acts, a, c->a / a->tp, c->d);
+    if (what == MEG_BLOCK_GRADS)
+        acts->o = meg_suballoc_mat(a->mem, a->dtype, a->n, width);
+}
+
+static const struct meg_linear_weights *last_linear(const void *weights)
+{
+    const struct cross_attn *l = weights;
+
+    return &l->proj;
+}
+
+const struct meg_block_type meg_cross_attn_block = {
+    .weights_size = sizeof(struct cross_attn),
+    .acts_size = sizeof(struct cross_attn_acts),
+    .grads_size = sizeof(struct cross_attn_acts),
+    .bind = bind,
+    .suballoc = suballoc,
+    .last_linear = last_linear,
+    .fwd = fwd,
+    .bwd = bwd,
+    .bwd_weight = bwd_weight,
+};

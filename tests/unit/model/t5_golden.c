@@ -1,0 +1,317 @@
+/*
+ * t5_golden.c - T5 with learned and with relative positions, and T5 v1.1, against an independent float64 implementation
+ * (tests/data/golden/README.md): loss, logits, every gradient, five steps of AdamW, and losses and gradient norm under
+ * other options.  The tolerances of logits and gradients are ten times the error of the reference's own float32 run.
+ */
+#include "golden_model.h"
+#include "cpu/cpu.h"
+#include "tiny_gpt.h"
+
+enum { S_ENC = 32, S = 16, B = 3, N = S * B, V = 128 };
+
+/* ---- names of Hugging Face --------------------------------------------------------------------------- */
+
+/* Return the row of row o in the reference whose names are those of Megatron core. */
+static struct hf_row core_row(const char *name, int64_t o)
+{
+    struct hf_row p = { .row = o };
+
+    snprintf(p.name, sizeof p.name, "%s%s", strncmp(name, "output_layer.", 13) ? "" : "lm_head.", name);
+    return p;
+}
+
+/* A parameter of a layer, and its name in Hugging Face.  %d is the index of the sublayer of the MLP. */
+static const struct {
+    const char *core, *hf;
+} layer_names[] = {
+    { "input_layernorm.weight", "layer.0.layer_norm.weight" },
+    { "self_attention.linear_proj.weight", "layer.0.SelfAttention.o.weight" },
+    { "pre_cross_attn_layernorm.weight", "layer.1.layer_norm.weight" },
+    { "cross_attention.linear_q.weight", "layer.1.EncDecAttention.q.weight" },
+    { "cross_attention.linear_proj.weight", "layer.1.EncDecAttention.o.weight" },
+    { "pre_mlp_layernorm.weight", "layer.%d.layer_norm.weight" },
+    { "mlp.linear_fc2.weight", "layer.%d.DenseReluDense.wo.weight" },
+};
+
+static const struct {
+    const char *core, *hf;
+} other_names[] = {
+    { "embedding.word_embeddings.weight", "shared.weight" },
+    { "encoder_relative_pos_emb.relative_attention_bias.weight",
+      "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight" },
+    { "decoder_relative_pos_emb.relative_attention_bias.weight",
+      "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight" },
+    { "encoder.final_layernorm.weight", "encoder.final_layer_norm.weight" },
+    { "decoder.final_layernorm.weight", "decoder.final_layer_norm.weight" },
+    { "output_layer.weight", "lm_head.weight" },
+};
+
+/* Return the name and row of a parameter of a layer whose rows are those of several tensors of Hugging Face. */
+static bool packed_row(struct hf_row *p, const char *rest, const char *block, int mlp)
+{
+    enum { D = 16, FFN = 96 }; /* head size, inner width of the MLP */
+    static const char qkv[] = "qkv", kv[] = "kv";
+    const int64_t o = p->row;
+
+    if (!strcmp(rest, "self_attention.linear_qkv.weight")) {
+        p->row = o / (3 * D) * D + o % D;
+        snprintf(p->name, sizeof p->name, "%s.layer.0.SelfAttention.%c.weight", block, qkv[o / D % 3]);
+    } else if (!strcmp(rest, "cross_attention.linear_kv.weight")) {
+        p->row = o / (2 * D) * D + o % D;
+        snprintf(p->name, sizeof p->name, "%s.layer.1.EncDecAttention.%c.weight", block, kv[o / D % 2]);
+    } else if (!strcmp(rest, "mlp.linear_fc1.weight")) {
+        p->row = o % FFN;
+        snprintf(p->name, sizeof p->name, "%s.layer.%d.DenseReluDense.wi_%d.weight", block, mlp, (int)(o / FFN));
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Return the row of row o in the reference T5 v1.1, whose names are those of Hugging Face. */
+static struct hf_row hf_t5_row(const char *name, int64_t o)
+{
+    struct hf_row p = { .row = o };
+    int layer = -1, skipped = 0, mlp = strncmp(name, "decoder", 7) ? 1 : 2;
+    char block[32], stack[8];
+    const char *rest;
+
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
+        if (!strcmp(name, other_names[i].core)) {
+            snprintf(p.name, sizeof p.name, "%s", other_names[i].hf);
+            return p;
+        }
+    assert_int_equal(sscanf(name, "%7[a-z].layers.%d.%n", stack, &layer, &skipped), 2);
+    rest = name + skipped;
+    snprintf(block, sizeof block, "%s.block.%d", stack, layer);
+    if (packed_row(&p, rest, block, mlp))
+        return p;
+    for (size_t i = 0; i < sizeof layer_names / sizeof *layer_names; i++)
+        if (!strcmp(rest, layer_names[i].core)) {
+            int n = snprintf(p.name, sizeof p.name, "%s.", block);
+
+            snprintf(p.name + n, sizeof p.name - (size_t)n, layer_names[i].hf, mlp);
+            return p;
+        }
+    fail_msg("no Hugging Face name for %s", name);
+    return p;
+}
+
+/* ---- models and inputs ------------------------------------------------------------------------------- */
+
+struct input {
+    int32_t tokens[N], labels[N], position[N], enc_tokens[S_ENC * B], enc_position[S_ENC * B], enc_key_length[B];
+    float mask[N];
+    double num_tokens;
+};
+
+/* A model of the reference numbers. */
+struct tiny_t5 {
+    const char *dir;
+    struct hf_row (*hf_row_of)(const char *name, int64_t o);
+    struct meg_model_conf conf;
+};
+
+static struct tiny_t5 learned(void)
+{
+    struct tiny_t5 t = { "t5-learned-tiny", core_row, tiny_gpt(2, 64, 128, 4, 64, V) };
+
+    t.conf.family = MEG_FAMILY_T5;
+    t.conf.decoder_num_layers = 2;
+    return t;
+}
+
+static struct tiny_t5 relative(void)
+{
+    struct tiny_t5 t = learned();
+
+    t.dir = "t5-relative-tiny";
+    t.conf.position_embedding_type = MEG_POSITION_RELATIVE;
+    t.conf.relative_attention_num_buckets = 8;
+    t.conf.relative_attention_max_distance = 20;
+    return t;
+}
+
+static struct tiny_t5 v1_1(void)
+{
+    struct tiny_t5 t = relative();
+
+    t.dir = "t5-v1_1-tiny";
+    t.hf_row_of = hf_t5_row;
+    t.conf.ffn_hidden_size = 96;
+    t.conf.normalization = MEG_NORM_RMS;
+    t.conf.norm_epsilon = 1e-6;
+    t.conf.has_bias = false;
+    t.conf.glu_activation = MEG_GLU_ACTIVATION_GEGLU;
+    t.conf.openai_gelu = true;
+    t.conf.is_untied = true;
+    t.conf.softmax_scale = 1;
+    return t;
+}
+
+/* Return the row of a [b,s] tensor that corresponds to row r of an [s,b] tensor. */
+static int batch_first(int r, int s)
+{
+    return r % B * s + r / B;
+}
+
+static void read_input(struct input *x, const char *dir)
+{
+    struct golden_file g = golden_open(in_dir(dir, "inputs.safetensors"));
+    int64_t n;
+    const int64_t *decoder = golden_tensor(&g, "text_dec", "I64", &n);
+    const int64_t *labels = golden_tensor(&g, "labels", "I64", &n);
+    const float *mask = golden_tensor(&g, "loss_mask", "F32", &n);
+    const int64_t *encoder, *padding;
+
+    assert_int_equal(n, N);
+    encoder = golden_tensor(&g, "text_enc", "I64", &n);
+    padding = golden_tensor(&g, "enc_padding_mask", "I64", &n);
+    assert_int_equal(n, S_ENC * B);
+    memset(x, 0, sizeof *x);
+    for (int r = 0; r < N; r++) {
+        x->tokens[r] = (int32_t)decoder[batch_first(r, S)];
+        x->mask[r] = mask[batch_first(r, S)];
+        x->labels[r] = x->mask[r] != 0 ? (int32_t)labels[batch_first(r, S)] : -1;
+        x->position[r] = r / B;
+        x->num_tokens += (double)x->mask[r];
+    }
+    for (int r = 0; r < S_ENC * B; r++) {
+        x->enc_tokens[r] = (int32_t)encoder[batch_first(r, S_ENC)];
+        x->enc_position[r] = r / B;
+        x->enc_key_length[r % B] += (int32_t)padding[batch_first(r, S_ENC)];
+    }
+    golden_close(&g);
+}
+
+static struct meg_batch batch_of(struct input *x)
+{
+    return (struct meg_batch){ .s = S,
+                               .b = B,
+                               .s_enc = S_ENC,
+                               .tokens = x->tokens,
+                               .labels = x->labels,
+                               .position_ids = x->position,
+                               .loss_mask = x->mask,
+                               .enc_tokens = x->enc_tokens,
+                               .enc_position_ids = x->enc_position,
+                               .enc_key_length = x->enc_key_length };
+}
+
+static struct meg_model *create(const struct tiny_t5 *t)
+{
+    const struct meg_model_run run = { .s = S, .s_enc = S_ENC, .b = B, .is_training = true, .seed = 1 };
+
+    return create_from_golden(&t->conf, &run, t->dir, t->hf_row_of);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------- */
+
+/* Compare loss, logits of tokens that are not padding, and every gradient. */
+static void check_model(const struct tiny_t5 *t)
+{
+    json_t *want = golden_json(in_dir(t->dir, "expected.json"));
+    struct golden_file tensors = golden_open(in_dir(t->dir, "expected.safetensors"));
+    struct meg_model *g = create(t);
+    struct input in;
+    struct meg_batch x = batch_of(&in);
+    static float logits[N * V];
+    const float *expected;
+    double most, loss;
+    int64_t n;
+
+    read_input(&in, t->dir);
+    expected = golden_tensor(&tensors, "logits", "F32", &n);
+    most = 10 * number(json_object_get(want, "f32_vs_f64_output_max_abs"), "logits");
+    meg_model_logits(g, &x, logits);
+    for (int r = 0; r < N; r++)
+        for (int k = 0; k < V && in.mask[r] != 0; k++)
+            close_to(logits[r * V + k], expected[batch_first(r, S) * V + k], most, "logit");
+    meg_model_zero_grads(g);
+    loss = meg_model_forward_backward(g, &x, 1 / in.num_tokens) / in.num_tokens;
+    close_to(loss, number(want, "loss_f64"), 1e-6 * number(want, "loss_f64"), "loss");
+    check_gradients(g, &tensors, json_object_get(want, "grads"), t->hf_row_of);
+    close_to(grad_norm(g), number(want, "grad_global_norm"), 1e-6 * number(want, "grad_global_norm"), "gradient norm");
+    meg_model_close(g);
+    golden_close(&tensors);
+    json_decref(want);
+}
+
+static void loss_logits_and_every_gradient(void **state)
+{
+    const struct tiny_t5 models[] = { learned(), relative(), v1_1() };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        check_model(&models[i]);
+}
+
+static void loss_under_other_options(void **state)
+{
+    struct tiny_t5 models[] = { learned(), relative() };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct tiny_t5 *t = &models[i];
+        json_t *want = golden_json(in_dir(t->dir, "expected.json")), *variants = json_object_get(want, "variants"), *v;
+        struct meg_model *g;
+        struct input in;
+        struct meg_batch x = batch_of(&in);
+        double loss;
+
+        t->conf.bias_gelu_fusion = false;
+        g = create(t);
+        read_input(&in, t->dir);
+        assert_int_equal(json_array_size(variants), 1);
+        v = json_array_get(variants, 0);
+        assert_string_equal(json_string_value(json_object_get(v, "name")), "no-bias-gelu-fusion");
+        loss = meg_model_forward_backward(g, &x, 1 / in.num_tokens) / in.num_tokens;
+        close_to(loss, number(v, "loss_f64"), 1e-6 * loss, "loss");
+        close_to(grad_norm(g), number(v, "grad_global_norm_f64"), 1e-5 * number(v, "grad_global_norm_f64"), "norm");
+        meg_model_close(g);
+        json_decref(want);
+    }
+}
+
+/* A batch and the number of its tokens with a loss. */
+struct counted_batch {
+    struct meg_batch x;
+    double num_tokens;
+};
+
+static double mean_loss_pass(struct meg_model *g, void *batch)
+{
+    const struct counted_batch *b = batch;
+
+    meg_model_zero_grads(g);
+    return meg_model_forward_backward(g, &b->x, 1 / b->num_tokens) / b->num_tokens;
+}
+
+static void five_steps_of_adamw(void **state)
+{
+    const struct tiny_t5 models[] = { learned(), relative(), v1_1() };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        const struct tiny_t5 *t = &models[i];
+        struct meg_model *g = create(t);
+        struct input in;
+        struct counted_batch b = { batch_of(&in), 0 };
+
+        read_input(&in, t->dir);
+        b.num_tokens = in.num_tokens;
+        check_five_steps(g, t->dir, mean_loss_pass, &b, t->hf_row_of);
+        meg_model_close(g);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loss_logits_and_every_gradient),
+        cmocka_unit_test(loss_under_other_options),
+        cmocka_unit_test(five_steps_of_adamw),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
