@@ -73,6 +73,23 @@ static void end_layer_reduce(struct meg_layer_reducer *q)
     q->group_in_flight = -1;
 }
 
+/* Return whether the parameters of two layer groups have the same offsets in the buffer of the group. */
+static bool has_equal_layout(const struct meg_params *p, int a, int b)
+{
+    const int n = p->first_row[a + 1] - p->first_row[a];
+
+    if (p->first_row[b + 1] - p->first_row[b] != n || length(p, a) != length(p, b))
+        return false;
+    for (int i = 0; i < n; i++) {
+        const struct meg_param *x = &p->row[p->first_row[a] + i], *y = &p->row[p->first_row[b] + i];
+
+        if (x->shard_numel != y->shard_numel ||
+            x->offset - p->layer_group[a].begin != y->offset - p->layer_group[b].begin)
+            return false;
+    }
+    return true;
+}
+
 void meg_layer_reducer_begin(struct meg_layer_reducer *q)
 {
     memset(q->has_grads, 0, (size_t)q->params->nlayer_groups * sizeof *q->has_grads);
@@ -80,9 +97,15 @@ void meg_layer_reducer_begin(struct meg_layer_reducer *q)
 
 void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group)
 {
-    if (q->group_in_flight >= 0 &&
-        meg_unsharded_buffer(q->params, q->group_in_flight) == meg_unsharded_buffer(q->params, group))
+    const int buffer = meg_unsharded_buffer(q->params, group);
+
+    if (q->group_in_flight >= 0 && meg_unsharded_buffer(q->params, q->group_in_flight) == buffer)
         end_layer_reduce(q);
+    /* the padding between the parameters must be 0, but has gradients of a layer of another layout */
+    if (q->last_group[buffer] > 0 && !has_equal_layout(q->params, group, q->last_group[buffer]))
+        q->device->op->zero(q->device->compute, buffer_of(q, group),
+                            (size_t)length(q->params, group) * meg_dtype_size(q->dtype));
+    q->last_group[buffer] = group;
 }
 
 void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group)

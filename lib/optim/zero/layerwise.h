@@ -28,17 +28,15 @@ struct meg_layer_reducer {
     const struct meg_device *device;
     struct meg_nan_guard *nan_guard;
     const struct meg_sp_grads *sp_grads;
-    /*
-     * [meg_params_unsharded_numel] gradients of type dtype, overwritten by each pass.  Padding between parameters stays
-     * zero, because groups that share a buffer have equal shapes.
-     */
+    /* [meg_params_unsharded_numel] gradients of type dtype, overwritten by each pass; padding between them is 0 */
     char *g;
     enum meg_dtype dtype;
     void *grad_shards; /* this rank's gradient shards of type dtype, concatenated: sums over passes and ranks */
     bool *has_grads;   /* [nlayer_groups] whether grad_shards contains gradients of this step */
     bool overlaps;     /* reduce-scatter a group during the backward pass of the next group */
     struct meg_work *work;
-    int group_in_flight; /* layer group that is being reduce-scattered; -1: none */
+    int group_in_flight;                   /* layer group that is being reduce-scattered; -1: none */
+    int last_group[MEG_UNSHARDED_BUFFERS]; /* layer group whose gradients were last in each buffer; 0: none */
 };
 
 /* Call this before the first pass of a step.  The first gradients of each layer group overwrite the group's shard. */
