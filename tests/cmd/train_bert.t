@@ -57,10 +57,11 @@ refuses 2 '^meg-train: --bert-no-binary-head: requires --model bert' --model gpt
 refuses 2 '^meg-train: --mask-prob 0.2: requires --model bert' --model gpt --mask-prob 0.2
 refuses 2 '^meg-train: --short-seq-prob 0.2: requires --model bert' --model gpt --short-seq-prob 0.2
 refuses 2 '^meg-train: --mask-prob 1.5: must be above 0 and below 1' --mask-prob 1.5
-for option in --reset-position-ids --reset-attention-mask --eod-mask-loss --calculate-per-token-loss; do
-    refuses 2 "^meg-train: $option: cannot be combined with --model bert" $option
+for option in --reset-position-ids --reset-attention-mask --eod-mask-loss; do
+    refuses 2 "^meg-train: $option: requires --model gpt" $option
 done
-refuses 2 '^meg-train: --context-parallel-size 2: cannot be combined with --model bert' --context-parallel-size 2 --world-size 2 --dry-run
+refuses 2 '^meg-train: --calculate-per-token-loss: cannot be combined with --model bert' --calculate-per-token-loss
+refuses 2 '^meg-train: --context-parallel-size 2: requires --model gpt' --context-parallel-size 2 --world-size 2 --dry-run
 refuses 2 '^meg-train: the vocabulary has no \[MASK\] token' --tokenizer-type NullTokenizer --vocab-size 600
 refuses 2 '--model is bert in the checkpoint, but gpt in this run' --model gpt --load "$T/all" --finetune
 meg-preprocess -q --input "$T/text.jsonl" --tokenizer-type BertWordPieceLowerCase --vocab-file "$bert_vocab" \

@@ -206,6 +206,26 @@ static void put_bool(struct meg_pickle_writer *p, const char *key, bool v)
     meg_pickle_put_bool(p, v);
 }
 
+/* Return whether args has an option: those that Megatron's models usually do not have are written only if they are set. */
+static bool is_written(const char *name, const struct meg_model_conf *m)
+{
+    const struct {
+        const char *name;
+        bool is_set;
+    } rare[] = {
+        { "decoder_num_layers", m->decoder_num_layers > 0 },
+        { "relative_attention_num_buckets", m->position_embedding_type == MEG_POSITION_RELATIVE },
+        { "relative_attention_max_distance", m->position_embedding_type == MEG_POSITION_RELATIVE },
+        { "glu_activation", m->glu_activation != MEG_GLU_ACTIVATION_NONE },
+        { "softmax_scale", m->softmax_scale > 0 },
+    };
+
+    for (size_t i = 0; i < sizeof rare / sizeof *rare; i++)
+        if (strcmp(rare[i].name, name) == 0)
+            return rare[i].is_set;
+    return true;
+}
+
 /* Write the options of the model under their attribute names. */
 static void put_options(struct meg_pickle_writer *p, const struct meg_model_conf *m)
 {
@@ -215,7 +235,7 @@ static void put_options(struct meg_pickle_writer *p, const struct meg_model_conf
         const char *name = ckpt_arg_name(buf, row);
         const void *field = (const char *)m + row->offset;
 
-        if (!name)
+        if (!name || !is_written(name, m))
             continue;
         meg_pickle_put_str(p, name);
         switch (row->type) {
