@@ -188,6 +188,8 @@ MPI_LIBS    = $(call PKG_CONFIG,--libs $(MPI_PKG))
 MPI_CFLAGS  = $(call PKG_CONFIG,--cflags $(MPI_PKG))
 USED := $(foreach u,$(USES),$(if $(OPTIONAL_$u),$u))
 RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks/*.c)))
+# meg-train with a family of models that is not in the library.
+TOY := $(B)/tests/toy/meg-train
 QUEUE_OBJS := $(patsubst %,$(B)/%.o,$(filter-out tests/queue/test.c,$(wildcard tests/queue/*.c)))
 QUEUE := $(patsubst %,$(B)/tests/queue/bin/meg-%,train eval generate) $(B)/tests/queue/test
 QUEUE += $(if $(RANKS),$(B)/tests/queue/layouts)
@@ -252,7 +254,7 @@ $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
 
-$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(STORE) $(DOUBLE) $(NCCL_OBJS) $(EMULATED) $(EMULATED_OBJS) $(CHECK_OBJS) $(CHECK_GPU) $(BENCH) $(QUEUE) $(QUEUE_OBJS) $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
+$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(STORE) $(TOY) $(DOUBLE) $(NCCL_OBJS) $(EMULATED) $(EMULATED_OBJS) $(CHECK_OBJS) $(CHECK_GPU) $(BENCH) $(QUEUE) $(QUEUE_OBJS) $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
 	@mkdir -p $@
 
 .SECONDEXPANSION:
@@ -283,6 +285,8 @@ $(B)/tests/ranks/%: $(B)/tests/ranks/%.c.o $(B)/libmeg.a
 $(B)/tests/store/%: $(B)/tests/ranks/%.c.o $(B)/libmeg.a | $(B)/tests/store/
 	$(call ld)
 $(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
+	$(call ld)
+$(TOY): $(B)/cmd/train/main.c.o $(B)/tests/toy/toy.c.o $(B)/libmeg.a
 	$(call ld)
 # Programs for the queue device of tests/queue, which the linker puts in place of the functions that open a device.
 QUEUE_WRAP := meg_device_open meg_device_cpu meg_device_current meg_cpu_ops meg_comm_open meg_comm_open_tensors
@@ -346,7 +350,7 @@ $(B)/tests/cuda/bench: $(B)/tests/cuda/bench.c.o $(B)/libmeg.a
 # ---- what is run --------------------------------------------------------------------------------
 
 # The programs that the shell tests start.
-TEST_PROGRAMS := $(RANKS) $(STORE) $(DOUBLE) $(EMULATED) $(CUDNN_ACCEPT) $(QUEUE) $(B)/tests/fault.so
+TEST_PROGRAMS := $(RANKS) $(STORE) $(TOY) $(DOUBLE) $(EMULATED) $(CUDNN_ACCEPT) $(QUEUE) $(B)/tests/fault.so
 build-tests: $(UNITS) $(TEST_PROGRAMS) $(CHECK_GPU)
 
 # The tests that start ranks by mpirun.

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "file/commit.h"
 #include "io/json.h"
+#include "model/family.h"
 
 #define C struct meg_convert_conf
 const struct meg_opt meg_convert_opts[] = {
@@ -335,7 +336,7 @@ static void free_source(struct source *src)
 /* Check --model-type against the model of the source. */
 static int check_model_type(const struct meg_convert_conf *c, const struct meg_model_conf *m, struct meg_err *e)
 {
-    const char *type = meg_model_family_names[m->family];
+    const char *type = meg_family_of(m)->title;
 
     if (!c->model_type || strcmp(c->model_type, type) == 0)
         return 0;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ckpt/internal.h"
+#include "model/family.h"
 
 static json_t *describe_tensor(const struct meg_ckpt *c, const struct meg_st *st, const struct meg_st_tensor *t)
 {
@@ -55,7 +56,7 @@ int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e)
     json_object_set_new(o, "format", json_string(c->format->name));
     json_object_set_new(o, "path", json_string_nocheck(c->path));
     json_object_set_new(o, "iteration", c->iteration == MEG_CKPT_RELEASE ? json_null() : json_integer(c->iteration));
-    json_object_set_new(o, "model_type", json_string(meg_model_family_names[m.family]));
+    json_object_set_new(o, "model_type", json_string(meg_family_of(&m)->title));
     json_object_set_new(o, "parameters", json_integer(p.numel));
     json_object_set_new(o, "vocab_size", json_integer(c->vocab_size));
     json_object_set_new(o, "eod_id", c->eos_ids.n > 0 ? json_integer(c->eos_ids.v[0]) : json_null());

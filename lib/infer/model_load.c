@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "ckpt/ckpt.h"
+#include "model/family.h"
 
 const struct meg_opt meg_load_opts[] = {
     { "load", 0, MEG_STR(struct meg_load_conf, load), "DIR", NULL,
@@ -103,9 +104,9 @@ int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf,
         (r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
         (r = meg_ckpt_model_conf(ckpt, &model, e)) < 0 || (r = open_tokenizer(m, ckpt, tc, e)) < 0)
         goto out;
-    if (model.family != MEG_FAMILY_GPT) {
+    if (meg_family_of(&model)->samples != MEG_SAMPLES_GPT) {
         r = meg_fail(e, MEG_EUSAGE, "%s: a %s model predicts masked tokens, not the next token; use a GPT model",
-                     meg_ckpt_path(ckpt), meg_model_family_names[model.family]);
+                     meg_ckpt_path(ckpt), meg_family_of(&model)->title);
         goto out;
     }
     set_eos_ids(m, ckpt);

@@ -3,11 +3,11 @@
  * encoder with the norm before attention and MLP, an output layer with a transform, and the binary head that predicts
  * whether the two segments of a sequence are swapped.
  */
-#include "model/desc.h"
+#include "model/family.h"
 #include "nn/binary_head.h"
 #include "nn/lm_head.h"
 
-void meg_bert_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
+static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
     const struct meg_lm_head_conf head = {
         .h = c->hidden_size,
@@ -33,3 +33,7 @@ void meg_bert_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     if (c->bert_binary_head)
         meg_desc_add_head(d, &meg_binary_head, &binary, sizeof binary, "sop loss");
 }
+
+const struct meg_family meg_bert_family = {
+    .name = "bert", .title = "BERT", .samples = MEG_SAMPLES_BERT, .describe = describe
+};

@@ -2,16 +2,13 @@
 #include <inttypes.h>
 #include <math.h>
 #include "model/conf.h"
+#include "model/internal.h"
 #include "option/check.h"
 
 #define C struct meg_model_conf
 
-const char *const meg_model_family_names[] = {
-    [MEG_FAMILY_GPT] = "GPT", [MEG_FAMILY_BERT] = "BERT", [MEG_FAMILY_T5] = "T5"
-};
-
 const struct meg_opt meg_model_opts[] = {
-    { "model", 0, MEG_ENUM(C, family), "gpt|bert|t5", "gpt",
+    { "model", 0, MEG_ENUM(C, family), meg_family_choices, "gpt",
       "family of models: gpt (decoder, such as GPT-2 or Llama), bert (encoder) or t5 (encoder and decoder)" },
     { "num-layers", 0, MEG_I64(C, num_layers), "N", NULL, "number of transformer layers, of T5 in the encoder" },
     MEG_ALIAS("encoder-num-layers", "num-layers"),
@@ -83,7 +80,7 @@ const struct meg_opt meg_model_opts[] = {
     { 0 },
 };
 
-static int check_positive(int64_t v, const char *name, struct meg_err *e)
+int meg_model_check_positive(int64_t v, const char *name, struct meg_err *e)
 {
     if (v == MEG_UNSET)
         return meg_fail(e, MEG_EUSAGE, "--%s is required", name);
@@ -132,7 +129,7 @@ static int check_rotary(struct meg_model_conf *c, struct meg_err *e)
         return 0;
     if (c->rotary_interpolation == MEG_UNSET)
         c->rotary_interpolation = 1;
-    if ((r = check_positive(c->rotary_interpolation, "rotary-seq-len-interpolation-factor", e)) < 0 ||
+    if ((r = meg_model_check_positive(c->rotary_interpolation, "rotary-seq-len-interpolation-factor", e)) < 0 ||
         (r = check_range(c->rotary_base, 1, HUGE_VAL, "rotary-base", e)) < 0 ||
         (r = check_range(c->rope_scaling_factor, 1, HUGE_VAL, "rope-scaling-factor", e)) < 0)
         return r;
@@ -153,57 +150,18 @@ static int check_rotary(struct meg_model_conf *c, struct meg_err *e)
     return 0;
 }
 
-static int check_t5(struct meg_model_conf *c, struct meg_err *e)
+/* Refuse the options of T5. */
+static int check_one_stack(struct meg_model_conf *c, struct meg_err *e)
 {
-    const struct meg_opt_rule rules[] = {
-        { meg_model_is_rotary(c), "position-embedding-type", ": rope cannot be combined with --model t5" },
-        { c->num_query_groups != c->num_attention_heads, "group-query-attention",
-          ": cannot be combined with --model t5" },
-        { c->is_post_norm, "apply-residual-connection-post-layernorm", ": cannot be combined with --model t5" },
-        { 0 },
-    };
-    int r;
-
-    if (c->decoder_num_layers == MEG_UNSET)
-        c->decoder_num_layers = c->num_layers;
-    if ((r = check_positive(c->decoder_num_layers, "decoder-num-layers", e)) < 0 ||
-        (r = meg_opt_check_rules(rules, meg_model_opts, c, e)) < 0)
-        return r;
-    if (c->position_embedding_type != MEG_POSITION_RELATIVE)
-        return 0;
-    if ((r = check_positive(c->relative_attention_num_buckets, "relative-attention-num-buckets", e)) < 0 ||
-        (r = check_positive(c->relative_attention_max_distance, "relative-attention-max-distance", e)) < 0)
-        return r;
-    if (c->relative_attention_num_buckets < 4 || c->relative_attention_num_buckets % 2)
-        return meg_fail(e, MEG_EUSAGE, "--relative-attention-num-buckets %" PRId64 ": must be even and at least 4",
-                        c->relative_attention_num_buckets);
-    if (c->relative_attention_max_distance <= c->relative_attention_num_buckets / 2)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--relative-attention-max-distance %" PRId64
-                        ": must be above half of --relative-attention-num-buckets %" PRId64,
-                        c->relative_attention_max_distance, c->relative_attention_num_buckets);
-    return 0;
-}
-
-/* Check the options that only some families of models have. */
-static int check_family(struct meg_model_conf *c, struct meg_err *e)
-{
-    const bool is_relative = c->position_embedding_type == MEG_POSITION_RELATIVE;
     const struct meg_opt_rule rules[] = {
         { c->decoder_num_layers > 0, "decoder-num-layers", ": requires --model t5" },
-        { is_relative, "position-embedding-type", ": relative requires --model t5" },
+        { c->position_embedding_type == MEG_POSITION_RELATIVE, "position-embedding-type",
+          ": relative requires --model t5" },
         { 0 },
     };
-    int r;
 
-    if (c->swiglu && c->glu_activation != MEG_GLU_ACTIVATION_NONE)
-        return meg_fail(e, MEG_EUSAGE, "--glu-activation: cannot be combined with --swiglu");
-    if (c->family == MEG_FAMILY_T5)
-        return check_t5(c, e);
-    if ((r = meg_opt_check_rules(rules, meg_model_opts, c, e)) < 0)
-        return r;
-    c->decoder_num_layers = 0;
-    return 0;
+    c->decoder_num_layers = c->decoder_num_layers == MEG_UNSET ? 0 : c->decoder_num_layers;
+    return meg_opt_check_rules(rules, meg_model_opts, c, e);
 }
 
 /* Check that layer numbers fit into checkpoint file names and element counts into 64 bits. */
@@ -229,10 +187,10 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
 {
     int r;
 
-    if ((r = check_positive(c->num_layers, "num-layers", e)) < 0 ||
-        (r = check_positive(c->hidden_size, "hidden-size", e)) < 0 ||
-        (r = check_positive(c->num_attention_heads, "num-attention-heads", e)) < 0 ||
-        (r = check_positive(c->max_position_embeddings, "max-position-embeddings", e)) < 0)
+    if ((r = meg_model_check_positive(c->num_layers, "num-layers", e)) < 0 ||
+        (r = meg_model_check_positive(c->hidden_size, "hidden-size", e)) < 0 ||
+        (r = meg_model_check_positive(c->num_attention_heads, "num-attention-heads", e)) < 0 ||
+        (r = meg_model_check_positive(c->max_position_embeddings, "max-position-embeddings", e)) < 0)
         return r;
     if (c->kv_channels == MEG_UNSET) {
         if (c->hidden_size % c->num_attention_heads)
@@ -244,14 +202,19 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
     }
     if (c->ffn_hidden_size == MEG_UNSET)
         c->ffn_hidden_size = c->swiglu ? 4 * c->hidden_size * 2 / 3 / 64 * 64 : 4 * c->hidden_size;
-    if ((r = check_positive(c->kv_channels, "kv-channels", e)) < 0 ||
-        (r = check_positive(c->ffn_hidden_size, "ffn-hidden-size", e)) < 0 ||
+    if ((r = meg_model_check_positive(c->kv_channels, "kv-channels", e)) < 0 ||
+        (r = meg_model_check_positive(c->ffn_hidden_size, "ffn-hidden-size", e)) < 0 ||
         (r = check_range(c->norm_epsilon, 0, 1, "norm-epsilon", e)) < 0 ||
         (r = check_range(c->init_method_std, 0, HUGE_VAL, "init-method-std", e)) < 0 ||
         (r = check_range(c->attention_dropout, 0, 1, "attention-dropout", e)) < 0 ||
         (r = check_range(c->hidden_dropout, 0, 1, "hidden-dropout", e)) < 0)
         return r;
-    if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0 || (r = check_family(c, e)) < 0)
+    if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
+        return r;
+    if (c->swiglu && c->glu_activation != MEG_GLU_ACTIVATION_NONE)
+        return meg_fail(e, MEG_EUSAGE, "--glu-activation: cannot be combined with --swiglu");
+    r = meg_family_of(c)->check ? meg_family_of(c)->check(c, e) : check_one_stack(c, e);
+    if (r < 0)
         return r;
     return check_size(c, e);
 }

@@ -15,8 +15,8 @@
 
 MEG_BEGIN_DECLS
 
+/* Indices of the families (model/family.h), in the order of the choices of --model. */
 enum meg_model_family { MEG_FAMILY_GPT, MEG_FAMILY_BERT, MEG_FAMILY_T5 };
-extern const char *const meg_model_family_names[]; /* as in the literature, such as "BERT" */
 enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE, MEG_POSITION_RELATIVE };
 enum meg_glu_activation { MEG_GLU_ACTIVATION_NONE, MEG_GLU_ACTIVATION_GEGLU, MEG_GLU_ACTIVATION_REGLU };
 
@@ -61,6 +61,8 @@ extern const struct meg_opt meg_model_opts[];
  * rule is violated.
  */
 int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e);
+/* Return MEG_EUSAGE, with a message that names the option, unless v is from 1 to INT32_MAX. */
+int meg_model_check_positive(int64_t v, const char *option, struct meg_err *e);
 
 /* The functions below require a configuration that meg_model_conf_check has accepted. */
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
+#include "model/family.h"
 
 int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_type *type, const void *conf, size_t conf_size,
                        const char *norm, enum meg_drop_site site)
@@ -84,13 +85,9 @@ static void add_ties(struct meg_model_desc *d)
 
 void meg_model_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
-    static void (*const describe[])(struct meg_model_desc *, const struct meg_model_conf *) = {
-        [MEG_FAMILY_GPT] = meg_gpt_describe, [MEG_FAMILY_BERT] = meg_bert_describe, [MEG_FAMILY_T5] = meg_t5_describe
-    };
-
     *d = (struct meg_model_desc){ 0 };
     meg_desc_set_common(d, c);
-    describe[c->family](d, c);
+    meg_family_of(c)->describe(d, c);
     add_ties(d);
 }
 

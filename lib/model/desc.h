@@ -117,13 +117,6 @@ struct meg_stack *meg_desc_add_stack(struct meg_model_desc *d, const char *final
  */
 void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *name);
 
-/* gpt.c: the decoder of GPT-2 and Llama (model/conf.h). */
-void meg_gpt_describe(struct meg_model_desc *d, const struct meg_model_conf *c);
-/* bert.c: the encoder of BERT. */
-void meg_bert_describe(struct meg_model_desc *d, const struct meg_model_conf *c);
-/* t5.c: the encoder and the decoder of T5. */
-void meg_t5_describe(struct meg_model_desc *d, const struct meg_model_conf *c);
-
 /* transformer.c: set the fields that follow from the options alike in all families, such as widths and rotary tables. */
 void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *c);
 /* A stack of equal layers of attention and MLP. */

@@ -1,8 +1,8 @@
 /* gpt.c - GPT: the decoder of GPT-2 or, with other options, of Llama (model/conf.h). */
-#include "model/desc.h"
+#include "model/family.h"
 #include "nn/lm_head.h"
 
-void meg_gpt_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
+static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
     const struct meg_lm_head_conf head = {
         .h = c->hidden_size,
@@ -17,3 +17,7 @@ void meg_gpt_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     meg_desc_add_transformer(d, c, &decoder);
     meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
 }
+
+const struct meg_family meg_gpt_family = {
+    .name = "gpt", .title = "GPT", .samples = MEG_SAMPLES_GPT, .describe = describe
+};

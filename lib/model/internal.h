@@ -1,7 +1,7 @@
 /* internal.h - declarations private to this module: layers, activations, micro-batch slots and buffers. */
 #ifndef MEG_MODEL_INTERNAL_H
 #define MEG_MODEL_INTERNAL_H
-#include "model/desc.h"
+#include "model/family.h"
 #include "model/model.h"
 #include "nn/attention.h"
 #include "nn/embedding.h"
@@ -149,6 +149,10 @@ struct meg_model_state {
     int32_t *host_position;        /* [s] */
     void *activations, *workspace; /* base addresses of the arenas */
 };
+
+/* ---- family.c ---- */
+
+extern char meg_family_choices[64]; /* the names of the families, separated by '|' */
 
 /* ---- bind.c ---- */
 

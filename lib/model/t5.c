@@ -3,8 +3,42 @@
  * to the output of the encoder.  Both begin with the same embeddings, and end with a norm.  With other options, it is T5
  * v1.1 (Shazeer 2020): RMSNorm without biases, gated GELU, relative bias, an untied output layer.
  */
-#include "model/desc.h"
+#include <inttypes.h>
+#include "model/family.h"
 #include "nn/lm_head.h"
+#include "option/check.h"
+
+static int check(struct meg_model_conf *c, struct meg_err *e)
+{
+    const struct meg_opt_rule rules[] = {
+        { meg_model_is_rotary(c), "position-embedding-type", ": rope cannot be combined with --model t5" },
+        { c->num_query_groups != c->num_attention_heads, "group-query-attention",
+          ": cannot be combined with --model t5" },
+        { c->is_post_norm, "apply-residual-connection-post-layernorm", ": cannot be combined with --model t5" },
+        { 0 },
+    };
+    int r;
+
+    if (c->decoder_num_layers == MEG_UNSET)
+        c->decoder_num_layers = c->num_layers;
+    if ((r = meg_model_check_positive(c->decoder_num_layers, "decoder-num-layers", e)) < 0 ||
+        (r = meg_opt_check_rules(rules, meg_model_opts, c, e)) < 0)
+        return r;
+    if (c->position_embedding_type != MEG_POSITION_RELATIVE)
+        return 0;
+    if ((r = meg_model_check_positive(c->relative_attention_num_buckets, "relative-attention-num-buckets", e)) < 0 ||
+        (r = meg_model_check_positive(c->relative_attention_max_distance, "relative-attention-max-distance", e)) < 0)
+        return r;
+    if (c->relative_attention_num_buckets < 4 || c->relative_attention_num_buckets % 2)
+        return meg_fail(e, MEG_EUSAGE, "--relative-attention-num-buckets %" PRId64 ": must be even and at least 4",
+                        c->relative_attention_num_buckets);
+    if (c->relative_attention_max_distance <= c->relative_attention_num_buckets / 2)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--relative-attention-max-distance %" PRId64
+                        ": must be above half of --relative-attention-num-buckets %" PRId64,
+                        c->relative_attention_max_distance, c->relative_attention_num_buckets);
+    return 0;
+}
 
 static struct meg_stack *add_stack(struct meg_model_desc *d, const struct meg_model_conf *c,
                                    const struct meg_transformer *t, const char *final_norm, const char *rel_bias)
@@ -17,7 +51,7 @@ static struct meg_stack *add_stack(struct meg_model_desc *d, const struct meg_mo
     return s;
 }
 
-void meg_t5_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
+static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
     const struct meg_lm_head_conf head = {
         .h = c->hidden_size,
@@ -44,3 +78,7 @@ void meg_t5_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     add_stack(d, c, &decoder, "decoder.final_layernorm", "decoder_relative_pos_emb.relative_attention_bias.weight");
     meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
 }
+
+const struct meg_family meg_t5_family = {
+    .name = "t5", .title = "T5", .samples = MEG_SAMPLES_T5, .describe = describe, .check = check
+};

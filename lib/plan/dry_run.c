@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "plan/cost.h"
 #include "plan/memory_check.h"
+#include "model/family.h"
 
 static double mib(double nbytes)
 {
@@ -20,8 +21,8 @@ static void print_run(const struct meg_run_spec *s, FILE *f)
     fprintf(f,
             "model        %s: %" PRId64 " layers, hidden %" PRId64 ", feed-forward %" PRId64 ", %" PRId64
             " heads of %" PRId64 ", vocabulary %" PRId64 "\n",
-            meg_model_family_names[m->family], m->num_layers, m->hidden_size, m->ffn_hidden_size,
-            m->num_attention_heads, m->kv_channels, m->vocab_size);
+            meg_family_of(m)->title, m->num_layers, m->hidden_size, m->ffn_hidden_size, m->num_attention_heads,
+            m->kv_channels, m->vocab_size);
     fprintf(f,
             "run          %" PRId64 " iterations, micro-batch %" PRId64 ", global batch %" PRId64 ", sequence %" PRId64
             "\n",

@@ -1,6 +1,7 @@
 #include "run/run_spec.h"
 #include <inttypes.h>
 #include <math.h>
+#include "model/family.h"
 #include "option/check.h"
 
 int meg_run_spec_make(struct meg_run_spec *s, const struct meg_train_job *job, int64_t world_size, struct meg_err *e)
@@ -88,8 +89,8 @@ static int check_family(const struct meg_run_spec *s, struct meg_err *e)
     const struct meg_train_job *job = s->job;
     const struct meg_data_conf *d = &job->data;
     const struct meg_train_conf *c = &job->train;
-    const enum meg_model_family family = job->model.family;
-    const bool is_bert = family == MEG_FAMILY_BERT, is_t5 = family == MEG_FAMILY_T5, is_gpt = family == MEG_FAMILY_GPT;
+    const enum meg_sample_type type = meg_family_of(&job->model)->samples;
+    const bool is_bert = type == MEG_SAMPLES_BERT, is_t5 = type == MEG_SAMPLES_T5, is_gpt = type == MEG_SAMPLES_GPT;
     const struct meg_opt_rule model_rules[] = {
         { !is_bert && !job->model.bert_binary_head, "bert-no-binary-head", ": requires --model bert" },
         { 0 },
@@ -124,23 +125,34 @@ static int check_family(const struct meg_run_spec *s, struct meg_err *e)
     return meg_opt_check_rules(layout_rules, meg_layout_opts, &job->layout, e);
 }
 
+/* Check the layout against the model, and set the fields of the layout that depend on the model. */
+static int fit_layout(struct meg_run_spec *s, struct meg_err *e)
+{
+    const struct meg_train_conf *c = &s->job->train;
+    const struct meg_model_conf *m = &s->job->model;
+    struct meg_layout_model model = { .s = c->seq_length,
+                                      .s_decoder = c->decoder_seq_length == MEG_UNSET ? 0 : c->decoder_seq_length,
+                                      .heads = m->num_attention_heads,
+                                      .groups = m->num_query_groups,
+                                      .ffn = m->ffn_hidden_size,
+                                      .vocab = m->vocab_size };
+    struct meg_model_desc d;
+
+    meg_model_describe(&d, m);
+    model.layers = d.nlayers;
+    model.encoder_layers = d.nstacks > 1 ? d.stack[0].end : 0;
+    meg_model_desc_free(&d);
+    return meg_layout_set_model(&s->layout, &s->job->layout, &model, e);
+}
+
 int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
 {
     const struct meg_train_conf *c = &s->job->train;
     const struct meg_model_conf *m = &s->job->model;
-    const bool is_t5 = m->family == MEG_FAMILY_T5;
-    const struct meg_layout_model model = { .layers = meg_model_all_layers(m),
-                                            .encoder_layers = is_t5 ? m->num_layers : 0,
-                                            .s = c->seq_length,
-                                            .s_decoder = is_t5 ? c->decoder_seq_length : 0,
-                                            .heads = m->num_attention_heads,
-                                            .groups = m->num_query_groups,
-                                            .ffn = m->ffn_hidden_size,
-                                            .vocab = m->vocab_size };
     struct meg_layout *l = &s->layout;
     int r;
 
-    if ((r = check_family(s, e)) < 0 || (r = meg_layout_set_model(l, &s->job->layout, &model, e)) < 0)
+    if ((r = check_family(s, e)) < 0 || (r = fit_layout(s, e)) < 0)
         return r;
     meg_model_set_ties(l, m);
     if ((r = meg_zero_fit(l, &s->job->zero, !m->is_untied, s->precision.params, e)) < 0 ||

@@ -168,10 +168,10 @@ static int plan_data(struct meg_trainer *t, struct meg_err *e)
                       c->eval_interval, c->eval_iters, t->spec.batch.global);
     if (c->skip_train)
         n->num_samples[MEG_SPLIT_TRAIN] = 0;
-    switch (t->job->model.family) {
-    case MEG_FAMILY_GPT: r = meg_gpt_data_plan(&t->data, &t->job->data, n, e); break;
-    case MEG_FAMILY_BERT: r = plan_masked_data(t, MEG_MASKED_BERT, e); break;
-    case MEG_FAMILY_T5: r = plan_masked_data(t, MEG_MASKED_T5, e); break;
+    switch (meg_family_of(&t->job->model)->samples) {
+    case MEG_SAMPLES_GPT: r = meg_gpt_data_plan(&t->data, &t->job->data, n, e); break;
+    case MEG_SAMPLES_BERT: r = plan_masked_data(t, MEG_MASKED_BERT, e); break;
+    case MEG_SAMPLES_T5: r = plan_masked_data(t, MEG_MASKED_T5, e); break;
     }
     return r < 0 ? r : check_train_split(t, e);
 }

@@ -12,7 +12,7 @@
 #include "optim/optim.h"
 #include "parallel/pipeline.h"
 #include "plan/cost.h"
-#include "model/desc.h"
+#include "model/family.h"
 #include "run/run_spec.h"
 #include "train/straggler.h"
 

@@ -1,0 +1,33 @@
+/*
+ * family.h - families of models, such as GPT.  A family describes its models, and names the samples that they are trained
+ * on.  All other code works with descriptions (model/desc.h).
+ */
+#ifndef MEG_MODEL_FAMILY_H
+#define MEG_MODEL_FAMILY_H
+#include "model/desc.h"
+
+MEG_BEGIN_DECLS
+
+/* What a model is trained on: the next tokens of documents, or masked tokens of sentences (data/masked). */
+enum meg_sample_type { MEG_SAMPLES_GPT, MEG_SAMPLES_BERT, MEG_SAMPLES_T5 };
+
+struct meg_family {
+    const char *name;  /* value of --model */
+    const char *title; /* name in the literature, such as "BERT" */
+    enum meg_sample_type samples;
+    /* Describe the model of a checked configuration; the common fields are set (meg_desc_set_common). */
+    void (*describe)(struct meg_model_desc *d, const struct meg_model_conf *c);
+    /* Check and derive settings, after the checks common to all families; NULL: none.  Return MEG_EUSAGE. */
+    int (*check)(struct meg_model_conf *c, struct meg_err *e);
+};
+
+/* gpt.c, bert.c, t5.c */
+extern const struct meg_family meg_gpt_family, meg_bert_family, meg_t5_family;
+
+/* Return the family of a configuration. */
+const struct meg_family *meg_family_of(const struct meg_model_conf *c);
+/* Add a family, which must remain valid, to the choices of --model.  Call this before options are parsed. */
+void meg_family_add(const struct meg_family *f);
+
+MEG_END_DECLS
+#endif

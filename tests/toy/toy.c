@@ -1,0 +1,149 @@
+/*
+ * toy.c - a family of models for tests/toy.t that is not in the library: two stacks of gated networks, which read the same
+ * tokens.  The value in a layer of the second stack is computed from the output of the first stack.  The word embedding
+ * is used before each stack and as the output matrix.  A program that is linked with this file accepts --model toy.
+ */
+#include "model/family.h"
+#include "nn/lm_head.h"
+
+struct gated_conf {
+    int64_t h, f; /* width of the residual stream, inner width */
+    double std;
+    bool reads_memory;
+};
+
+struct gated {
+    struct meg_linear_weights gate, value, out;
+    bool reads_memory;
+    struct meg_mat d_input; /* workspace: gradient of the input of `value` */
+};
+
+struct gated_acts {
+    struct meg_mat pre, mid; /* [n,2f] gate and value; [n,f] input of `out` */
+};
+
+static const struct meg_mat none;
+static const struct meg_glu silu = { .type = MEG_GLU_SILU };
+
+static struct gated_acts of_batch(const struct meg_ctx *c, const void *acts)
+{
+    const struct gated_acts *a = acts;
+
+    return (struct gated_acts){ meg_block_rows(c, a->pre), meg_block_rows(c, a->mid) };
+}
+
+/* Return the gate (i = 0) or the value (i = 1) in pre. */
+static struct meg_mat half(struct meg_mat pre, int i)
+{
+    pre.cols /= 2;
+    pre.p = meg_element(pre.p, i * pre.cols, pre.dtype);
+    return pre;
+}
+
+static struct meg_mat value_input(const struct meg_ctx *c, const struct gated *l, struct meg_mat x)
+{
+    return l->reads_memory ? c->memory.y : x;
+}
+
+static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
+{
+    const struct gated *l = weights;
+    const struct gated_acts a = of_batch(c, acts);
+
+    meg_column_parallel_fwd(c, half(a.pre, 0), none, x, &l->gate, MEG_ACT_NONE);
+    meg_column_parallel_fwd(c, half(a.pre, 1), none, value_input(c, l, x), &l->value, MEG_ACT_NONE);
+    c->op->glu_fwd(c->stream, &silu, a.mid, a.pre);
+    meg_row_parallel_fwd(c, y, a.mid, &l->out);
+}
+
+static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
+                void *grads, const void *weights)
+{
+    const struct gated *l = weights;
+    const struct gated_acts a = of_batch(c, acts), d = of_batch(c, grads);
+    const struct meg_mat sum = l->reads_memory ? c->memory.dy : dx, d_input = meg_mat_rows(l->d_input, 0, sum.rows);
+
+    meg_row_parallel_bwd(c, d.mid, dy, a.mid, &l->out, none, MEG_ACT_NONE);
+    c->op->glu_bwd(c->stream, &silu, d.pre, d.mid, a.pre);
+    meg_column_parallel_bwd(c, dx, half(d.pre, 0), x, &l->gate);
+    meg_column_parallel_bwd(c, d_input, half(d.pre, 1), value_input(c, l, x), &l->value);
+    c->op->add_fwd(c->stream, sum, sum, d_input, NULL, NULL);
+}
+
+static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
+                       const void *weights)
+{
+    const struct gated *l = weights;
+    const struct gated_acts a = of_batch(c, acts), d = of_batch(c, grads);
+
+    meg_row_parallel_bwd_weight(c, dy, a.mid, &l->out);
+    meg_column_parallel_bwd_weight(c, half(d.pre, 0), x, &l->gate);
+    meg_column_parallel_bwd_weight(c, half(d.pre, 1), value_input(c, l, x), &l->value);
+}
+
+static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
+{
+    const struct gated_conf *c = conf;
+    const struct meg_linear_shape in = { c->f, c->h, 0, 1, c->std, false, false, NULL };
+    const struct meg_linear_shape out = { c->h, c->f, 1, 1, c->std, true, false, NULL };
+    struct gated *l = weights;
+    (void)env;
+
+    meg_bind_linear(b, &l->gate, "gate", &in);
+    meg_bind_linear(b, &l->value, "value", &in);
+    meg_bind_linear(b, &l->out, "out", &out);
+    l->reads_memory = c->reads_memory;
+}
+
+static void suballoc(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf)
+{
+    const struct gated_conf *c = conf;
+    const bool has_grad_of_pre = what == MEG_BLOCK_DEFERRED_GRADS || (what == MEG_BLOCK_GRADS && !a->defers_wgrad);
+    struct gated_acts *acts = to;
+
+    if (what == MEG_BLOCK_WORKSPACE)
+        ((struct gated *)to)->d_input = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows, c->h);
+    if (what == MEG_BLOCK_ACTS || has_grad_of_pre)
+        acts->pre = meg_suballoc_mat(a->mem, a->dtype, a->n, 2 * c->f / a->tp);
+    if (what == MEG_BLOCK_ACTS || what == MEG_BLOCK_GRADS)
+        acts->mid = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);
+}
+
+static const struct meg_linear_weights *last_linear(const void *weights)
+{
+    return &((const struct gated *)weights)->out;
+}
+
+static const struct meg_block_type gated_block = { sizeof(struct gated),
+                                                   sizeof(struct gated_acts),
+                                                   sizeof(struct gated_acts),
+                                                   bind,
+                                                   suballoc,
+                                                   last_linear,
+                                                   fwd,
+                                                   bwd,
+                                                   bwd_weight,
+                                                   NULL };
+
+static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
+{
+    const struct meg_lm_head_conf head = { .h = d->h, .v = d->v, .tied = "embedding.word_embeddings.weight" };
+
+    d->inputs = MEG_BATCH_GPT_FIELDS;
+    for (int k = 0; k < 2; k++) {
+        const struct gated_conf conf = { d->h, c->ffn_hidden_size, d->std, k == 1 };
+
+        meg_desc_add_stack(d, k == 0 ? "first.norm" : "second.norm");
+        meg_desc_add_block(d, &gated_block, &conf, sizeof conf, "input_norm", MEG_DROP_MLP_OUT);
+        for (int64_t i = 0; i < c->num_layers; i++)
+            meg_desc_add_layer(d, k, 1, k == 0 ? "first" : "second");
+    }
+    meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
+}
+
+static const struct meg_family toy = { "toy", "toy", MEG_SAMPLES_GPT, describe, NULL };
+
+__attribute__((constructor)) static void add_toy(void)
+{
+    meg_family_add(&toy);
+}
