@@ -201,8 +201,8 @@ static void check_run(const json_t *x, enum meg_masked_type type)
     }
 }
 
-/* Compare sequence i of a batch with a reference sample.  Padding has type 0, unlike in Megatron-LM. */
-static void same_sequence(const struct meg_batch *x, int64_t i, const json_t *sample, int32_t pad)
+/* Compare sequence i of a batch with a reference sample of BERT.  Padding has type 0, unlike in Megatron-LM. */
+static void same_bert_sequence(const struct meg_batch *x, int64_t i, const json_t *sample, int32_t pad)
 {
     int32_t a[4][MOST], types[MOST];
     int64_t n = 0;
@@ -229,15 +229,43 @@ static void same_sequence(const struct meg_batch *x, int64_t i, const json_t *sa
     assert_int_equal(x->sentence_order[i], get_int(sample, "is_random"));
 }
 
+/* Compare sequence i of a batch with a reference sample of T5. */
+static void same_t5_sequence(const struct meg_batch *x, int64_t i, const json_t *sample, int32_t pad)
+{
+    int32_t decoder[3][MOST], encoder[MOST], mask[MOST];
+
+    (void)pad;
+    for (int64_t t = 0; t < x->s; t++) {
+        const int64_t at = t * x->b + i;
+
+        decoder[0][t] = x->tokens[at];
+        decoder[1][t] = x->labels[at];
+        decoder[2][t] = (int32_t)x->loss_mask[at];
+        assert_int_equal(x->position_ids[at], t);
+    }
+    for (int64_t t = 0; t < x->s_enc; t++) {
+        encoder[t] = x->enc_tokens[t * x->b + i];
+        mask[t] = t < x->enc_key_length[i];
+        assert_int_equal(x->enc_position_ids[t * x->b + i], t);
+    }
+    same(sample, "text_dec", decoder[0], x->s);
+    same(sample, "labels", decoder[1], x->s);
+    same(sample, "loss_mask", decoder[2], x->s);
+    same(sample, "text_enc", encoder, x->s_enc);
+    same(sample, "enc_mask", mask, x->s_enc);
+}
+
 /* Load the batches of all of `ranks` data-parallel ranks, and return how many reference samples are in them. */
-static int samples_in_batches(const struct meg_dataset *ds, const json_t *samples, int ranks, int32_t pad)
+static int samples_in_batches(const struct meg_dataset *ds, const json_t *samples, int ranks, int32_t pad,
+                              enum meg_masked_type type)
 {
     int found = 0;
 
     for (int rank = 0; rank < ranks; rank++) {
         const struct meg_data_loader_conf c = { .sampler = { .micro_batch = 2, .rank = rank, .ranks = ranks },
                                                 .read_ahead = 1,
-                                                .fields = MEG_BATCH_BERT_FIELDS };
+                                                .fields = type == MEG_MASKED_T5 ? MEG_BATCH_T5_FIELDS
+                                                                                : MEG_BATCH_BERT_FIELDS };
         struct meg_data_loader *l;
         struct meg_batch x = { 0 };
         struct meg_err e;
@@ -252,7 +280,7 @@ static int samples_in_batches(const struct meg_dataset *ds, const json_t *sample
                 {
                     if (get_int(sample, "index") != x.sample_id[i])
                         continue;
-                    same_sequence(&x, i, sample, pad);
+                    (type == MEG_MASKED_T5 ? same_t5_sequence : same_bert_sequence)(&x, i, sample, pad);
                     found++;
                 }
             }
@@ -262,20 +290,19 @@ static int samples_in_batches(const struct meg_dataset *ds, const json_t *sample
     return found;
 }
 
-/* With one and two data-parallel ranks, the batches that a BERT trains on consist of Megatron-LM's samples. */
-static void batches_have_megatrons_bert_samples(void **state)
+/* Compare the batches of one and of two data-parallel ranks with the samples in a file. */
+static void check_batches(const char *file, enum meg_masked_type type)
 {
     static const char *const prefix[] = { "sents_text_sentence", NULL };
-    json_t *all = golden_data("masked/bert.json"), *x;
+    json_t *all = golden_data(file), *x;
     int runs = 0;
     size_t i;
 
-    (void)state;
     copy_sentences();
     json_array_foreach(all, i, x)
     {
         const json_t *config = json_object_get(x, "config"), *samples = json_object_get(x, "samples");
-        const struct meg_masked_conf c = golden_conf(config, MEG_MASKED_BERT);
+        const struct meg_masked_conf c = golden_conf(config, type);
         const struct meg_masked_vocab v = golden_vocab(json_object_get(x, "special"));
         const struct meg_data_conf conf = data_of(prefix, get_str(config, "split"));
         struct meg_dataset_spec spec = { .seq_length = get_int(config, "sequence_length"),
@@ -300,13 +327,25 @@ static void batches_have_megatrons_bert_samples(void **state)
             size_t k;
 
             json_array_foreach(samples, k, sample) want += get_int(sample, "index") < used;
-            assert_int_equal(samples_in_batches(ds, samples, ranks, v.pad), want);
+            assert_int_equal(samples_in_batches(ds, samples, ranks, v.pad, type), want);
             runs += want > 0;
         }
         meg_data_splits_close(d);
     }
     assert_true(runs >= 8);
     json_decref(all);
+}
+
+static void batches_have_megatrons_bert_samples(void **state)
+{
+    (void)state;
+    check_batches("masked/bert.json", MEG_MASKED_BERT);
+}
+
+static void batches_have_megatrons_t5_samples(void **state)
+{
+    (void)state;
+    check_batches("masked/t5.json", MEG_MASKED_T5);
 }
 
 static void check_file(const char *name, enum meg_masked_type type)
@@ -532,6 +571,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bert_samples_equal_megatrons), cmocka_unit_test(batches_have_megatrons_bert_samples),
+        cmocka_unit_test(t5_samples_equal_megatrons),   cmocka_unit_test(batches_have_megatrons_t5_samples),
         cmocka_unit_test(t5_samples_equal_megatrons),   cmocka_unit_test(a_blend_has_samples_of_each_dataset),
         cmocka_unit_test(invalid_settings_are_refused), cmocka_unit_test(a_sample_too_large_for_the_decoder_is_refused),
         cmocka_unit_test(a_damaged_cache_is_rebuilt),
