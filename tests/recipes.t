@@ -10,8 +10,8 @@ awk 'BEGIN { for (i = 0; i < 3000; i++) { printf "{\"text\":\""; for (j = 0; j <
     printf "1\"}\n" } }' >ids.jsonl
 meg-preprocess -q --input ids.jsonl --tokenizer-type NullTokenizer --vocab-size 99 --append-eod --output-prefix corpus
 
-# The recipe of BERT names a vocabulary file.  Create one of 30520 lines; with the two tokens that meg adds, the model
-# has 30522 ids, as bert-large-uncased.
+# The recipes of BERT and T5 name a vocabulary file.  Create one of 30520 lines; with the two tokens that meg adds, the
+# BERT has 30522 ids, as bert-large-uncased.
 . "$here/bert.sh"
 { printf '[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n'; tail -n +6 "$bert_vocab"; } >small.txt
 awk '{ print } END { for (i = NR; i < 30520; i++) print "w" i }' small.txt >vocab.txt
@@ -23,11 +23,12 @@ meg-preprocess -q --input texts.jsonl --tokenizer-type BertWordPieceLowerCase --
 for f in "$recipes"/*.conf; do
     sed '/^tokenizer-/d; /^vocab-file/d; /^merge-file/d' "$f" >"${f##*/}"
 done
-cp "$recipes/bert-345m.conf" .
+cp "$recipes/bert-345m.conf" "$recipes/t5-220m.conf" .
 
 # null_tokenizer NAME VOCABULARY: print the options of the tokenizer that recipe NAME lacks
 null_tokenizer() {
-    [ "$1" = bert-345m ] || echo "--tokenizer-type NullTokenizer --vocab-size $2"
+    case $1 in bert-345m | t5-220m) return ;; esac
+    echo "--tokenizer-type NullTokenizer --vocab-size $2"
 }
 
 # planned NAME VOCABULARY RANKS HARDWARE PARAMETERS: check a dry run of recipe NAME
@@ -43,6 +44,9 @@ planned gpt-345m 50256 2 a100 354823168
 # embedding, layers, final norm; head with its norm and bias, pooler, binary head
 h=1024 v=30522
 planned bert-345m - 2 a100 $((h * (v + 512 + 2) + 24 * (12 * h * h + 13 * h) + 2 * h + h * h + 3 * h + v + h * h + h + 2 * h + 2))
+# embedding; encoder and decoder, whose layers have cross-attention and its norm; final norms; bias of the head
+h=768 v=$((30522 + 100))
+planned t5-220m - 8 a100 $((h * (v + 512) + 24 * (12 * h * h + 13 * h) + 12 * (4 * h * h + 6 * h) + 4 * h + v))
 planned gpt3-175b 50256 1024 a100 174604259328
 planned llama3-8b 128255 8 h100 8030261248
 
