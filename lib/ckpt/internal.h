@@ -118,6 +118,9 @@ struct ckpt_format {
     const char *advice;               /* end of the message if a tensor is missing; NULL: none */
 };
 
+/* open.c: return the value of an option in a dump, malloc'ed; "unset" if the dump does not have the option. */
+char *ckpt_option_value(const char *dump, const char *name);
+
 /*
  * Compare `native` with the native name in row.  If the names match, print the foreign name of a model with num_layers
  * layers to buf and return true.  If drop_prefix is true, the foreign name is printed without the prefix f->prefix.

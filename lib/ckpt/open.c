@@ -510,8 +510,7 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok)
         tok->megatron_release = own.megatron_release;
 }
 
-/* Return the value of an option in a dump, malloc'ed; "unset" if the dump does not have the option. */
-static char *value_of(const char *dump, const char *name)
+char *ckpt_option_value(const char *dump, const char *name)
 {
     const size_t n = strlen(name);
 
@@ -525,62 +524,11 @@ static char *value_of(const char *dump, const char *name)
 
 int64_t meg_ckpt_seq_length(const struct meg_ckpt *c)
 {
-    char *text = value_of(c->options, "seq-length");
+    char *text = ckpt_option_value(c->options, "seq-length");
     int64_t n = c->seq_length;
 
     if (!meg_parse_i64(text, &n))
         n = c->seq_length;
     free(text);
     return n;
-}
-
-int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_model_conf *model, struct meg_err *e)
-{
-    /* the options that determine the set of tensors and their shapes */
-    static const char *const shaping[] = { "model",
-                                           "num-layers",
-                                           "hidden-size",
-                                           "ffn-hidden-size",
-                                           "num-attention-heads",
-                                           "kv-channels",
-                                           "num-query-groups",
-                                           "max-position-embeddings",
-                                           "position-embedding-type",
-                                           "normalization",
-                                           "swiglu",
-                                           "disable-bias-linear",
-                                           "add-qkv-bias",
-                                           "untie-embeddings-and-output-weights",
-                                           "bert-no-binary-head" };
-    struct meg_model_conf saved, current = *model;
-    const struct meg_optgroup group[2][2] = { { { "model", meg_model_opts, &saved }, { 0 } },
-                                              { { "model", meg_model_opts, &current }, { 0 } } };
-    struct meg_str dump[2] = { { 0 } }, diff = { 0 };
-    int r = meg_ckpt_model_conf(c, &saved, e);
-
-    if (r < 0)
-        return r;
-    meg_opt_dump(group[0], &dump[0]);
-    meg_opt_dump(group[1], &dump[1]);
-    for (size_t i = 0; i < sizeof shaping / sizeof shaping[0]; i++) {
-        char *old = value_of(dump[0].s, shaping[i]), *new = value_of(dump[1].s, shaping[i]);
-
-        if (strcmp(old, new) != 0)
-            meg_str_printf(&diff, "%s--%s is %s in the checkpoint, but %s in this run", diff.n ? "; " : "", shaping[i],
-                           old, new);
-        free(old);
-        free(new);
-    }
-    if (c->vocab_rows ? current.vocab_size > c->vocab_rows : saved.vocab_size != current.vocab_size)
-        meg_str_printf(&diff, "%svocabulary size is %" PRId64 " in the checkpoint, but %" PRId64 " in this run",
-                       diff.n ? "; " : "", saved.vocab_size, current.vocab_size);
-    if (diff.n)
-        r = meg_fail(e, MEG_EUSAGE,
-                     "the shape of the model differs from that of the checkpoint %s: %s; use the checkpoint's values "
-                     "or --use-checkpoint-args",
-                     c->path, diff.s);
-    meg_str_free(&dump[0]);
-    meg_str_free(&dump[1]);
-    meg_str_free(&diff);
-    return r;
 }

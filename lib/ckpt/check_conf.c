@@ -1,0 +1,93 @@
+/* check_conf.c - compare the parameters of a run's model with those of a checkpoint. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "ckpt/internal.h"
+
+/* Return whether two models have the same parameters, with rows in the same order. */
+static bool has_equal_params(const struct meg_model_conf *a, const struct meg_model_conf *b)
+{
+    struct meg_params x, y;
+    /* rows of qkv are grouped by these numbers, whose products the shapes contain */
+    bool is_equal = a->num_attention_heads == b->num_attention_heads && a->num_query_groups == b->num_query_groups &&
+                    a->kv_channels == b->kv_channels;
+
+    meg_model_params(&x, a, &meg_mesh_one);
+    meg_model_params(&y, b, &meg_mesh_one);
+    is_equal = is_equal && x.n == y.n;
+    for (int i = 0; i < x.n && is_equal; i++) {
+        const struct meg_param *p = &x.row[i], *q = &y.row[i];
+
+        is_equal = strcmp(p->name, q->name) == 0 && p->ndim == q->ndim && p->nblocks == q->nblocks &&
+                   memcmp(p->dim, q->dim, (size_t)p->ndim * sizeof *p->dim) == 0;
+    }
+    meg_params_free(&x);
+    meg_params_free(&y);
+    return is_equal;
+}
+
+/* Return whether the model has other parameters if the option in `line`, "name = value", has this value. */
+static bool changes_params(const struct meg_model_conf *m, const char *line)
+{
+    struct meg_model_conf other = *m;
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &other }, { 0 } };
+
+    return meg_opt_apply(groups, line, "checkpoint", NULL) < 0 || meg_model_conf_check(&other, NULL) < 0 ||
+           !has_equal_params(m, &other);
+}
+
+/* List the options that differ between two models and change the parameters of `model`. */
+static void list_differences(struct meg_str *diff, const struct meg_model_conf *saved,
+                             const struct meg_model_conf *model)
+{
+    struct meg_model_conf conf[2] = { *saved, *model };
+    struct meg_str dump[2] = { { 0 } };
+
+    for (int i = 0; i < 2; i++) {
+        const struct meg_optgroup groups[] = { { "model", meg_model_opts, &conf[i] }, { 0 } };
+
+        meg_opt_dump(groups, &dump[i]);
+    }
+    for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
+        char *old = ckpt_option_value(dump[0].s, row->name), *new = ckpt_option_value(dump[1].s, row->name);
+        struct meg_str line = { 0 };
+
+        meg_str_printf(&line, "%s = %s\n", row->name, old);
+        if (strcmp(old, new) != 0 && changes_params(model, line.s))
+            meg_str_printf(diff, "%s--%s is %s in the checkpoint, but %s in this run", diff->n ? "; " : "", row->name,
+                           old, new);
+        meg_str_free(&line);
+        free(old);
+        free(new);
+    }
+    for (int i = 0; i < 2; i++)
+        meg_str_free(&dump[i]);
+}
+
+int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_model_conf *model, struct meg_err *e)
+{
+    struct meg_model_conf saved;
+    struct meg_str diff = { 0 };
+    int64_t vocab_size;
+    int r = meg_ckpt_model_conf(c, &saved, e);
+
+    if (r < 0)
+        return r;
+    vocab_size = saved.vocab_size;
+    saved.vocab_size = model->vocab_size; /* it is compared below */
+    if (!has_equal_params(&saved, model)) {
+        list_differences(&diff, &saved, model);
+        if (!diff.n)
+            meg_str_printf(&diff, "their parameters differ");
+    }
+    if (c->vocab_rows ? model->vocab_size > c->vocab_rows : vocab_size != model->vocab_size)
+        meg_str_printf(&diff, "%svocabulary size is %" PRId64 " in the checkpoint, but %" PRId64 " in this run",
+                       diff.n ? "; " : "", vocab_size, model->vocab_size);
+    if (diff.n)
+        r = meg_fail(e, MEG_EUSAGE,
+                     "the shape of the model differs from that of the checkpoint %s: %s; use the checkpoint's values "
+                     "or --use-checkpoint-args",
+                     c->path, diff.s);
+    meg_str_free(&diff);
+    return r;
+}
