@@ -52,7 +52,7 @@ NVCC   ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nv
 CUDA_ARCHS ?= 80 90a
 CUDA_PTX ?= 90
 B      ?= build$(if $(SAN),/$(if $(filter thread,$(SAN)),tsan,san),$(if $(DEBUG),/debug))
-# Make B relative to this directory, because object files depend on their paths.
+# Make B relative to this directory: dependency files and $(B)/objects name files by relative paths.
 override B := $(subst $(CURDIR)/,,$(B))
 ifneq ($(word 2,$(B)),)
 $(error B is '$(B)': make takes a space for the end of a name; name a build folder without one)
@@ -288,7 +288,7 @@ $(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
 	$(call ld)
 $(TOY): $(B)/cmd/train/main.c.o $(B)/tests/toy/toy.c.o $(B)/libmeg.a
 	$(call ld)
-# Programs for the queue device of tests/queue, which the linker puts in place of the functions that open a device.
+# Programs that run on the queue device (tests/queue/queue.h): the linker redirects calls that open a device to tests/queue.
 QUEUE_WRAP := meg_device_open meg_device_cpu meg_device_current meg_cpu_ops meg_comm_open meg_comm_open_tensors
 $(B)/tests/queue/%.c.o: MODULE_FLAGS := -Itests/queue
 $(B)/tests/queue/bin/meg-%: $(B)/cmd/%/main.c.o $(QUEUE_OBJS) $(B)/libmeg.a | $(B)/tests/queue/bin/

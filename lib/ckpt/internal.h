@@ -33,7 +33,7 @@ struct meg_ckpt {
     char *save_dir; /* SAVE directory that contains the iteration; NULL: the user named `path` itself */
     int64_t step;   /* the iteration opened in save_dir; INT64_MAX: the release, or an unreadable tracker */
     bool is_native;
-    bool is_received; /* rank 0 opened and checked the checkpoint; files are mapped when they are read */
+    bool is_received; /* this rank received the metadata from rank 0; a file is mapped when it is first read */
     int64_t iteration, vocab_size;
     int32_t bos;            /* beginning-of-sequence id, or -1 */
     struct meg_ids eos_ids; /* end-of-sequence ids, end-of-document first */

@@ -426,8 +426,8 @@ static void sort_tokens(struct meg_stream *st, struct lists *l, int32_t *order, 
 }
 
 /*
- * Add each row i of dx to row index[i] - v0 of table, if the table has this row.  Unless `accumulate` is set, overwrite
- * the table, which is 0 in rows without tokens.
+ * Add each row i of dx to row index[i] - v0 of table, if the table has this row.  Unless `accumulate` is set, ignore
+ * the old contents of the table; rows without tokens become 0.
  */
 static void scatter_add(struct meg_stream *st, struct meg_mat table, int64_t v0, struct meg_mat dx,
                         const int32_t *index, bool accumulate)

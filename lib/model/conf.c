@@ -10,7 +10,8 @@
 const struct meg_opt meg_model_opts[] = {
     { "model", 0, MEG_ENUM(C, family), meg_family_choices, "gpt",
       "family of models: gpt (decoder, such as GPT-2 or Llama), bert (encoder) or t5 (encoder and decoder)" },
-    { "num-layers", 0, MEG_I64(C, num_layers), "N", NULL, "number of transformer layers, of T5 in the encoder" },
+    { "num-layers", 0, MEG_I64(C, num_layers), "N", NULL,
+      "number of transformer layers; with --model t5: of the encoder" },
     MEG_ALIAS("encoder-num-layers", "num-layers"),
     { "decoder-num-layers", 0, MEG_I64(C, decoder_num_layers), "N", NULL,
       "number of layers of the decoder of T5; default: --num-layers" },
@@ -34,7 +35,7 @@ const struct meg_opt meg_model_opts[] = {
     { "relative-attention-num-buckets", 0, MEG_I64(C, relative_attention_num_buckets), "N", "32",
       "number of buckets of distances with --position-embedding-type relative" },
     { "relative-attention-max-distance", 0, MEG_I64(C, relative_attention_max_distance), "N", "128",
-      "distance in tokens from which all distances are in one bucket, with --position-embedding-type relative" },
+      "with --position-embedding-type relative: all distances of N or more tokens are in one bucket" },
     { "use-rotary-position-embeddings", 0, MEG_BOOL(C, use_rotary), NULL, "no",
       "same as --position-embedding-type rope" },
     { "rotary-base", 0, MEG_F64(C, rotary_base), "X", "10000", "base of the RoPE frequencies (theta)" },

@@ -113,7 +113,9 @@ static void forward_cached(struct meg_model *g, const struct meg_kv_cache_seq *k
     c->kv = NULL;
 }
 
-/* Reserve `rows` tokens at the end of a slot for the rows from `row` on of a batch. */
+/*
+ * Append rows [row, row + rows) of a batch to the sequence of a cache slot: reserve their positions, and return them.
+ */
 static struct meg_kv_cache_seq append(struct meg_model_kv_cache *c, int64_t slot, int64_t row, int64_t rows)
 {
     struct cache_slot *q = &c->slot[slot];

@@ -33,9 +33,9 @@ enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4 };
 enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
 
 /*
- * A parameter.  Its gradient is reduced over the data- and context-parallel ranks.  The gradient of a tied parameter is
- * in addition reduced over the pipeline stages that use the parameter and, with sequence parallelism, the gradient of a
- * parameter with tp_axis -1 over the tensor-parallel ranks.
+ * A parameter.  Its gradient is reduced over the data- and context-parallel ranks.  If the parameter is tied, its
+ * gradient is also reduced over the pipeline stages that use it.  With sequence parallelism, the gradient of a
+ * replicated parameter (tp_axis -1) is also reduced over the tensor-parallel ranks.
  */
 struct meg_param {
     char name[96]; /* name in Megatron core, with the global layer number */

@@ -26,7 +26,8 @@ END
 
 generate() { meg-generate --tokens-to-generate 8 --sample-input-file prompts --return-log-probs "$@"; }
 
-# Train, generate replies and compute perplexity with the tokenizer options, and then without them.
+# Preprocess, train and generate with the tokenizer options.  Then move the tokenizer files away: generating, training
+# further and computing perplexity must work with the tokenizer in the checkpoint, which must be an exact copy.
 round_trip() { # NAME FILES OPTION...: FILES are moved away after training
     name=$1 files=$2
     shift 2

@@ -3,7 +3,7 @@
  *
  * The same cases run on a GPU (make check-gpu) and, compiled with emulate.h and the doubles of the libraries, on the
  * CPU (make check).  A case creates each operand as a twin, in host and in device memory, calls an operation of both
- * tables, and compares the results.
+ * backends, and compares the results.
  */
 #ifndef TESTS_CUDA_CHECK_H
 #define TESTS_CUDA_CHECK_H
@@ -14,7 +14,7 @@
 #include "tensor/ops.h"
 #include "tensor/suballoc.h"
 
-extern const struct meg_ops *cpu, *gpu; /* the two tables */
+extern const struct meg_ops *cpu, *gpu; /* the backends that are compared */
 extern struct meg_stream *stream;       /* stream of the GPU on which the cases queue operations */
 
 /* A case.  Names are those of operations, followed by what is special: "norm_fwd: rows of odd length". */

@@ -204,7 +204,7 @@ static void embed_bwd_no_tokens(void)
 
 /* ---- position embeddings ---- */
 
-/* Dropout parameters for both tables, of n rows. */
+/* Dropout parameters for both backends, of n rows. */
 struct drop_twin {
     struct meg_drop host, dev;
 };

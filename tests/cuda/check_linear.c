@@ -212,8 +212,8 @@ static void unaligned(void)
 }
 
 /*
- * Products with more rows, columns and terms than a tile of the double of cuBLASLt has, repeated: the first one creates
- * a plan, which the others use.
+ * Run the same product several times: the first call creates a plan, which the later calls use.  m, n and k all exceed a
+ * tile of the test double of cuBLASLt.
  */
 static void repeated(void)
 {

@@ -297,7 +297,7 @@ static struct twin_bytes field(const struct twin_bytes *record, size_t offset, s
 }
 
 /*
- * Call step_finish of both tables and compare the records.  Gradient `at` has the sum of squares `nonfinite`; if `at`
+ * Call step_finish of both backends and compare the records.  Gradient `at` has the sum of squares `nonfinite`; if `at`
  * is -1, all sums are finite.
  */
 static void compare_finish(const struct meg_step_record *r, const struct meg_step_conf *c, int at, double nonfinite)

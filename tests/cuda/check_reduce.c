@@ -13,7 +13,7 @@ enum { TYPES = sizeof types / sizeof *types };
 static const int64_t lengths[] = { 0, 1, 7, 8, 9, 257, 2048, 8191, 8192, 8193, 20011 };
 enum { LENGTHS = sizeof lengths / sizeof *lengths, LONGEST = 20011 };
 
-/* Call sumsq of both tables on elements [first, first + n) of x, and compare. */
+/* Call sumsq of both backends on elements [first, first + n) of x, and compare. */
 static void compare_sumsq(const struct twin *x, int64_t first, int64_t n)
 {
     const struct twin_bytes out = twin_bytes(&(double){ 0.5 }, sizeof(double));

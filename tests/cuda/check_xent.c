@@ -148,7 +148,7 @@ static void combine(void)
             }
 }
 
-/* Call xent_bwd of both tables with the lse that the CPU computes, and compare. */
+/* Call xent_bwd of the CPU and the CUDA backend, both with the lse that the CPU computed, and compare the gradients. */
 static void compare_bwd(const struct twin *x, struct twin_bytes target, float z_loss, bool has_mask, bool has_scale)
 {
     const int64_t n = x->host.rows;
@@ -213,7 +213,7 @@ static void bwd_ignored(void)
 }
 
 /*
- * Call xent_fwd_bwd of both tables, as on a GPU of compute capability cc with one multiprocessor, on which a block
+ * Call xent_fwd_bwd of both backends, as on a GPU of compute capability cc with one multiprocessor, on which a block
  * processes several rows.  Compare the gradients with tolerance tol.
  */
 static void compare_fwd_bwd(const struct twin *x, struct twin_bytes target, float z_loss, int weights, int cc,

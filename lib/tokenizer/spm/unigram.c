@@ -29,7 +29,10 @@ enum {
     MAX_STEPS = 1 << 20,    /* maximum number of ids whose scores may be missing in the path score */
 };
 
-/* Set the scores of all pieces as SentencePiece's GetScore does, with its bonus for user-defined pieces. */
+/*
+ * Set the scores of all pieces as SentencePiece's unigram encoder does: a user-defined piece gets length * max - 0.1
+ * instead of its score.  As there, max is at least FLT_MIN.
+ */
 static void set_scores(struct meg_spm *s)
 {
     const struct meg_spm_model *m = s->model;

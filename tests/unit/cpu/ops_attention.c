@@ -823,8 +823,8 @@ static void nan_propagates(const struct meg_ops *ops)
             for (int64_t c = 0; c < 8; c++)
                 if (t < 20)
                     assert_true(isfinite(a.o[t * a.ldq + c]));
-                else if (isnan(bad[n]) || a.q[t * a.ldq + 3] * bad[n] > 0)
-                    assert_true(isnan(a.o[t * a.ldq + c])); /* a score of -infinity has weight 0 */
+                else if (isnan(bad[n]) || a.q[t * a.ldq + 3] * bad[n] > 0) /* else the score is -infinity: weight 0 */
+                    assert_true(isnan(a.o[t * a.ldq + c]));
     }
     kv[20 * a.ldk + 3] = 0.5f;
     kv[20 * a.ldk + 8 + 3] = NAN; /* a value, which affects one column */
