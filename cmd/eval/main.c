@@ -1,4 +1,4 @@
-/* meg-eval: compute the perplexity of a text, or the log-probabilities of its tokens, under a model. */
+/* meg-eval: compute the perplexity of a text or the log-probabilities of its tokens, or predict masked tokens. */
 #include "eval/task.h"
 
 int main(int argc, char **argv)
@@ -21,7 +21,7 @@ int main(int argc, char **argv)
         meg_usage("--task and --load are required");
     if (meg_eval_check(&c, &output, &e) < 0)
         meg_usage_err(&e);
-    if ((r = meg_load_model(&m, &lc, &tc, &e)) == 0)
+    if ((r = meg_load_model(&m, &lc, meg_eval_prediction(&c), &tc, &e)) == 0)
         r = meg_eval_run(&c, &output, &m, &e);
     meg_unload_model(&m);
     if (r < 0)

@@ -13,7 +13,7 @@ static int run(const struct meg_serve_conf *c, const struct meg_token_output_con
     struct meg_line_reader in = { 0 };
     int r;
 
-    if ((r = meg_line_reader_open(&in, c->input, e)) < 0 || (r = meg_load_model(&m, lc, tc, e)) < 0 ||
+    if ((r = meg_line_reader_open(&in, c->input, e)) < 0 || (r = meg_load_model(&m, lc, MEG_PREDICT_NEXT, tc, e)) < 0 ||
         (r = meg_sampling_check(sampling, m.unpadded_vocab, e)) < 0 ||
         (r = meg_token_output_check(output, m.tok, m.g->conf.vocab_size, e)) < 0)
         goto out;

@@ -8,15 +8,16 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "eval/corpus.h"
+#include "eval/fill_mask.h"
 #include "eval/ppl.h"
 #include "infer/prompt.h"
 #include "io/json.h"
 #include "io/line_reader.h"
 
 const struct meg_opt meg_eval_opts[] = {
-    { "task", 0, MEG_ENUM(struct meg_eval_conf, task), "logprobs|ppl", NULL,
+    { "task", 0, MEG_ENUM(struct meg_eval_conf, task), "logprobs|ppl|fill-mask", NULL,
       "logprobs: print the log-probabilities of the tokens of each input line; ppl: print the perplexity of the "
-      "complete input" },
+      "complete input; fill-mask: predict the masked tokens of each input line" },
     { "input", 0, MEG_STR(struct meg_eval_conf, input), "FILE", "-",
       "read text or JSON lines from FILE; - is standard input" },
     { "data-path", 0, MEG_STR(struct meg_eval_conf, data_path), "PREFIX", NULL,
@@ -39,8 +40,13 @@ int meg_eval_check(const struct meg_eval_conf *c, const struct meg_token_output_
     if (!is_ppl && (c->seq_length != MEG_UNSET || c->overlapping_eval != MEG_UNSET))
         return meg_fail(e, MEG_EUSAGE, "--seq-length and --overlapping-eval require --task ppl");
     if (is_ppl && (output->return_tokens || output->top_n_logprobs > 0))
-        return meg_fail(e, MEG_EUSAGE, "--return-tokens and --top-n-logprobs require --task logprobs");
+        return meg_fail(e, MEG_EUSAGE, "--return-tokens and --top-n-logprobs require --task logprobs or fill-mask");
     return 0;
+}
+
+enum meg_prediction meg_eval_prediction(const struct meg_eval_conf *c)
+{
+    return c->task == MEG_EVAL_FILL_MASK ? MEG_PREDICT_MASKED : MEG_PREDICT_NEXT;
 }
 
 /* ---- logprobs ---------------------------------------------------------------------------------- */
@@ -258,6 +264,8 @@ int meg_eval_run(const struct meg_eval_conf *given, const struct meg_token_outpu
 
     if (c.task == MEG_EVAL_LOGPROBS)
         return logprobs(&c, output, m, e);
+    if (c.task == MEG_EVAL_FILL_MASK)
+        return meg_fill_mask(c.input, output, m, e);
     if ((r = resolve_windows(&c, m->g->conf.max_position_embeddings, e)) < 0)
         return r;
     return c.data_path ? ppl_of_dataset(&c, m, e) : ppl_of_input(&c, m, e);

@@ -1,4 +1,6 @@
-/* task.h - the evaluations of meg-eval: log-probabilities of given tokens, and perplexity of a corpus. */
+/*
+ * task.h - the evaluations of meg-eval: log-probabilities of given tokens, perplexity of a corpus, and masked tokens.
+ */
 #ifndef MEG_EVAL_TASK_H
 #define MEG_EVAL_TASK_H
 #include "infer/model_load.h"
@@ -6,7 +8,7 @@
 
 MEG_BEGIN_DECLS
 
-enum meg_eval_task { MEG_EVAL_UNSET = MEG_ENUM_UNSET, MEG_EVAL_LOGPROBS, MEG_EVAL_PPL };
+enum meg_eval_task { MEG_EVAL_UNSET = MEG_ENUM_UNSET, MEG_EVAL_LOGPROBS, MEG_EVAL_PPL, MEG_EVAL_FILL_MASK };
 
 struct meg_eval_conf {
     enum meg_eval_task task;  /* --task */
@@ -20,11 +22,15 @@ extern const struct meg_opt meg_eval_opts[];
 /* Return MEG_EUSAGE if a combination of options is invalid. */
 int meg_eval_check(const struct meg_eval_conf *c, const struct meg_token_output_conf *output, struct meg_err *e);
 
+/* Return the prediction that c->task requires of the model. */
+enum meg_prediction meg_eval_prediction(const struct meg_eval_conf *c);
+
 /*
  * meg_eval_run - run c->task and write its result to standard output
- *   logprobs  one JSON line per input line: ids, log-probabilities, and sum and number of the log-probabilities
- *   ppl       one JSON object for the corpus: counts, window options, loss and perplexity; bits per byte only for
- *             --input with a tokenizer
+ *   logprobs   one JSON line per input line: ids, log-probabilities, and sum and number of the log-probabilities
+ *   ppl        one JSON object for the corpus: counts, window options, loss and perplexity; bits per byte only for
+ *              --input with a tokenizer
+ *   fill-mask  one JSON line per input line (meg_fill_mask)
  * Returns MEG_EUSAGE if an option is out of the model's range, MEG_ENOENT or MEG_EIO if the input cannot be read,
  * MEG_EFORMAT for invalid input, MEG_EFAIL if a result is not finite or memory is exhausted, MEG_EIO if writing fails,
  * and the errors of meg_prompt_read and meg_indexed_open.

@@ -17,6 +17,9 @@ struct meg_load_conf {
 };
 extern const struct meg_opt meg_load_opts[];
 
+/* The prediction that a family of models makes: the next token (GPT), or masked tokens (BERT). */
+enum meg_prediction { MEG_PREDICT_NEXT, MEG_PREDICT_MASKED };
+
 struct meg_loaded_model {
     struct meg_model *g;
     struct meg_tokenizer *tok; /* NULL if neither the checkpoint nor the options name a tokenizer */
@@ -26,15 +29,16 @@ struct meg_loaded_model {
 };
 
 /*
- * meg_load_model - load the GPT in conf->load for batches of one sequence; meg_model_reserve can grow its buffers
- *   tc  tokenizer options; if type and name_or_path are NULL, the checkpoint's tokenizer, if any, is loaded
+ * meg_load_model - load the model in conf->load for batches of one sequence; meg_model_reserve can grow its buffers
+ *   predicts  prediction that the caller requires
+ *   tc        tokenizer options; if type and name_or_path are NULL, the checkpoint's tokenizer, if any, is loaded
  * Weights and activations are held in the dtype that conf specifies, and logits are f32.  On failure, *m owns nothing.
  * Returns MEG_EUSAGE if the dtype options contradict each other, the tokenizer's vocabulary is larger than the model's,
- * or the model is not a GPT.  Also returns the errors of meg_device_open, meg_ckpt_open, meg_ckpt_model_conf,
- * meg_tokenizer_open, meg_model_create and meg_ckpt_load.
+ * or models of this family do not make the required prediction.  Also returns the errors of meg_device_open,
+ * meg_ckpt_open, meg_ckpt_model_conf, meg_tokenizer_open, meg_model_create and meg_ckpt_load.
  */
-int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
-                   struct meg_err *e);
+int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, enum meg_prediction predicts,
+                   const struct meg_tok_conf *tc, struct meg_err *e);
 void meg_unload_model(struct meg_loaded_model *m);
 
 MEG_END_DECLS

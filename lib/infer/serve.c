@@ -202,7 +202,7 @@ int meg_serve(const struct meg_serve_conf *c, const struct meg_token_output_conf
         .conf = c,
         .output = output,
         .m = m,
-        .format = { "prompt", true, m->tok, m->g->conf.vocab_size, m->unpadded_vocab, false },
+        .format = { "prompt", true, m->tok, m->g->conf.vocab_size, m->unpadded_vocab, false, NULL },
         .in = in,
         .defaults = { .max_tokens = c->tokens_to_generate, .sampling = *sampling },
         .last = &s.first,
