@@ -98,11 +98,12 @@ prepare() {
 	end
     meg-train -q --config tiny.conf --data-path corpus_text_document --save tiny >/dev/null &&
     meg-convert -q --load-dir tiny --save-dir tiny-hf &&
-    meg-preprocess -q --input corpus.jsonl --tokenizer-type BertWordPieceLowerCase --split-sentences \
-        --vocab-file "$top/tests/data/tokenizers/bert-lower.txt" --output-prefix bert &&
+    meg-vocab -q --input corpus.jsonl --tokenizer-type BertWordPieceLowerCase --vocab-size 500 --output-dir . &&
+    meg-preprocess -q --input corpus.jsonl --tokenizer-type BertWordPieceLowerCase --vocab-file vocab.txt \
+        --split-sentences --output-prefix bert &&
     sed '/^tokenizer-type\|^vocab-file\|^merge-file/d' tiny.conf >bert.conf &&
     meg-train -q --model bert --config bert.conf --data-path bert_text_sentence --save bert \
-        --tokenizer-type BertWordPieceLowerCase --vocab-file "$top/tests/data/tokenizers/bert-lower.txt" >/dev/null
+        --tokenizer-type BertWordPieceLowerCase --vocab-file vocab.txt >/dev/null
 }
 
 # run_example LINE: true if the line succeeds and prints output or changes a file.  Status 141 (SIGPIPE) is success,

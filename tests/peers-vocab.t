@@ -1,6 +1,7 @@
 #!/bin/sh
 # meg-vocab writes the same files as Hugging Face's trainer, byte for byte.  With its tokenizer.json, Hugging Face's
-# tokenizers library computes the ids that meg-preprocess writes.  MEG_PYTHON names a Python with tokenizers.
+# tokenizers library computes the ids that meg-preprocess writes.  WordPiece vocabularies have the same tokens, except a
+# few of the last: the other trainer breaks ties in random order.  MEG_PYTHON names a Python with tokenizers.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 python=${MEG_PYTHON:-python3}
@@ -25,9 +26,21 @@ same_ids() { # NAME FILE.jsonl...
         "$python" tests/peers/vocab.py same "$T/$name" "$T/$name/ids" "$@"
 }
 
+same_wordpiece() { # NAME SIZE FILE...
+    name=$1 size=$2
+    shift 2
+    mkdir "$T/$name" "$T/$name/hf"
+    meg-vocab -q --tokenizer-type BertWordPieceLowerCase --vocab-size "$size" --output-dir "$T/$name" --input "$@"
+    ok "$name: Hugging Face's trainer runs" "$python" tests/peers/vocab.py wordpiece "$T/$name/hf" "$size" "$@"
+    sort "$T/$name/vocab.txt" >"$T/ours"
+    sort "$T/$name/hf/vocab.txt" >"$T/theirs"
+    ok "$name: at least 99% of $size tokens are equal" test "$(comm -12 "$T/ours" "$T/theirs" | wc -l)" -ge $((size * 99 / 100))
+}
+
 set -- lib/*/*.[ch] lib/*/*/*.[ch] cmd/*/*.c tests/unit/*/*.c man/* Makefile LICENSE
 same_vocabulary own-text 2000 "$@"
 same_vocabulary own-text-until-no-pair-is-left 1000000 "$@"
+same_wordpiece own-wordpiece 5000 "$@"
 # Skip files that contain the special token: Hugging Face encodes it as one token, GPT2BPETokenizer as text.
 for f in "$@"; do
     grep -qF '<|endoftext|>' "$f" || jq -Rsc '{text: .}' "$f"

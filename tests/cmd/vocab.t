@@ -21,6 +21,34 @@ printf '{"text":"abcd"}\n' | meg-preprocess -q --input - --output-prefix p --app
     --tokenizer-type HuggingFaceTokenizer --tokenizer-model v 2>err
 is 'HuggingFaceTokenizer opens the output directory and appends <|endoftext|>' "$(cat err; meg-preprocess --decode p_text_document --json --tokenizer-model v | jq -c .ids)" '[259,260,0]'
 
+# ---- WordPiece
+# "xx" occurs three times.  "a ##b", "##b ##c" and "##c ##d" occur twice; a has the smallest id, then ##c.
+wordpiece() { meg-vocab -q --tokenizer-type BertWordPieceLowerCase --input "$@" 2>err; }
+wordpiece text --vocab-size 18 --output-dir wp
+is 'WordPiece: special tokens, characters, and merges by frequency' "$(tr '\n' ' ' <wp/vocab.txt)" \
+    '[PAD] [UNK] [CLS] [SEP] [MASK] a b c d x ##b ##c ##d ##x xx ab ##cd abcd '
+is 'WordPiece: there is one file' "$(ls wp)" vocab.txt
+printf '{"text":"ABCD xxx d\303\251"}\n' | meg-preprocess -q --input - --output-prefix wp-ids \
+    --tokenizer-type BertWordPieceLowerCase --vocab-file wp/vocab.txt 2>err
+is 'WordPiece: BertWordPieceLowerCase opens vocab.txt' \
+    "$(cat err; meg-preprocess --decode wp-ids_text_document --json | jq -c .ids)" '[17,14,13,1]'
+printf 'A\303\211 a\303\251 a\303\251.\n' >accents
+wordpiece accents --output-dir lower
+is 'BertWordPieceLowerCase: lower case without accents; punctuation is a word' "$(sed 1,5d lower/vocab.txt | tr '\n' ' ')" '. a e ##e ae '
+wordpiece accents --tokenizer-type BertWordPieceCase --output-dir case
+is 'BertWordPieceCase: text is unchanged' "$(sed 1,5d case/vocab.txt | tr '\n' ' ')" '. A a É é ##É ##é aé AÉ '
+wordpiece "$top/LICENSE" --vocab-size 500 --output-dir license-wp
+wordpiece "$top/LICENSE" --vocab-size 300 --output-dir license-300
+is 'WordPiece: a smaller vocabulary is the beginning of a larger one' "$(head -n 300 license-wp/vocab.txt | cksum)" "$(cksum <license-300/vocab.txt)"
+status 'WordPiece: a vocabulary without space for the characters is an error' 2 wordpiece text --vocab-size 13 --output-dir small
+like 'the message has the smallest size' "$(cat err)" \
+    '^meg-vocab: --vocab-size 13: the special tokens and the characters of the text are already 14 tokens; use a larger value$'
+status 'WordPiece: a vocabulary without space for the special tokens is an error' 2 wordpiece text --vocab-size 5 --output-dir small
+printf ' \n' >blank
+status 'WordPiece: text without words is an error' 65 wordpiece blank --output-dir small
+ok 'WordPiece: failed runs leave no files' test ! -e small/vocab.txt
+
+# ---- byte-level BPE
 # tests/peers/vocab.py train DIR 1000 LICENSE, with tokenizers 0.23.3, wrote the reference.
 meg-vocab -q --input "$top/LICENSE" --vocab-size 1000 --output-dir license
 ok "merges equal those of Hugging Face's trainer" cmp license/merges.txt "$top/tests/data/vocab/license-1000.merges.txt"

@@ -1,13 +1,14 @@
-"""Compare meg-vocab with Hugging Face's BPE trainer.
+"""Compare meg-vocab with Hugging Face's trainers.
 
 vocab.py train DIR VOCAB_SIZE FILE...       train as meg-vocab does, and save vocab.json and merges.txt
+vocab.py wordpiece DIR VOCAB_SIZE FILE...   train a WordPiece vocabulary in lower case, and save vocab.txt
 vocab.py same DIR PREFIX FILE.jsonl...      compare the ids in PREFIX_text_document.bin with those of DIR/tokenizer.json
 """
 import array
 import json
 import sys
 
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 
 def texts(files):
@@ -31,6 +32,17 @@ def train(folder, size, *files):
     tokenizer.model.save(folder)
 
 
+def wordpiece(folder, size, *files):
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=int(size), show_progress=False, special_tokens=special,
+                                        limit_alphabet=1000)
+    tokenizer.train_from_iterator(texts(files), trainer)
+    tokenizer.model.save(folder)
+
+
 def same(folder, prefix, *files):
     tokenizer = Tokenizer.from_file(folder + "/tokenizer.json")
     with open(prefix + "_text_document.bin", "rb") as f:
@@ -45,4 +57,4 @@ def same(folder, prefix, *files):
         sys.exit(f"{len(ours)} ids, not {at}")
 
 
-{"train": train, "same": same}[sys.argv[1]](*sys.argv[2:])
+{"train": train, "wordpiece": wordpiece, "same": same}[sys.argv[1]](*sys.argv[2:])

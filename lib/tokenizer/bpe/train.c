@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "tokenizer/bpe/byte_alphabet.h"
+#include "tokenizer/bpe/train_wordpiece.h"
 
 /* A pair of adjacent symbols. */
 struct pair {
@@ -48,22 +49,41 @@ struct bpe_train_state {
     struct meg_bpe_vocab *vocab;
 };
 
-void meg_bpe_trainer_count(struct meg_bpe_trainer *t, const char *text, int64_t n)
+static void count_word(struct meg_bpe_trainer *t, const char *s, int64_t len)
+{
+    const int64_t word = meg_strtab_add(&t->words, s, len);
+
+    if (word == t->ncount) {
+        t->ncount = t->words.cap;
+        t->count = meg_realloc_array(t->count, (size_t)t->ncount, sizeof *t->count);
+        memset(t->count + word, 0, (size_t)(t->ncount - word) * sizeof *t->count);
+    }
+    t->count[word]++;
+}
+
+static int count_bert_words(struct meg_bpe_trainer *t, const char *text, int64_t n, struct meg_err *e)
+{
+    struct meg_str *words = &t->text_words;
+    int r;
+
+    meg_bert_basic_start(&t->basic, text, n);
+    while ((r = meg_bert_basic_next(&t->basic, words, e)) > 0)
+        for (const char *s = words->s; s < words->s + words->n; s += strlen(s) + 1)
+            count_word(t, s, (int64_t)strlen(s));
+    return r;
+}
+
+int meg_bpe_trainer_count(struct meg_bpe_trainer *t, const char *text, int64_t n, struct meg_err *e)
 {
     const char *pretoken;
     int64_t len;
 
+    if (t->is_wordpiece)
+        return count_bert_words(t, text, n, e);
     meg_pretokens_split(&t->pretokens, MEG_PRETOK_GPT2, text, n);
-    while (meg_pretokens_next(&t->pretokens, &pretoken, &len)) {
-        int64_t word = meg_strtab_add(&t->words, pretoken, len);
-
-        if (word == t->ncount) {
-            t->ncount = t->words.cap;
-            t->count = meg_realloc_array(t->count, (size_t)t->ncount, sizeof *t->count);
-            memset(t->count + word, 0, (size_t)(t->ncount - word) * sizeof *t->count);
-        }
-        t->count[word]++;
-    }
+    while (meg_pretokens_next(&t->pretokens, &pretoken, &len))
+        count_word(t, pretoken, len);
+    return 0;
 }
 
 void meg_bpe_trainer_free(struct meg_bpe_trainer *t)
@@ -71,6 +91,8 @@ void meg_bpe_trainer_free(struct meg_bpe_trainer *t)
     meg_strtab_free(&t->words);
     free(t->count);
     meg_pretokens_free(&t->pretokens);
+    meg_bert_basic_free(&t->basic);
+    meg_str_free(&t->text_words);
 }
 
 static uint32_t *slot_of(const struct bpe_train_state *st, int32_t left, int32_t right)
@@ -225,15 +247,16 @@ static void merge_word(struct bpe_train_state *st, uint32_t word, int32_t left, 
     st->len[word] = to;
 }
 
-/* Return the id of the concatenation of left and right.  Add this token if it is new. */
-static int32_t token_of(struct meg_strtab *tokens, int32_t left, int32_t right)
+/* Return the id of the concatenation of left and right, without the prefix of right.  Add this token if it is new. */
+static int32_t token_of(struct meg_bpe_vocab *v, int32_t left, int32_t right)
 {
-    struct meg_str a = meg_strtab_get(tokens, left), b = meg_strtab_get(tokens, right), both = { 0 };
+    const size_t prefix = v->is_wordpiece ? strlen(MEG_WORDPIECE_PREFIX) : 0;
+    struct meg_str a = meg_strtab_get(&v->tokens, left), b = meg_strtab_get(&v->tokens, right), both = { 0 };
     int64_t id;
 
     meg_str_add(&both, a.s, a.n);
-    meg_str_add(&both, b.s, b.n);
-    id = meg_strtab_add(tokens, both.s, (int64_t)both.n);
+    meg_str_add(&both, b.s + prefix, b.n - prefix);
+    id = meg_strtab_add(&v->tokens, both.s, (int64_t)both.n);
     meg_str_free(&both);
     return (int32_t)id;
 }
@@ -250,17 +273,30 @@ static void add_base_tokens(struct meg_strtab *tokens, int32_t byte_id[256])
     }
 }
 
-static void split_words(struct bpe_train_state *st, const struct meg_strtab *words, const int32_t byte_id[256])
+static void split_into_bytes(struct bpe_train_state *st, const struct meg_strtab *words)
+{
+    int32_t byte_id[256];
+
+    add_base_tokens(&st->vocab->tokens, byte_id);
+    for (size_t i = 0; i < words->bytes.n; i++)
+        st->sym[i] = byte_id[(unsigned char)words->bytes.s[i]];
+    for (int64_t w = 0; w < words->n; w++)
+        st->len[w] = (int32_t)(st->at[w + 1] - st->at[w]);
+}
+
+/* Split the words into symbols, and count the pairs. */
+static void split_words(struct bpe_train_state *st, const struct meg_strtab *words)
 {
     st->at = words->offset;
     st->sym = meg_new(words->bytes.n * sizeof *st->sym);
     st->len = meg_new((size_t)words->n * sizeof *st->len);
-    for (size_t i = 0; i < words->bytes.n; i++)
-        st->sym[i] = byte_id[(unsigned char)words->bytes.s[i]];
+    if (st->vocab->is_wordpiece)
+        meg_wordpiece_split(&st->vocab->tokens, words, st->count, st->sym, st->len);
+    else
+        split_into_bytes(st, words);
     for (int64_t w = 0; w < words->n; w++) {
         const int32_t *s = st->sym + st->at[w];
 
-        st->len[w] = (int32_t)(st->at[w + 1] - st->at[w]);
         for (int32_t i = 0; i + 1 < st->len[w]; i++)
             add_count(st, s[i], s[i + 1], 1, (uint32_t)w);
     }
@@ -288,12 +324,12 @@ void meg_bpe_trainer_run(struct meg_bpe_trainer *words, int64_t vocab_size, int6
                          struct meg_bpe_vocab *vocab)
 {
     struct bpe_train_state st = { .vocab = vocab, .count = words->count };
-    int32_t byte_id[256], *merge_log = NULL;
+    int32_t *merge_log = NULL;
     int64_t nlog = 0, cap = 0;
     struct entry *x;
 
-    add_base_tokens(&vocab->tokens, byte_id);
-    split_words(&st, &words->words, byte_id);
+    vocab->is_wordpiece = words->is_wordpiece;
+    split_words(&st, &words->words);
     while (vocab->tokens.n < vocab_size && st.nheap > 0) {
         struct pair *p;
         int32_t left, right, id;
@@ -317,7 +353,7 @@ void meg_bpe_trainer_run(struct meg_bpe_trainer *words, int64_t vocab_size, int6
         right = p->right;
         p->merged = nlog;
         merge_log[nlog++] = x->pair;
-        id = token_of(&vocab->tokens, left, right);
+        id = token_of(vocab, left, right);
         for (int64_t i = 0; i < x->nwords; i++) /* p is invalid after the loop, which may reallocate st.pair */
             merge_word(&st, x->word[i], left, right, id);
         push_new_pairs(&st);

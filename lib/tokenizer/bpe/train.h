@@ -1,7 +1,11 @@
 /*
- * train.h - train a byte-level BPE vocabulary: pre-tokenize text with GPT-2's pattern, then repeatedly merge the most
- * frequent adjacent pair (Sennrich et al. 2016).  Merges and ids equal those of Hugging Face's BpeTrainer, even if
- * counts are equal (train.c).
+ * train.h - train a vocabulary: split text into words, then repeatedly merge the most frequent adjacent pair (Sennrich
+ * et al. 2016).
+ *   - Byte-level BPE: words are the pre-tokens of GPT-2's pattern, and symbols are bytes.  Merges and ids equal those of
+ *     Hugging Face's BpeTrainer, even if counts are equal (train.c).
+ *   - WordPiece: words are those of BERT's BasicTokenizer, and symbols are characters.  A symbol that continues a word has
+ *     the prefix "##", which the merge removes from the right symbol.  The algorithm is that of Hugging Face's
+ *     WordPieceTrainer.
  */
 #ifndef MEG_TOKENIZER_BPE_TRAIN_H
 #define MEG_TOKENIZER_BPE_TRAIN_H
@@ -11,6 +15,7 @@
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/strtab.h"
+#include "tokenizer/bert/basic_tokenizer.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 
 MEG_BEGIN_DECLS
@@ -18,16 +23,22 @@ MEG_BEGIN_DECLS
 #define MEG_ENDOFTEXT "<|endoftext|>"
 enum { MEG_BPE_MIN_VOCAB_SIZE = 257 }; /* number of ids before the first merge: <|endoftext|> and 256 bytes */
 
-/* The counts of pre-tokens.  A trainer starts as { 0 }. */
+/* The counts of words.  A trainer starts as { 0 } or, for WordPiece, as { .is_wordpiece = true, .basic = ... }. */
 struct meg_bpe_trainer {
-    struct meg_strtab words; /* distinct pre-tokens */
-    int64_t *count;          /* [ncount] count of each word; the first words.n elements are used */
+    bool is_wordpiece;
+    struct meg_bert_basic_tokenizer basic; /* WordPiece: splits texts into words */
+    struct meg_str text_words;             /* WordPiece: words of a text, each with a final zero byte */
+    struct meg_strtab words;               /* distinct words */
+    int64_t *count;                        /* [ncount] count of each word; the first words.n elements are used */
     int64_t ncount;
     struct meg_pretokens pretokens;
 };
 
-/* Count the pre-tokens of a text of n bytes, which must be well-formed UTF-8. */
-void meg_bpe_trainer_count(struct meg_bpe_trainer *t, const char *text, int64_t n);
+/*
+ * Count the words of a text of n bytes, which must be well-formed UTF-8.  WordPiece returns the errors of
+ * meg_bert_basic_next.
+ */
+int meg_bpe_trainer_count(struct meg_bpe_trainer *t, const char *text, int64_t n, struct meg_err *e);
 void meg_bpe_trainer_free(struct meg_bpe_trainer *t);
 
 struct meg_bpe_vocab_merge {
@@ -35,10 +46,12 @@ struct meg_bpe_vocab_merge {
 };
 
 /*
- * The trained vocabulary: id 0 is <|endoftext|>, followed by the 256 bytes in the order of their characters
- * (tokenizer/bpe/byte_alphabet.h).  Then each merge adds a token, unless that token already exists.
+ * The trained vocabulary.  Byte-level BPE: id 0 is <|endoftext|>, followed by the 256 bytes in the order of their
+ * characters (tokenizer/bpe/byte_alphabet.h).  WordPiece: the tokens of meg_wordpiece_split.  Then each merge adds a
+ * token, unless that token already exists.
  */
 struct meg_bpe_vocab {
+    bool is_wordpiece;
     struct meg_strtab tokens;          /* bytes of each token, by id */
     struct meg_bpe_vocab_merge *merge; /* [nmerges] merges by rank, without duplicates */
     int64_t nmerges;
@@ -46,7 +59,8 @@ struct meg_bpe_vocab {
 
 /*
  * meg_bpe_trainer_run - train a vocabulary from the counts of t, which remain unchanged
- * vocab_size must be at least MEG_BPE_MIN_VOCAB_SIZE.  Stops when there are vocab_size tokens, or when no pair is left
+ * vocab_size must be at least MEG_BPE_MIN_VOCAB_SIZE or, for WordPiece, the vocabulary has at least the tokens of
+ * meg_wordpiece_split.  Stops when there are vocab_size tokens, or when no pair is left
  * that occurs at least max(1, min_frequency) times.
  *   vocab  out  starts as { 0 }; the caller frees it with meg_bpe_vocab_free
  */
@@ -56,9 +70,8 @@ void meg_bpe_vocab_free(struct meg_bpe_vocab *v);
 
 /*
  * meg_bpe_vocab_write - write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json for Hugging Face's
- * libraries
- * The directory must exist and be locked by the caller (file/lock.h).  meg_commit_files replaces the four files
- * together.  file/commit.h describes their state after a failure.
+ * libraries or, for WordPiece, vocab.txt
+ * The directory must exist and be locked by the caller (file/lock.h).  meg_commit_files replaces the files together.  file/commit.h describes their state after a failure.
  */
 int meg_bpe_vocab_write(const struct meg_bpe_vocab *v, const char *dir, struct meg_err *e);
 

@@ -1,6 +1,6 @@
 /*
  * Write the files of a vocabulary.  vocab.json and merges.txt equal, byte for byte, the files that Hugging Face's BPE
- * model saves.
+ * model saves.  vocab.txt is the file of BERT.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -88,21 +88,34 @@ static void tokenizer_config_json(const struct meg_bpe_vocab *v, struct meg_str 
                    MEG_ENDOFTEXT, MEG_ENDOFTEXT);
 }
 
+static void vocab_txt(const struct meg_bpe_vocab *v, struct meg_str *out)
+{
+    for (int64_t id = 0; id < v->tokens.n; id++) {
+        const struct meg_str token = meg_strtab_get(&v->tokens, id);
+
+        meg_str_add(out, token.s, token.n);
+        meg_str_add(out, "\n", 1);
+    }
+}
+
 int meg_bpe_vocab_write(const struct meg_bpe_vocab *v, const char *dir, struct meg_err *e)
 {
-    static const struct {
+    static const struct vocab_file {
         const char *name;
         void (*text)(const struct meg_bpe_vocab *v, struct meg_str *out);
-    } files[] = { { "merges.txt", merges_txt },
-                  { "tokenizer.json", tokenizer_json },
-                  { "tokenizer_config.json", tokenizer_config_json },
-                  { "vocab.json", vocab_json } };
-    enum { N = sizeof files / sizeof *files };
+    } byte_level[] = { { "merges.txt", merges_txt },
+                       { "tokenizer.json", tokenizer_json },
+                       { "tokenizer_config.json", tokenizer_config_json },
+                       { "vocab.json", vocab_json } },
+      wordpiece[] = { { "vocab.txt", vocab_txt } };
+    enum { N = sizeof byte_level / sizeof *byte_level };
+    const struct vocab_file *files = v->is_wordpiece ? wordpiece : byte_level;
+    const int nfiles = v->is_wordpiece ? 1 : N;
     struct meg_file file[N] = { { 0 } }, *set[N];
     struct meg_str text = { 0 };
     int r = 0;
 
-    for (int i = 0; i < N && r == 0; i++) {
+    for (int i = 0; i < nfiles && r == 0; i++) {
         struct meg_str path = { 0 };
 
         meg_str_printf(&path, "%s/%s", dir, files[i].name);
@@ -114,8 +127,8 @@ int meg_bpe_vocab_write(const struct meg_bpe_vocab *v, const char *dir, struct m
         meg_str_free(&path);
     }
     if (r == 0)
-        r = meg_commit_files(set, N, e);
-    for (int i = 0; i < N; i++)
+        r = meg_commit_files(set, nfiles, e);
+    for (int i = 0; i < nfiles; i++)
         meg_file_abandon(&file[i]);
     meg_str_free(&text);
     return r;

@@ -187,7 +187,7 @@ static void train(void)
     struct meg_err e;
 
     assert_int_equal(meg_read_file("LICENSE", &text, &e), 0);
-    meg_bpe_trainer_count(&l, text.s, (int64_t)text.n);
+    meg_bpe_trainer_count(&l, text.s, (int64_t)text.n, &e);
     meg_bpe_trainer_run(&l, 600, 0, &v);
     assert_int_equal(meg_bpe_vocab_write(&v, dir, &e), 0);
     for (int64_t id = 1; id < v.tokens.n; id++) {
@@ -339,7 +339,7 @@ static void write_bpe_model(const char *name, bool is_llama)
     char byte[8];
 
     assert_int_equal(meg_read_file("LICENSE", &text, &e), 0);
-    meg_bpe_trainer_count(&l, text.s, (int64_t)text.n);
+    meg_bpe_trainer_count(&l, text.s, (int64_t)text.n, &e);
     meg_bpe_trainer_run(&l, 900, 0, &v);
     add_piece(&model, "<unk>", 5, 0, 2);
     add_piece(&model, "<s>", 3, 0, 3);

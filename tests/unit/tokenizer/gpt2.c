@@ -129,7 +129,7 @@ static int learn(void **state)
     (void)state;
     if (!tmp_dir(dir, "gpt2"))
         return -1;
-    meg_bpe_trainer_count(&l, training_text, (int64_t)strlen(training_text));
+    meg_bpe_trainer_count(&l, training_text, (int64_t)strlen(training_text), &e);
     meg_bpe_trainer_run(&l, 280, 0, &v);
     if (meg_bpe_vocab_write(&v, dir, &e) < 0)
         return -1;

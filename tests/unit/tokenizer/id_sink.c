@@ -32,7 +32,7 @@ static int setup(void **state)
     for (int i = 0; i < 4; i++)
         snprintf(file[i], sizeof file[i], "%s/%s", dir,
                  ((const char *[]){ "vocab.json", "merges.txt", "vocab.txt", "tokenizer.json" })[i]);
-    meg_bpe_trainer_count(&trainer, "a b c abc cab", 13);
+    meg_bpe_trainer_count(&trainer, "a b c abc cab", 13, &e);
     meg_bpe_trainer_run(&trainer, 262, 0, &v);
     if (meg_bpe_vocab_write(&v, dir, &e) < 0 || meg_write_file(file[2], words, sizeof words - 1, &e) < 0)
         return -1;

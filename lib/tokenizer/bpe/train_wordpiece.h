@@ -1,0 +1,31 @@
+/* train_wordpiece.h - the words and initial tokens from which a WordPiece vocabulary is trained (train.h). */
+#ifndef MEG_TOKENIZER_BPE_TRAIN_WORDPIECE_H
+#define MEG_TOKENIZER_BPE_TRAIN_WORDPIECE_H
+
+#include <stdint.h>
+
+#include "base/decls.h"
+#include "base/strtab.h"
+
+MEG_BEGIN_DECLS
+
+#define MEG_WORDPIECE_PREFIX "##" /* of tokens that continue a word */
+/* number of special tokens: [PAD] [UNK] [CLS] [SEP] [MASK]; and maximum number of different characters */
+enum { MEG_WORDPIECE_NUM_SPECIAL = 5, MEG_WORDPIECE_MAX_CHARS = 1000 };
+
+/*
+ * meg_wordpiece_split - split words into their characters
+ *   tokens  out  starts empty: the special tokens; the characters by code point; characters that continue a word, with
+ *                the prefix, by code point.  Of more than MEG_WORDPIECE_MAX_CHARS characters, the most frequent are kept,
+ *                on ties the smaller code point.
+ *   words   UTF-8; count [words->n] is the count of each word
+ *   sym     out  word i has the token ids sym[words->offset[i]] .. sym[words->offset[i] + len[i] - 1]; characters that
+ *                are not kept are omitted
+ *   len     out  [words->n]
+ */
+void meg_wordpiece_split(struct meg_strtab *tokens, const struct meg_strtab *words, const int64_t *count, int32_t *sym,
+                         int32_t *len);
+
+MEG_END_DECLS
+
+#endif
