@@ -24,7 +24,7 @@
 # make check-chroot   run check and demo in a minimal Debian (as root)
 # make fuzz        fuzz the parsers with libFuzzer, FUZZ_S=60 seconds each (requires clang)
 # make bench-gpu   benchmark kernels and training on a GPU: BENCH_MODELS=, MEG_PYTHON=: a Python with PyTorch
-# make bench       benchmark against other tools; BENCHES='encode ranks step threads': only these; see tests/bench/*.sh
+# make bench       benchmark against other tools; BENCHES='encode models ranks step threads': only these; see tests/bench/*.sh
 # make compile_commands.json   write the compilation database for clangd and other tools
 #
 # Variables

@@ -1,9 +1,10 @@
 /*
- * step T B STEPS [f32|bf16 [LAYERS HIDDEN HEADS VOCAB [DROPOUT]]] - time the training step of a GPT (default: GPT-2
- * 124M in f32) as meg-train runs it (bf16: with --bf16): forward, backward, gradient norm, AdamW; weights and tokens
- * are random.  Prints one JSON line: threads; CPU seconds per second of all steps but the first; medians in ms of the
- * step and its parts; tokens/s; GF/s by the formula tokens * (6 N + 12 L h T), where N excludes the position table and
- * causal attention is not halved; AdamW's GB/s at 28 bytes per parameter (f32); peak resident memory.
+ * step T B STEPS [f32|bf16 [OPTION...]] - time the training step of a model as meg-train runs it (bf16: with --bf16):
+ * forward, backward, gradient norm, AdamW; weights and inputs are random.  The options are those of meg-train for the
+ * network, and --vocab-size; the default is GPT-2 124M without dropout.  Prints one JSON line: threads; CPU seconds per
+ * second of all steps but the first; medians in ms of the step and its parts; tokens/s; GF/s by the formula tokens *
+ * (6 N + 12 L h T), where N excludes the position table and causal attention is not halved; AdamW's GB/s at 28 bytes per
+ * parameter (f32); peak resident memory.
  */
 #include <omp.h>
 #include <stdio.h>
@@ -44,17 +45,51 @@ static double cpu_s(void)
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-/* Allocate random tokens and labels, and positions, of n rows of b sequences: [3,n]. */
-static int32_t *random_tokens(int64_t n, int64_t b, int64_t v)
+/* Set an array of ids, unless the model does not read it, to random numbers below v. */
+static void set_random(int32_t *id, int64_t n, int64_t v)
 {
-    int32_t *t = meg_new((size_t)(3 * n) * sizeof *t);
+    for (int64_t i = 0; id && i < n; i++)
+        id[i] = (int32_t)(rand() % v);
+}
+
+/* Allocate and fill the arrays that a model reads.  Sequences are not padded, and all losses count. */
+static void make_batch(struct meg_batch *x, const struct meg_model *g, int64_t t, int64_t b, bool has_dropout)
+{
+    const int64_t n = t * b, v = g->conf.vocab_size;
+    const unsigned unused = has_dropout ? 0 : 1u << MEG_BATCH_SAMPLE_ID;
+
+    meg_batch_alloc(x, t, t, b, meg_model_inputs(g) & ~unused & ~(1u << MEG_BATCH_LOSS_MASK), NULL);
     srand(1);
+    set_random(x->tokens, n, v);
+    set_random(x->labels, n, v);
+    set_random(x->sentence_order, b, 2);
     for (int64_t i = 0; i < n; i++) {
-        t[i] = (int32_t)(rand() % v);
-        t[n + i] = (int32_t)(rand() % v);
-        t[2 * n + i] = (int32_t)(i / b);
+        x->position_ids[i] = (int32_t)(i / b);
+        if (x->token_types)
+            x->token_types[i] = i >= n / 2;
     }
-    return t;
+    for (int64_t i = 0; i < b; i++) {
+        if (x->key_length)
+            x->key_length[i] = (int32_t)t;
+        if (x->sample_id)
+            x->sample_id[i] = i;
+    }
+}
+
+/* Read the options, and set the defaults of GPT-2 124M. */
+static void read_options(struct meg_model_conf *c, const struct meg_optgroup *groups, int argc, char **argv)
+{
+    meg_opt_parse(groups, "T B STEPS [f32|bf16 [OPTION...]]", "Time a training step.", argc, argv);
+    if (c->num_layers == MEG_UNSET)
+        c->num_layers = 12;
+    if (c->hidden_size == MEG_UNSET)
+        c->hidden_size = 768;
+    if (c->num_attention_heads == MEG_UNSET)
+        c->num_attention_heads = 12;
+    if (!meg_opt_was_given(&c->attention_dropout))
+        c->attention_dropout = 0.0;
+    if (!meg_opt_was_given(&c->hidden_dropout))
+        c->hidden_dropout = 0.0;
 }
 
 int main(int argc, char **argv)
@@ -62,36 +97,32 @@ int main(int argc, char **argv)
     const int64_t t = arg(argv, argc, 1, 64), b = arg(argv, argc, 2, 4), n = t * b;
     const int steps = (int)arg(argv, argc, 3, 5);
     const char *dtype = argc > 4 ? argv[4] : "f32";
-    const double dropout = argc > 9 ? atof(argv[9]) : 0.0;
     struct meg_model_conf c;
     struct meg_optim_conf oc;
     struct meg_precision_conf pc;
     struct meg_precision precision;
     struct meg_scaler scaler;
     const struct meg_zero_conf zero = { .num_instances = 1 };
+    const struct meg_opt bench_opts[] = {
+        { "vocab-size", 0, MEG_I64(struct meg_model_conf, vocab_size), "N", "50257", "size of the vocabulary" }, { 0 }
+    };
     const struct meg_optgroup groups[] = { { "network", meg_model_opts, &c },
+                                           { "vocabulary", bench_opts, &c },
                                            { "optimizer", meg_optim_opts, &oc },
                                            { "precision", meg_precision_opts, &pc },
                                            { 0 } };
     const struct meg_optim_rates rates = { 1e-4, 1e-4, 0.1 };
     const struct meg_optim_step step = { .rates = { rates, rates }, .has_grad_norm = true };
     struct meg_model_run run = { .s = t, .b = b, .is_training = true, .seed = 1 };
-    struct meg_batch x = { .s = t, .b = b };
+    struct meg_batch x;
     struct meg_model *g;
     struct meg_optim *o;
     struct meg_err e;
     struct rusage usage;
-    int32_t *token;
-    int64_t *sample = meg_new((size_t)b * sizeof *sample);
     double *part[PARTS], nparams, gflop, loss = 0.0, began_s = 0.0, began_cpu_s = 0.0, cpu_share;
 
-    meg_opt_defaults(groups);
-    c.num_layers = arg(argv, argc, 5, 12);
-    c.hidden_size = arg(argv, argc, 6, 768);
-    c.num_attention_heads = arg(argv, argc, 7, 12);
-    c.vocab_size = arg(argv, argc, 8, 50257);
+    read_options(&c, groups, argc > 4 ? argc - 4 : 1, argc > 4 ? argv + 4 : argv);
     c.max_position_embeddings = t;
-    c.attention_dropout = c.hidden_dropout = dropout;
     pc.bf16 = strcmp(dtype, "bf16") == 0;
     if (meg_precision_make(&precision, &scaler, &pc, &e) < 0)
         meg_die_err(&e);
@@ -102,10 +133,7 @@ int main(int argc, char **argv)
         meg_optim_create(&o, &oc, &zero, g, &e) < 0)
         meg_die_err(&e);
     meg_optim_init(o, 1);
-    x.tokens = token = random_tokens(n, b, c.vocab_size);
-    x.labels = token + n;
-    x.position_ids = token + 2 * n;
-    x.sample_id = dropout > 0.0 ? sample : NULL;
+    make_batch(&x, g, t, b, c.attention_dropout > 0.0 || c.hidden_dropout > 0.0);
     for (int k = 0; k < PARTS; k++)
         part[k] = meg_new((size_t)steps * sizeof *part[k]);
 
@@ -135,7 +163,7 @@ int main(int argc, char **argv)
     for (int k = 0; k < PARTS; k++)
         part[k][0] = median(part[k], steps);
     getrusage(RUSAGE_SELF, &usage);
-    nparams = (double)(g->params.numel - c.max_position_embeddings * c.hidden_size);
+    nparams = (double)(g->params.numel - (meg_model_is_rotary(&c) ? 0 : c.max_position_embeddings * c.hidden_size));
     gflop = (double)n * (6.0 * nparams + 12.0 * (double)(c.num_layers * c.hidden_size * t)) / 1e9;
     printf("{\"dtype\":\"%s\",\"T\":%lld,\"B\":%lld,\"params\":%.0f,\"threads\":%d,\"cpu_share\":%.2f,\"step_ms\":%.2f,"
            "\"pass_ms\":%.2f,\"norm_ms\":%.2f,\"adamw_ms\":%.2f,\"tokens_per_s\":%.1f,\"gflops\":%.1f,",
@@ -148,8 +176,7 @@ int main(int argc, char **argv)
 
     for (int k = 0; k < PARTS; k++)
         free(part[k]);
-    free(token);
-    free(sample);
+    meg_batch_free(&x);
     meg_optim_close(o);
     meg_model_close(g);
     return meg_close_stdout();

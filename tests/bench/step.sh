@@ -1,10 +1,11 @@
 #!/bin/sh
-# Compare the training step of GPT-2 124M in f32 and bf16, B=4, T=64 and T=1024, with PyTorch's eager mode and llm.c's
-# trainer.  Prints time, threads, CPU seconds per second (200% is two busy processors), and the percentage of the peak
+# Compare the training step of GPT-2 124M in f32 and bf16, B=4, T=64 and T=1024, with PyTorch and llm.c's trainer.  Prints time, threads, CPU seconds per second (200% is two busy processors), and the percentage of the peak
 # multiply-add rate of the type, which is measured in the same rounds.  The programs alternate; the medians of all
 # rounds are printed.  PyTorch in bf16 is measured twice: with autocast over f32 weights, and with bf16 weights only.
 #   BENCH_RUNS     rounds (default: 5); each is the median of BENCH_STEPS steps (default: 7) up to T=256, and of 2 above
 #   BENCH_DTYPES   types (default: "f32 bf16")
+#   BENCH_F32      modes of PyTorch in f32: f32, which is eager, and compiled (default: f32)
+#   BENCH_CPU_MODELS   gpt2, llama (134M), bert (BERT-base) (default: gpt2); models.sh compares them all
 #   MEG_PYTHON     Pythons with torch, separated by spaces, such as Debian's and one with the current wheel (default:
 #                  python3)
 #   MEG_LLMC       directory with llm.c's train_gpt2 and the weights and tokens that it reads (f32, B=4, T=64)
@@ -22,7 +23,21 @@ trap 'exit 1' HUP INT TERM
 : >"$T/start"
 runs=${BENCH_RUNS:-5}
 lengths=${BENCH_T:-64 1024}
+models=${BENCH_CPU_MODELS:-gpt2}
 dtypes=${BENCH_DTYPES:-f32 bf16}
+
+# Print the title of a model and the options of tests/bench/step.  tests/peers/step.py has the same models.
+model() {
+    case $1 in
+    gpt2) echo 'GPT-2 124M|' ;;
+    llama)
+        echo 'Llama 134M|--position-embedding-type rope --normalization RMSNorm --swiglu --ffn-hidden-size 2048' \
+            '--disable-bias-linear --untie-embeddings-and-output-weights --vocab-size 32000'
+        ;;
+    bert) echo 'BERT-base 110M|--model bert --no-bias-gelu-fusion --vocab-size 30522' ;;
+    *) echo "step: no model is called $1; there are gpt2, llama and bert" >&2 && exit 2 ;;
+    esac
+}
 
 steps() { # T
     if [ "$1" -le 256 ]; then echo "${BENCH_STEPS:-7}"; else echo 2; fi
@@ -31,7 +46,9 @@ steps() { # T
 # Run PyTorch with its fastest settings: all processors, bound threads (step.py sets their number, since binding would
 # reduce it to one), Debian's OpenBLAS with AVX-512 and OpenMP, and memory kept between steps (otherwise page faults
 # take a third of a short step).
-peer() { # PYTHON T MODE
+peer() { # MODEL PYTHON T MODE
+    model=$1
+    shift
     (
         export OMP_PROC_BIND=close OMP_PLACES=cores
         export MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
@@ -39,7 +56,7 @@ peer() { # PYTHON T MODE
         for d in /usr/lib/*/openblas-openmp; do
             [ -d "$d" ] && export LD_LIBRARY_PATH="$d${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
         done
-        "$1" tests/peers/step.py "$2" 4 "$(steps "$2")" "$3"
+        "$1" tests/peers/step.py "$2" 4 "$(steps "$2")" "$3" "$model"
     )
 }
 
@@ -62,25 +79,34 @@ llmc() {
         }'
 }
 
-ours() { # T DTYPE
-    case $2 in
+labelled() { # MODEL: begin each line with the model's title
+    title=$(model "$1")
+    sed "s/^{/{\"model\":\"${title%%|*}\",/" >>"$T/out"
+}
+
+ours() { # MODEL T DTYPE
+    options=$(model "$1")
+    case $3 in
     f32) name=meg ;;
     bf16) name='meg --bf16' ;;
     esac
-    "$B/tests/bench/step" "$1" 4 "$(steps "$1")" "$2" | sed "s/^{/{\"name\":\"$name\",\"is_ours\":true,/" >>"$T/out"
+    # shellcheck disable=SC2086 # options
+    "$B/tests/bench/step" "$2" 4 "$(steps "$2")" "$3" ${options#*|} |
+        sed "s/^{/{\"name\":\"$name\",\"is_ours\":true,/" | labelled "$1"
 }
 
-peers() { # T DTYPE
-    case $2 in
-    f32) modes=f32 ;;
+peers() { # MODEL T DTYPE
+    case $3 in
+    f32) modes=${BENCH_F32:-f32} ;;
     bf16) modes='autocast bf16' ;;
     esac
     for p in $pythons; do
         for mode in $modes; do
-            peer "$p" "$1" "$mode" >>"$T/out" 2>"$T/err" || { cat "$T/err" >&2; exit 1; }
+            peer "$1" "$p" "$2" "$mode" >"$T/peer" 2>"$T/err" || { cat "$T/err" >&2; exit 1; }
+            labelled "$1" <"$T/peer"
         done
     done
-    if [ -n "${MEG_LLMC:-}" ] && [ "$1 $2" = '64 f32' ]; then llmc >>"$T/out"; fi
+    if [ -n "${MEG_LLMC:-}" ] && [ "$*" = 'gpt2 64 f32' ]; then llmc | labelled gpt2; fi
 }
 
 pythons=
@@ -91,21 +117,23 @@ for p in ${MEG_PYTHON:-python3}; do
         echo "PyTorch skipped: $p has no torch (set MEG_PYTHON)"
     fi
 done
-[ -n "${MEG_LLMC:-}" ] || echo "llm.c skipped: MEG_LLMC does not name a folder with train_gpt2 and its data"
+[ "$models" != gpt2 ] || [ -n "${MEG_LLMC:-}" ] || echo "llm.c skipped: MEG_LLMC does not name a folder with train_gpt2 and its data"
 
 for run in $(seq "$runs"); do
-    for t in $lengths; do
-        for dtype in $dtypes; do
-            "$B/tests/bench/peak" >>"$T/peak"
-            ours "$t" "$dtype"
-            peers "$t" "$dtype"
+    for model in $models; do
+        for t in $lengths; do
+            for dtype in $dtypes; do
+                "$B/tests/bench/peak" >>"$T/peak"
+                ours "$model" "$t" "$dtype"
+                peers "$model" "$t" "$dtype"
+            done
         done
     done
     [ ! -t 2 ] || printf '%s of %s\r' "$run" "$runs" >&2
 done
 
 # Measure the time from the start of meg-train with a small model to its first log line, after the first iteration.
-if command -v meg-train >/dev/null; then
+if [ "$models" = gpt2 ] && command -v meg-train >/dev/null; then
     for run in $(seq "$runs"); do
         start=$(date +%s%N)
         meg-train --mock-data --tokenizer-type NullTokenizer --vocab-size 999 --num-layers 2 --hidden-size 128 \
@@ -125,10 +153,10 @@ jq -rs --slurpfile peaks "$T/peak" --rawfile start "$T/start" --argjson runs "$r
     def shown(f): if . == null then "-" else f end;
     def row: (.[0] | left(36)) + (.[1:] | map(right(10)) | join(""));
     ($peaks | { f32: median_of(.f32), bf16: median_of(.bf16) }) as $peak |
-    "step of GPT-2 124M, B=4: medians of \($runs) turns; multiply-add peak \($peak.f32 | fixed(0)) GF/s in f32, " +
+    "training step, B=4: medians of \($runs) turns; multiply-add peak \($peak.f32 | fixed(0)) GF/s in f32, " +
         "\($peak.bf16 | shown(fixed(0))) in bf16",
-    (group_by([.T, .dtype != "f32"])[] | (map(select(.is_ours)) | median_of(.step_ms)) as $ours |
-        (["\(.[0].dtype), T=\(.[0].T)", "ms", "tokens/s", "GF/s", "of peak", "threads", "CPU", "MiB", "meg is"] | row),
+    (group_by([.model, .T, .dtype != "f32"])[] | (map(select(.is_ours)) | median_of(.step_ms)) as $ours |
+        (["\(.[0].model), \(.[0].dtype), T=\(.[0].T)", "ms", "tokens/s", "GF/s", "of peak", "threads", "CPU", "MiB", "meg is"] | row),
         (group_by(.name)[] | median_of(.step_ms) as $ms | median_of(.gflops) as $gf | $peak[.[0].dtype] as $most |
             ([.[0].name, ($ms | fixed(0)), (median_of(.tokens_per_s) | fixed(0)), ($gf | shown(fixed(0))),
               (if $gf and $most then "\(100 * $gf / $most | fixed(1))%" else "-" end), (.[0].threads // "-"),
