@@ -9,7 +9,8 @@ done
 mkdir "$T/exp" "$T/out" "$T/text" "$T/text/.hidden"
 cp recipes/demo/* "$T/exp"
 chmod -R u+w "$T/exp"                             # the source may be read-only
-cat >>"$T/exp/gpt.conf" <<'end'
+for model in gpt bert; do
+    cat >>"$T/exp/$model.conf" <<'end'
 num-layers = 1
 hidden-size = 32
 num-attention-heads = 2
@@ -22,6 +23,7 @@ eval-iters = 2
 eval-interval = 30
 save-interval = 30
 end
+done
 recipe() {
     make -C "$T/out" -f "$T/exp/Makefile" VOCAB=300 CORPUS="$T/text" "$@"
 }
@@ -36,6 +38,8 @@ printf 'a\0b' >"$T/text/binary"
 printf 'too little\n' >"$T/short.txt"
 is 'a missing corpus is reported' "$(recipe CORPUS="$T/nowhere" 2>&1 | grep -o 'CORPUS: .*/nowhere does not exist')" \
     "CORPUS: $T/nowhere does not exist"
+is 'an unknown model is reported' "$(recipe MODEL=gtp 2>&1 | grep -o 'MODEL: .*')" \
+    'MODEL: gtp is not known; known are bert gpt.  Stop.'
 is 'too little text is reported' "$(recipe CORPUS="$T/short.txt" 2>&1 | grep -o 'CORPUS has 1 documents')" \
     'CORPUS has 1 documents'
 
@@ -51,13 +55,43 @@ is 'hidden and binary files are omitted' "$(jq -r .text "$T/out/corpus.jsonl" | 
 is 'each document is in one of the two parts' "$(cat "$T/out/train.jsonl" "$T/out/valid.jsonl" | wc -l)" \
     "$(wc -l <"$T/out/corpus.jsonl")"
 ok 'the validation loss falls' jq -se 'map(select(.split == "valid")) | first.lm_loss - last.lm_loss > 0.5' "$T/out/gpt/metrics.jsonl"
-ok 'a rerun succeeds' recipe -n
-unlike 'a rerun trains nothing' "$(cat "$T/.out")" meg-train
+
+# a_rerun_trains_nothing [MODEL=...]
+a_rerun_trains_nothing() {
+    ok 'a rerun succeeds' recipe -n "$@"
+    unlike 'a rerun trains nothing' "$(cat "$T/.out")" 'meg-(vocab|train)'
+}
+a_rerun_trains_nothing
 
 # Run the commands that the last lines suggest.
-printf '%s\n' "$screen" | sed -n 's/^  \$ //p' >"$T/commands"
-cd "$T/out" || exit 1
-while IFS= read -r line; do
-    ok "$line" timeout 60 bash -eo pipefail -c "$line" </dev/null
-done <"$T/commands"
+run_commands() {
+    printf '%s\n' "$screen" | sed -n 's/^  \$ //p' >"$T/commands"
+    while IFS= read -r line; do
+        ok "$line" sh -c 'cd "$0" && timeout 60 bash -eo pipefail -c "$1" </dev/null' "$T/out" "$line"
+    done <"$T/commands"
+}
+run_commands
+
+# ---- MODEL=bert, in the same directory
+ok 'the recipe of BERT runs from text to masked words' recipe MODEL=bert
+screen=$(sed -n '/validation loss/,$p' "$T/.out")
+like 'BERT: the last lines have the validation loss before and after' "$screen" 'validation loss [0-9.]+ before training, [0-9.]+ after 60 iterations'
+like 'BERT: the last lines have the accuracy, and that of the most frequent word' "$screen" \
+    '^Of [0-9]+ masked words of the validation text, the model predicts [0-9.]+%\. .*guessing "[a-z]+" predicts [0-9.]+%\.$'
+like 'BERT: the last lines have a sentence with a mask' "$screen" '\[MASK\]'
+like 'BERT: the last lines have the most likely words with probabilities' "$screen" '^  predicted: ([^ ]+ [0-9]+%, ){4}[^ ]+ [0-9]+%$'
+for file in bert/masked.json bert/filled.jsonl bert/loss.png bert/log bert/metrics.jsonl vocab.txt masked.jsonl; do
+    ok "there is a file $file" test -s "$T/out/$file"
+    like "the last lines name $file" "$screen" "$file"
+done
+ok 'BERT: the validation loss falls' jq -se 'map(select(.split == "valid")) | first.lm_loss - last.lm_loss > 0.5' "$T/out/bert/metrics.jsonl"
+ok 'each line of masked.jsonl has a mask, and one prediction' \
+    test "$(grep -c '\[MASK\].*"word":"[a-z]' "$T/out/masked.jsonl")" = "$(jq .text "$T/out/bert/filled.jsonl" | wc -l)"
+a_rerun_trains_nothing MODEL=bert
+a_rerun_trains_nothing
+run_commands
+recipe -n MODEL=bert VOCAB=280 >"$T/.out"
+like 'another vocabulary size trains the model again' "$(cat "$T/.out")" 'meg-train .*bert.conf'
+ok 'another vocabulary size keeps the other model' test -e "$T/out/gpt/done"
+ok 'another vocabulary size removes the results of the model' test ! -e "$T/out/bert"
 done_testing

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Compare the training step of GPT-2 124M in f32 and bf16, B=4, T=64 and T=1024, with PyTorch and llm.c's trainer.  Prints time, threads, CPU seconds per second (200% is two busy processors), and the percentage of the peak
+# Compare the training step of GPT-2 124M in f32 and bf16, B=4, T=64 and T=1024, with PyTorch and llm.c's trainer.
+# Prints time, threads, CPU seconds per second (200% is two busy processors), and the percentage of the peak
 # multiply-add rate of the type, which is measured in the same rounds.  The programs alternate; the medians of all
 # rounds are printed.  PyTorch in bf16 is measured twice: with autocast over f32 weights, and with bf16 weights only.
 #   BENCH_RUNS     rounds (default: 5); each is the median of BENCH_STEPS steps (default: 7) up to T=256, and of 2 above
