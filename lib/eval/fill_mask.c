@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eval/fill_spans.h"
 #include "infer/prompt.h"
 #include "io/json.h"
 #include "io/line_reader.h"
+#include "model/family.h"
 
 enum { DEFAULT_TOP = 5 };
 
@@ -33,15 +35,14 @@ static const char *find_token(const struct meg_tokenizer *tok, int32_t id, const
     return at;
 }
 
-int meg_fill_mask_encode(struct meg_tokenizer *tok, const char *text, int64_t n, struct meg_ids *ids, struct meg_err *e)
+/* Append the ids of a text in which the texts of the mask and of the separator are encoded as these tokens. */
+static int encode_masks(struct meg_tokenizer *tok, const char *text, int64_t n, struct meg_ids *ids, struct meg_err *e)
 {
     const struct meg_tok_special_ids *special = meg_tokenizer_special_ids(tok);
     const char *const end = text + n;
     int64_t mask_len, sep_len;
     int r;
 
-    if (special->cls >= 0)
-        add_id(ids, special->cls);
     for (;;) {
         const char *mask = find_token(tok, special->mask, text, end - text, &mask_len);
         const char *sep = find_token(tok, special->sep, text, end - text, &sep_len);
@@ -51,13 +52,23 @@ int meg_fill_mask_encode(struct meg_tokenizer *tok, const char *text, int64_t n,
         if ((r = meg_tokenizer_encode(tok, text, stop - text, ids, e)) < 0)
             return r;
         if (stop == end)
-            break;
+            return 0;
         add_id(ids, is_mask ? special->mask : special->sep);
         text = stop + (is_mask ? mask_len : sep_len);
     }
-    if (special->sep >= 0)
+}
+
+int meg_fill_mask_encode(struct meg_tokenizer *tok, const char *text, int64_t n, struct meg_ids *ids, struct meg_err *e)
+{
+    const struct meg_tok_special_ids *special = meg_tokenizer_special_ids(tok);
+    int r;
+
+    if (special->cls >= 0)
+        add_id(ids, special->cls);
+    r = encode_masks(tok, text, n, ids, e);
+    if (r == 0 && special->sep >= 0)
         add_id(ids, special->sep);
-    return 0;
+    return r;
 }
 
 /* Append the text of ids, without the tokens that frame it. */
@@ -86,16 +97,6 @@ static void set_inputs(struct meg_batch *x, int32_t sep)
         if (x->tokens[i] == sep)
             type = 1;
     }
-}
-
-static int64_t most_likely(const float *logits, int64_t v)
-{
-    int64_t best = 0;
-
-    for (int64_t i = 1; i < v; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return best;
 }
 
 int meg_fill_mask_predict(struct meg_model *g, int32_t *ids, int64_t n, const struct meg_tok_special_ids *special,
@@ -128,7 +129,7 @@ int meg_fill_mask_predict(struct meg_model *g, int32_t *ids, int64_t n, const st
                          i);
             break;
         }
-        ids[i] = (int32_t)most_likely(row, v);
+        ids[i] = meg_most_likely(row, v);
         meg_top_logprobs(top, ntop, row, v, ids[i], (double)row[ids[i]] - lse, heap);
         top += ntop;
     }
@@ -137,6 +138,11 @@ int meg_fill_mask_predict(struct meg_model *g, int32_t *ids, int64_t n, const st
     free(logits);
     free(heap);
     return r;
+}
+
+static bool is_t5(const struct meg_loaded_model *m)
+{
+    return meg_family_of(&m->g->conf)->samples == MEG_SAMPLES_T5;
 }
 
 /* ---- lines ------------------------------------------------------------------------------------- */
@@ -150,8 +156,9 @@ static int64_t count_masks(const struct meg_ids *ids, int32_t mask)
     return n;
 }
 
-/* Check that a line has masks and is not too long. */
-static int check_line(const struct meg_loaded_model *m, const struct meg_ids *ids, struct meg_err *e)
+/* Check that a line has masks and is not too long, and that there is a sentinel for each mask of a T5. */
+static int check_line(const struct meg_loaded_model *m, const struct meg_masked_vocab *v, const struct meg_ids *ids,
+                      struct meg_err *e)
 {
     const int64_t positions = m->g->conf.max_position_embeddings;
     const int32_t mask = meg_tokenizer_special_ids(m->tok)->mask;
@@ -170,12 +177,30 @@ static int check_line(const struct meg_loaded_model *m, const struct meg_ids *id
         meg_str_free(&name);
         return MEG_EFORMAT;
     }
+    if (is_t5(m) && count_masks(ids, mask) > v->nsentinel)
+        return meg_fail(e, MEG_EFORMAT,
+                        "the line has %" PRId64 " masks, but the vocabulary has only %" PRId64
+                        " sentinels (--vocab-extra-ids of the training)",
+                        count_masks(ids, mask), v->nsentinel);
     return 0;
 }
 
+/* Replace the ids of a text with masks by those of the filled text (meg_fill_spans_predict). */
+static int fill_spans(struct meg_model *g, struct meg_ids *ids, const struct meg_masked_vocab *v,
+                      struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
+{
+    struct meg_ids filled = { 0 };
+    const int r = meg_fill_spans_predict(g, ids, v, &filled, top, ntop, e);
+
+    free(ids->v);
+    *ids = filled;
+    return r;
+}
+
 /* Fill the masks of a sequence, and append a JSON line. */
-static int fill_line(const struct meg_loaded_model *m, const struct meg_token_output_conf *output, struct meg_ids *ids,
-                     struct meg_str *out, struct meg_err *e)
+static int fill_line(const struct meg_loaded_model *m, const struct meg_masked_vocab *v,
+                     const struct meg_token_output_conf *output, struct meg_ids *ids, struct meg_str *out,
+                     struct meg_err *e)
 {
     const struct meg_tok_special_ids *special = meg_tokenizer_special_ids(m->tok);
     const struct meg_token_output_conf with_tokens = { true, output->top_n_logprobs };
@@ -184,12 +209,15 @@ static int fill_line(const struct meg_loaded_model *m, const struct meg_token_ou
     int64_t nmasks;
     int r;
 
-    if ((r = check_line(m, ids, e)) < 0)
+    if ((r = check_line(m, v, ids, e)) < 0)
         return r;
     nmasks = count_masks(ids, special->mask);
     top = meg_realloc_array(NULL, (size_t)(nmasks * output->top_n_logprobs), sizeof *top);
-    if ((r = meg_fill_mask_predict(m->g, ids->v, ids->n, special, top, output->top_n_logprobs, e)) < 0 ||
-        (r = add_text(&text, m->tok, ids, e)) < 0)
+    if (is_t5(m))
+        r = fill_spans(m->g, ids, v, top, output->top_n_logprobs, e);
+    else
+        r = meg_fill_mask_predict(m->g, ids->v, ids->n, special, top, output->top_n_logprobs, e);
+    if (r < 0 || (r = add_text(&text, m->tok, ids, e)) < 0)
         goto out;
     meg_json_begin(out, '{');
     meg_json_add_key(out, "text");
@@ -225,10 +253,11 @@ int meg_fill_mask(const char *input, const struct meg_token_output_conf *given, 
     const struct meg_prompt_format format = { .key = "text",
                                               .is_plain_allowed = true,
                                               .tok = m->tok,
-                                              .encode = meg_fill_mask_encode,
+                                              .encode = is_t5(m) ? encode_masks : meg_fill_mask_encode,
                                               .vocab_size = m->g->conf.vocab_size,
                                               .is_corpus = true };
     struct meg_token_output_conf output = *given;
+    struct meg_masked_vocab v = { 0 };
     struct meg_line_reader in = { 0 };
     struct meg_ids ids = { 0 };
     struct meg_str out = { 0 };
@@ -243,12 +272,13 @@ int meg_fill_mask(const char *input, const struct meg_token_output_conf *given, 
         (r = meg_token_output_check(&output, m->tok, m->g->conf.vocab_size, e)) < 0 ||
         (r = meg_line_reader_open(&in, input, e)) < 0)
         goto out;
+    meg_masked_vocab_make(&v, m->tok);
     while ((r = meg_line_reader_next(&in, &text, &n, e)) > 0) {
         ids.n = 0;
         out.n = 0;
         if ((r = meg_prompt_read(&format, in.name, in.line, text, n, &ids, NULL, e)) < 0)
             break;
-        if ((r = fill_line(m, &output, &ids, &out, &why)) < 0) {
+        if ((r = fill_line(m, &v, &output, &ids, &out, &why)) < 0) {
             r = meg_fail(e, r, "%s: line %" PRId64 ": %s", in.name, in.line, why.msg);
             break;
         }
@@ -257,6 +287,7 @@ int meg_fill_mask(const char *input, const struct meg_token_output_conf *given, 
     }
 out:
     meg_line_reader_close(&in);
+    meg_masked_vocab_free(&v);
     meg_str_free(&out);
     free(ids.v);
     return r;

@@ -99,16 +99,17 @@ static int check_family(const struct meg_model_conf *model, enum meg_prediction 
     if (predicts == MEG_PREDICT_NEXT && samples != MEG_SAMPLES_GPT)
         return meg_fail(e, MEG_EUSAGE, "%s: a %s model predicts masked tokens, not the next token; use a GPT model",
                         path, name);
-    if (predicts == MEG_PREDICT_MASKED && samples != MEG_SAMPLES_BERT)
-        return meg_fail(e, MEG_EUSAGE, "%s: a %s model predicts the next token, not masked tokens; use a BERT model",
-                        path, name);
+    if (predicts == MEG_PREDICT_MASKED && samples == MEG_SAMPLES_GPT)
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: a %s model predicts the next token, not masked tokens; use a BERT or T5 model", path,
+                        name);
     return 0;
 }
 
 int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, enum meg_prediction predicts,
                    const struct meg_tok_conf *tc, struct meg_err *e)
 {
-    struct meg_model_run run = { .s = 1, .b = 1, .positions = 1 };
+    struct meg_model_run run = { .s = 1, .s_enc = 1, .b = 1, .positions = 1 };
     const struct meg_device *device;
     struct meg_ckpt *ckpt = NULL;
     struct meg_model_conf model;
@@ -118,8 +119,7 @@ int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf,
     if ((r = check_dtype(conf, e)) < 0 || (r = meg_device_open(&device, &conf->device, e)) < 0 ||
         (r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
         (r = meg_ckpt_model_conf(ckpt, &model, e)) < 0 ||
-        (r = check_family(&model, predicts, meg_ckpt_path(ckpt), e)) < 0 ||
-        (r = open_tokenizer(m, ckpt, tc, e)) < 0)
+        (r = check_family(&model, predicts, meg_ckpt_path(ckpt), e)) < 0 || (r = open_tokenizer(m, ckpt, tc, e)) < 0)
         goto out;
     set_eos_ids(m, ckpt);
     run.dtype = run.residual_dtype = dtype_of(conf, ckpt);

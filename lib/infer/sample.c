@@ -103,7 +103,7 @@ static void heapify(int32_t *heap, int64_t n, const float *logits)
         sift_down(heap, n, i, logits);
 }
 
-static int32_t argmax(const float *logits, int64_t v)
+int32_t meg_most_likely(const float *logits, int64_t v)
 {
     int32_t best = 0, i;
 
@@ -115,7 +115,7 @@ static int32_t argmax(const float *logits, int64_t v)
 
 double meg_logsumexp(const float *logits, int64_t v)
 {
-    double m = logits[argmax(logits, v)], sum = 0;
+    double m = logits[meg_most_likely(logits, v)], sum = 0;
     int64_t i;
 
     MEG_ASSERT_LT(0, v);
@@ -170,7 +170,7 @@ static void filter_logits(struct meg_token_sampler *s, const struct meg_sampling
 
 void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits)
 {
-    double max = logits[argmax(logits, s->unpadded_vocab)], total = 0;
+    double max = logits[meg_most_likely(logits, s->unpadded_vocab)], total = 0;
     int64_t i;
 
     for (i = 0; i < s->unpadded_vocab; i++) {
@@ -206,7 +206,7 @@ int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling 
                          int64_t prompt, int64_t step, double *logprob)
 {
     double lse = meg_logsumexp(logits, s->v);
-    int32_t best = argmax(logits, s->unpadded_vocab), id;
+    int32_t best = meg_most_likely(logits, s->unpadded_vocab), id;
 
     if (!isfinite(lse) || !isfinite(logits[best]))
         return -1;

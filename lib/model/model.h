@@ -66,8 +66,8 @@ int meg_model_create(struct meg_model **out, const struct meg_model_conf *c, con
                      const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e);
 void meg_model_close(struct meg_model *g);
 /*
- * Grow the buffers of a model for inference, so that a sequence may have s tokens and a position may be any number
- * below `positions`; both are at most max_position_embeddings.  The weights are kept.  Does nothing if the buffers are
+ * Grow the buffers of a model for inference, so that a sequence may have s tokens, in the encoder of T5 as well, and a
+ * position may be any number below `positions`; both are at most max_position_embeddings.  The weights are kept.  Does nothing if the buffers are
  * large enough.  The results of later calls have the same bits as with larger or smaller buffers.  Fail with MEG_EFAIL
  * if memory is exhausted; the model can then only be closed.
  */

@@ -90,6 +90,6 @@ mkdir "$T/bare"
 cp "$T/hf/config.json" "$T/hf"/*.safetensors "$T/bare"
 refuses 'no tokenizer' 2 'fill-mask requires a tokenizer, and the model has none; specify one with' '[MASK]' --load "$T/bare"
 perl "${0%/*}/../tiny_gpt2.pl" "$T/gpt"
-refuses 'a GPT' 2 'a GPT model predicts the next token, not masked tokens; use a BERT model' '[MASK]' --load "$T/gpt"
+refuses 'a GPT' 2 'a GPT model predicts the next token, not masked tokens; use a BERT or T5 model' '[MASK]' --load "$T/gpt"
 status 'an input file that is missing: exit status 66' 66 fill --input "$T/nowhere"
 done_testing
