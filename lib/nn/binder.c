@@ -1,7 +1,7 @@
 /* binder.c - declare the parameters of layers. */
 #include "nn/binder.h"
 #include <inttypes.h>
-#include <stdio.h>
+#include <string.h>
 
 /* The full name of a parameter. */
 struct full_name {
@@ -11,9 +11,9 @@ struct full_name {
 static struct full_name full_name(const struct meg_binder *b, const char *name, const char *what)
 {
     struct full_name full;
-    const int n = snprintf(full.s, sizeof full.s, "%s%s%s", b->prefix, name, what);
 
-    MEG_ASSERT_LT((size_t)n, sizeof full.s);
+    MEG_ASSERT_LT(strlen(b->prefix) + strlen(name) + strlen(what), sizeof full.s);
+    stpcpy(stpcpy(stpcpy(full.s, b->prefix), name), what);
     return full;
 }
 
