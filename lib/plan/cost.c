@@ -1,41 +1,47 @@
-#include "plan/cost.h"
+#include <stdlib.h>
+#include "base/mem.h"
 #include "device/device.h"
-#include "model/desc.h"
+#include "plan/internal.h"
 
-static void count_heads(struct meg_cost_model *m)
-{
-    struct meg_model_desc d;
-
-    meg_model_describe(&d, m->model);
-    m->num_losses = d.nheads;
-    for (int i = 0; i < d.nheads; i++)
-        m->num_sequence_heads += d.head[i].type->is_per_sequence;
-    meg_model_desc_free(&d);
-}
-
-struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t num_micro)
+void meg_cost_model_init(struct meg_cost_model *m, const struct meg_run_spec *s, int64_t num_micro)
 {
     const struct meg_train_job *job = s->job;
     const struct meg_train_conf *c = &job->train;
-    const bool is_gpu = meg_hardware_find(c->hardware)->memory > 0;
+    const struct meg_hardware *hw = meg_hardware_find(c->hardware);
+    const bool is_gpu = hw->memory > 0;
     const bool has_grad_norm = job->optim.clip_grad > 0 || c->check_for_nan || s->scaler.type != MEG_SCALER_NONE;
-    struct meg_cost_model m = { .model = &job->model,
-                                .optim = &job->optim,
-                                .op = is_gpu ? meg_device_gpu_ops() : meg_device_current()->op,
-                                .layout = s->layout,
-                                .schedule = s->schedule,
-                                .run = s->model_run };
 
-    count_heads(&m);
-    m.schedule.microbatches = num_micro;
-    m.uses_host_comm = !is_gpu && meg_device_current()->op->is_host_memory;
-    m.overlaps_grad_reduce = job->zero.overlap_grad_reduce;
-    m.overlaps_param_gather = job->zero.overlap_param_gather;
-    m.has_doc_start = job->data.reset_attention_mask;
-    m.is_async_save = job->ckpt.save && job->ckpt.async_save && !c->skip_train;
-    m.saves_optim = job->ckpt.save_optim;
-    m.num_scalar_reduces = has_grad_norm + job->log.log_num_zeros + job->log.log_params_norm;
-    return m;
+    *m = (struct meg_cost_model){ .model = &job->model,
+                                  .optim = &job->optim,
+                                  .op = is_gpu ? meg_device_gpu_ops() : meg_device_current()->op,
+                                  .layout = s->layout,
+                                  .schedule = s->schedule,
+                                  .run = s->model_run,
+                                  .hw = hw,
+                                  .threads = meg_hardware_threads(hw) };
+    m->schedule.microbatches = num_micro;
+    m->uses_host_comm = !is_gpu && meg_device_current()->op->is_host_memory;
+    m->overlaps_grad_reduce = job->zero.overlap_grad_reduce;
+    m->overlaps_param_gather = job->zero.overlap_param_gather;
+    m->has_doc_start = job->data.reset_attention_mask;
+    m->is_async_save = job->ckpt.save && job->ckpt.async_save && !c->skip_train;
+    m->saves_optim = job->ckpt.save_optim;
+    m->num_scalar_reduces = has_grad_norm + job->log.log_num_zeros + job->log.log_params_norm;
+}
+
+void meg_cost_model_make(struct meg_cost_model *m, const struct meg_run_spec *s, int64_t num_micro)
+{
+    meg_cost_model_init(m, s, num_micro);
+    m->params = meg_new(sizeof *m->params);
+    meg_model_params(m->params, m->model, &meg_mesh_one);
+    m->counts = meg_cost_count(m);
+}
+
+void meg_cost_model_free(struct meg_cost_model *m)
+{
+    meg_cost_counts_free(m->counts);
+    meg_params_free(m->params);
+    free(m->params);
 }
 
 /* Return whether each chunk of stage a has as many layers as the same chunk of stage b. */
@@ -58,4 +64,56 @@ bool meg_cost_is_representative(const struct meg_layout *l, int64_t stage)
         if (have_equal_layers(l, earlier, stage))
             return false;
     return true;
+}
+
+/*
+ * Return how many of a chunk's n layers are fully recomputed.  Set *inputs to the number of layer inputs that are
+ * stored for the recomputation.
+ */
+static int64_t recomputed_layers(const struct meg_model_run *run, int64_t n, int64_t *inputs)
+{
+    const int64_t k = run->recompute_num_layers;
+
+    *inputs = 0;
+    switch (run->recompute) {
+    case MEG_RECOMPUTE_UNIFORM: *inputs = (n + k - 1) / k; return n;
+    case MEG_RECOMPUTE_BLOCK: return *inputs = k < n ? k : n;
+    default: return 0;
+    }
+}
+
+/* Count the all-gathers of n layer inputs, which tensor-parallel ranks shard (distribute_saved_activations). */
+static void add_input_gathers(struct cost_pass *to, const struct meg_cost_model *cost, int64_t n)
+{
+    const int64_t tp = cost->layout.tp;
+    const double nbytes = (double)n * meg_comm_volume_sharded(tp, cost->counts->boundary_nbytes / (double)tp);
+
+    to->sent[MEG_COST_GROUP_TP] += nbytes;
+    to->comm_s += nbytes / meg_hardware_bandwidth(cost->hw, 1, tp);
+}
+
+void cost_count_chunk(struct cost_part *sum, const struct meg_cost_model *cost, int64_t stage, int64_t chunk)
+{
+    const struct meg_cost_counts *counts = cost->counts;
+    const bool is_first = meg_layout_is_first(stage, chunk);
+    const bool defers_wgrad = meg_run_spec_stage(&cost->run, &cost->schedule, stage).defers_wgrad;
+    int64_t first, n, inputs;
+
+    *sum = (struct cost_part){ 0 };
+    meg_layout_layers(&cost->layout, stage, chunk, &first, &n);
+    const int64_t num_recomputed = recomputed_layers(&cost->run, n, &inputs);
+
+    for (int64_t i = 0; i < n; i++) {
+        const struct cost_part *layer = &counts->layer[counts->index[first + i]].part[defers_wgrad];
+
+        cost_add_part(sum, layer, 1);
+        if (i < num_recomputed)
+            cost_add_pass(&sum->bwd, &layer->fwd, 1);
+    }
+    if (cost->run.distribute_saved_activations && n > 0) /* the input received from another stage needs no all-gather */
+        add_input_gathers(&sum->bwd, cost, inputs - !is_first);
+    if (is_first)
+        cost_add_part(sum, &counts->embedding, 1);
+    if (meg_layout_is_last(&cost->layout, stage, chunk))
+        cost_add_part(sum, &counts->heads, 1);
 }

@@ -1,9 +1,10 @@
 /*
- * cost.h - analytic cost model of a training run: memory, communication and time of a step.
+ * cost.h - cost model of a training run: memory, communication and time of a step.
  *
- * The cost model allocates no tensors.  Memory and communication are computed for one rank, given by its coordinates;
+ * The cost model allocates no tensors.  It runs each part of the model once with operations that count (count_ops.h),
+ * and sums the counts of a stage's parts.  Memory and communication are computed for one rank, given by its coordinates;
  * reports show the stages that meg_cost_is_representative selects.  The time of a step is computed from the times of all
- * pipeline stages.  Layers are modeled as in Korthikanti et al. 2022, pipelines as in Narayanan et al. 2021.
+ * pipeline stages (Narayanan et al. 2021).
  */
 #ifndef MEG_PLAN_COST_H
 #define MEG_PLAN_COST_H
@@ -12,6 +13,9 @@
 
 MEG_BEGIN_DECLS
 
+/* What a micro-batch costs a rank in each part of the model (count_model.h). */
+struct meg_cost_counts;
+
 struct meg_cost_model {
     const struct meg_model_conf *model; /* configuration that meg_model_conf_check has accepted */
     const struct meg_optim_conf *optim;
@@ -19,22 +23,35 @@ struct meg_cost_model {
     struct meg_layout layout;               /* layout after meg_layout_set_model and meg_zero_fit */
     struct meg_pipe_schedule_conf schedule; /* pipeline schedule of one iteration */
     struct meg_model_run run;               /* runtime configuration of all stages; see meg_run_spec_stage */
-    bool overlaps_grad_reduce;              /* reduce gradients during the last backward pass */
-    bool overlaps_param_gather;             /* all-gather parameters during the next forward pass */
-    bool uses_host_comm;                    /* ranks are processes that communicate through host memory (MPI) */
+    const struct meg_hardware *hw;
+    int threads;                    /* per rank (meg_hardware_threads) */
+    struct meg_cost_counts *counts; /* of meg_cost_count */
+    struct meg_params *params;      /* of meg_model_params; functions shard it for one rank at a time */
+    bool overlaps_grad_reduce;      /* reduce gradients during the last backward pass */
+    bool overlaps_param_gather;     /* all-gather parameters during the next forward pass */
+    bool uses_host_comm;            /* ranks are processes that communicate through host memory (MPI) */
     int num_scalar_reduces; /* number of norms and counts that a step all-reduces over the model-parallel ranks */
-    int num_losses;         /* losses of the model, which a step all-reduces */
-    int num_sequence_heads; /* heads that read the first token of each sequence (BERT's binary head) */
     bool has_doc_start;     /* micro-batches have the start of each document (--reset-attention-mask) */
     bool is_async_save, saves_optim; /* saves run in the background; saves include the optimizer state */
     bool stores_scores; /* attention scores are stored, as before FlashAttention; for comparison with publications */
 };
 
 /*
- * Return the cost model of a run.  num_micro is the number of micro-batches per step and data-parallel rank.  The
- * result borrows s->job.
+ * Make the cost model of a run.  num_micro is the number of micro-batches per step and data-parallel rank.  *m borrows
+ * s->job.  Free it with meg_cost_model_free.
  */
-struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t num_micro);
+void meg_cost_model_make(struct meg_cost_model *m, const struct meg_run_spec *s, int64_t num_micro);
+void meg_cost_model_free(struct meg_cost_model *m);
+
+/* Like meg_cost_model_make, but leave counts and params for the caller to set.  Other functions require them. */
+void meg_cost_model_init(struct meg_cost_model *m, const struct meg_run_spec *s, int64_t num_micro);
+/*
+ * Count what a micro-batch costs.  Models with equal options, sequences, micro-batches, precision, hardware, tensor and
+ * context parallelism, selective recomputation and deferral of weight gradients have equal counts, whatever their
+ * pipelines and numbers of micro-batches.
+ */
+struct meg_cost_counts *meg_cost_count(const struct meg_cost_model *m);
+void meg_cost_counts_free(struct meg_cost_counts *counts);
 
 /*
  * Return whether a report includes a stage.  The first and the last stage are included.  Of the stages between them that
@@ -113,17 +130,15 @@ struct meg_cost_time {
 };
 
 /*
- * Estimate the time of a step.  `threads` is the number of threads per rank (meg_hardware_threads).  If `simulate` is
- * true, the pipeline schedule is simulated; otherwise the bubble is (pp - 1) / (vp * microbatches), the bubble of
- * equal stages.
+ * Estimate the time of a step.  If `simulate` is true, the pipeline schedule is simulated; otherwise the bubble is
+ * (pp - 1) / (vp * microbatches), the bubble of equal stages.
  */
-void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *cost, const struct meg_hardware *hw,
-                        int threads, bool simulate);
+void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *cost, bool simulate);
 /*
  * Return a lower bound of the step time that meg_cost_step_time estimates without simulation.  The bound omits gradient
  * reduction, parameter all-gather and update, and is faster to compute.
  */
-double meg_cost_time_bound(const struct meg_cost_model *cost, const struct meg_hardware *hw, int threads);
+double meg_cost_time_bound(const struct meg_cost_model *cost);
 
 MEG_END_DECLS
 #endif

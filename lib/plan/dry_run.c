@@ -195,13 +195,13 @@ static void print_comm(const struct stage_cost *c, int n, FILE *f)
     }
 }
 
-static void print_time(const struct meg_run_spec *s, const struct meg_cost_model *m, const struct meg_hardware *hw,
-                       FILE *f)
+static void print_time(const struct meg_run_spec *s, const struct meg_cost_model *m, FILE *f)
 {
+    const struct meg_hardware *hw = m->hw;
     const int64_t tokens = s->batch.global * s->job->train.seq_length;
     struct meg_cost_time t;
 
-    meg_cost_step_time(&t, m, hw, meg_hardware_threads(hw), true);
+    meg_cost_step_time(&t, m, true);
     const double busy = t.gemm + t.attention + t.memory_bound + t.comm;
     const struct {
         const char *name;
@@ -223,16 +223,17 @@ static void print_time(const struct meg_run_spec *s, const struct meg_cost_model
     fprintf(f, "  %-28s %8.3g\n", "tokens a second", (double)tokens / t.step);
     fprintf(f, "  %-28s %7.1f%%\n", "bubble", 100 * t.bubble);
     fprintf(f, "  %-28s %7.1f%%  of %.4g TFLOP/s a rank\n", "model FLOP/s utilization", 100 * t.mfu,
-            hw->flops[m->run.dtype] * meg_hardware_threads(hw) / 1e12);
+            hw->flops[m->run.dtype] * m->threads / 1e12);
 }
 
 /* Print memory and communication of representative ranks, and the time of a step; with --skip-train, only memory. */
 static void print_ranks(const struct meg_run_spec *s, FILE *f)
 {
-    const struct meg_hardware *hw = meg_hardware_find(s->job->train.hardware);
-    const struct meg_cost_model m = meg_cost_model_make(s, meg_batch_max_microbatches(&s->batch));
-    struct stage_cost *c = meg_new((size_t)m.layout.pp * sizeof *c);
+    struct stage_cost *c = meg_new((size_t)s->layout.pp * sizeof *c);
+    struct meg_cost_model m;
     int n = 0;
+
+    meg_cost_model_make(&m, s, meg_batch_max_microbatches(&s->batch));
 
     for (int64_t stage = 0; stage < m.layout.pp; stage++) {
         const struct meg_rank_coords at = { .pp = stage };
@@ -243,12 +244,13 @@ static void print_ranks(const struct meg_run_spec *s, FILE *f)
         meg_cost_memory(c[n].memory, &m, at);
         meg_cost_comm_volume(c[n++].comm, &m, at);
     }
-    print_memory(s, hw, c, n, f);
+    print_memory(s, m.hw, c, n, f);
     if (!s->job->train.skip_train && meg_layout_world(&m.layout) > 1)
         print_comm(c, n, f);
-    free(c);
     if (!s->job->train.skip_train)
-        print_time(s, &m, hw, f);
+        print_time(s, &m, f);
+    free(c);
+    meg_cost_model_free(&m);
 }
 
 static void print_work(const struct meg_run_spec *s, FILE *f)

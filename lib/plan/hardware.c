@@ -13,6 +13,7 @@
  *               ranks: 26.7 ms.
  */
 #include "plan/hardware.h"
+#include <math.h>
 #include <omp.h>
 
 /* clang-format off */
@@ -38,4 +39,11 @@ const struct meg_hardware *meg_hardware_find(enum meg_hardware_type type)
 int meg_hardware_threads(const struct meg_hardware *hw)
 {
     return hw->memory > 0 ? 1 : omp_get_max_threads();
+}
+
+double meg_hardware_bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t size)
+{
+    const int64_t near = stride < hw->ranks_per_node ? hw->ranks_per_node / stride : 1;
+
+    return near >= size ? hw->link_bw : fmin(hw->link_bw, (double)near * hw->net_bw);
 }

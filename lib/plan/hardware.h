@@ -12,7 +12,10 @@ MEG_BEGIN_DECLS
 struct meg_hardware {
     const char *name, *description;
     double flops[MEG_DTYPES]; /* peak FLOP/s of GEMMs, by dtype of the operands */
-    /* A GEMM with smallest dimension d reaches gemm_efficiency * d / (d + gemm_half_size) of the peak. */
+    /*
+     * A GEMM with smallest dimension d, after rows and columns of the output are rounded up to complete tiles, reaches
+     * gemm_efficiency * d / (d + gemm_half_size) of the peak.
+     */
     double gemm_efficiency;
     double gemm_half_size;
     double tile; /* a GEMM computes its output in tiles of tile x tile elements */
@@ -29,6 +32,13 @@ const struct meg_hardware *meg_hardware_find(enum meg_hardware_type type);
 
 /* Return the number of threads that compute for a rank: the number of OpenMP threads if `hw` is a CPU core, else 1. */
 int meg_hardware_threads(const struct meg_hardware *hw);
+
+/*
+ * Return the bytes/s that a rank sends in a group of `size` ranks.  The world ranks of the group are r, r + stride,
+ * ..., r + (size - 1) * stride.  In a group over several nodes, the bandwidth is net_bw times the number of the group's
+ * ranks in a node, but at most link_bw.
+ */
+double meg_hardware_bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t size);
 
 MEG_END_DECLS
 #endif

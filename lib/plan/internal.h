@@ -1,7 +1,7 @@
 /* internal.h - declarations shared by the files of the cost model. */
 #ifndef MEG_PLAN_INTERNAL_H
 #define MEG_PLAN_INTERNAL_H
-#include "plan/cost.h"
+#include "plan/count_model.h"
 
 MEG_BEGIN_DECLS
 
@@ -18,47 +18,8 @@ struct meg_pipe_schedule_conf cost_short_schedule(const struct meg_pipe_schedule
  */
 double cost_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t);
 
-/*
- * Number of tokens of a micro-batch on a rank: `rows` inside attention and MLP, `residual_rows` in the residual stream,
- * which sequence parallelism shards.
- */
-struct cost_rows {
-    int64_t rows, residual_rows;
-};
-
-static inline struct cost_rows cost_local_rows(const struct meg_cost_model *cost)
-{
-    const struct meg_layout *l = &cost->layout;
-    const int64_t n = cost->run.s / l->cp * cost->run.b;
-    const struct cost_rows r = { n, l->has_sp ? n / l->tp : n };
-
-    return r;
-}
-
-/*
- * Bytes that a rank sends per micro-batch: in the forward pass, for input gradients and for weight gradients.
- */
-struct cost_comm {
-    double fwd, bwd_input, bwd_weight;
-};
-
-/*
- * Return the bytes that a rank sends in the tensor-parallel group for one layer.  defers_wgrad states whether weight
- * gradients are computed in a separate step (struct meg_ctx).
- */
-struct cost_comm cost_tp_comm(const struct meg_cost_model *cost, bool defers_wgrad);
-/* Return the bytes that a rank sends in the context-parallel group for layer i of the model. */
-struct cost_comm cost_cp_comm(const struct meg_cost_model *cost, int64_t i);
-/* Return the bytes that a rank sends in the tensor-parallel group for the embedding. */
-struct cost_comm cost_embedding_comm(const struct meg_cost_model *cost);
-/* Return the bytes that a rank sends in the tensor-parallel group for the head. */
-struct cost_comm cost_heads_comm(const struct meg_cost_model *cost);
-
-/*
- * Return how many of a chunk's n layers are fully recomputed.  Set *inputs to the number of layer inputs that are
- * stored for the recomputation.
- */
-int64_t cost_recomputed_layers(const struct meg_model_run *run, int64_t n, int64_t *inputs);
+/* Sum the counts of the parts of a chunk: layers, with their recomputation, embedding and heads. */
+void cost_count_chunk(struct cost_part *sum, const struct meg_cost_model *cost, int64_t stage, int64_t chunk);
 
 /* Bytes that a rank sends per step to reduce gradients and to all-gather parameters, and the size of its update. */
 struct cost_step_comm {

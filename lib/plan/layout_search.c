@@ -12,6 +12,7 @@
 #include "plan/layout_search.h"
 #include <inttypes.h>
 #include <stdlib.h>
+#include "base/mem.h"
 #include "plan/cost.h"
 #include "plan/memory_check.h"
 
@@ -29,14 +30,24 @@ struct candidate {
     struct meg_cost_time time;
 };
 
+/* Counts of the candidates that differ in pipeline, data parallelism or recomputation of complete layers only. */
+struct counted {
+    int64_t tp, cp, micro;
+    bool has_sp, is_selective;
+    struct meg_cost_counts *counts;
+};
+
 struct search {
     const struct meg_train_job *job;
     const struct meg_hardware *hw;
     int64_t world_size, num_tried;
-    double memory;        /* bytes available per rank */
-    double weight_nbytes; /* bytes of the parameters and gradients of the model */
+    double memory;            /* bytes available per rank */
+    struct meg_params params; /* of the model */
+    double weight_nbytes;     /* bytes of the parameters and gradients of the model */
     struct candidate best[MAX_CANDIDATES];
     int nbest; /* number of candidates in best, which are ordered by time.step */
+    struct counted *counted;
+    int ncounted;
 };
 
 /* Return n if it is a valid count, else 1.  Invalid options are rejected later. */
@@ -90,11 +101,31 @@ static bool has_data_parallel(const struct meg_layout_conf *l, int64_t world_siz
     return world_size > l->tensor * l->pipeline;
 }
 
+/* Return the counts of a candidate.  Count it unless a candidate with the same counts was counted before. */
+static struct meg_cost_counts *counts_of(struct search *s, const struct meg_cost_model *m)
+{
+    struct counted *c;
+
+    for (int i = 0; i < s->ncounted; i++) {
+        c = &s->counted[i];
+        if (c->tp == m->layout.tp && c->cp == m->layout.cp && c->micro == m->run.b && c->has_sp == m->layout.has_sp &&
+            c->is_selective == (m->run.recompute == MEG_RECOMPUTE_SELECTIVE))
+            return c->counts;
+    }
+    s->counted = meg_realloc_array(s->counted, (size_t)s->ncounted + 1, sizeof *s->counted);
+    c = &s->counted[s->ncounted++];
+    *c = (struct counted){
+        m->layout.tp,     m->layout.cp, m->run.b, m->layout.has_sp, m->run.recompute == MEG_RECOMPUTE_SELECTIVE,
+        meg_cost_count(m)
+    };
+    return c->counts;
+}
+
 /*
  * Set *job to the options of a candidate, and *m to the cost model, which borrows job.  Return a negative code if the
  * options are invalid; otherwise free m->layout with meg_layout_free.
  */
-static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, const struct search *s,
+static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, struct search *s,
                            const struct candidate *c)
 {
     struct meg_run_spec spec;
@@ -111,7 +142,9 @@ static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, 
         meg_layout_free(&spec.layout);
         return r;
     }
-    *m = meg_cost_model_make(&spec, meg_batch_max_microbatches(&spec.batch));
+    meg_cost_model_init(m, &spec, meg_batch_max_microbatches(&spec.batch));
+    m->params = &s->params;
+    m->counts = counts_of(s, m);
     return 0;
 }
 
@@ -135,11 +168,9 @@ static bool is_too_slow(const struct search *s, double seconds)
  */
 static bool estimate(struct search *s, struct candidate *c, const struct meg_cost_model *m)
 {
-    const int threads = meg_hardware_threads(s->hw);
-
-    if (is_too_slow(s, meg_cost_time_bound(m, s->hw, threads)))
+    if (is_too_slow(s, meg_cost_time_bound(m)))
         return false;
-    meg_cost_step_time(&c->time, m, s->hw, threads, false);
+    meg_cost_step_time(&c->time, m, false);
     if (is_too_slow(s, c->time.step))
         return false;
     c->memory = meg_cost_max_memory(m);
@@ -236,22 +267,13 @@ static void search(struct search *s)
         struct meg_cost_model m;
 
         make_cost_model(&m, &job, s, &s->best[i]);
-        meg_cost_step_time(&s->best[i].time, &m, s->hw, meg_hardware_threads(s->hw), true);
+        meg_cost_step_time(&s->best[i].time, &m, true);
         meg_layout_free(&m.layout);
     }
     qsort(s->best, (size_t)s->nbest, sizeof *s->best, by_step_time);
-}
-
-static double weight_nbytes(const struct meg_run_spec *s)
-{
-    const struct meg_model_run *run = &s->model_run;
-    struct meg_params params;
-    double n;
-
-    meg_model_params(&params, &s->job->model, &meg_mesh_one);
-    n = (double)params.numel * (double)(meg_dtype_size(run->dtype) + meg_dtype_size(run->grad_dtype));
-    meg_params_free(&params);
-    return n;
+    for (int i = 0; i < s->ncounted; i++)
+        meg_cost_counts_free(s->counted[i].counts);
+    free(s->counted);
 }
 
 /* ---- the report ---- */
@@ -300,11 +322,14 @@ static void print_options(const struct candidate *c, int64_t world_size, FILE *f
 int meg_plan_print_layouts(const struct meg_run_spec *spec, int64_t world_size, FILE *f, struct meg_err *e)
 {
     const struct meg_hardware *hw = meg_hardware_find(spec->job->train.hardware);
+    const struct meg_model_run *run = &spec->model_run;
     struct search s = { .job = spec->job, .hw = hw, .world_size = world_size };
 
     s.memory = hw->memory > 0 ? hw->memory - hw->reserved_memory : meg_memory_available(world_size);
-    s.weight_nbytes = weight_nbytes(spec);
+    meg_model_params(&s.params, &spec->job->model, &meg_mesh_one);
+    s.weight_nbytes = (double)s.params.numel * (double)(meg_dtype_size(run->dtype) + meg_dtype_size(run->grad_dtype));
     search(&s);
+    meg_params_free(&s.params);
     if (s.nbest == 0)
         return meg_fail(e, MEG_EFAIL,
                         "--plan: none of %" PRId64 " layouts of %" PRId64 " ranks on %s is valid and fits in %.1f GiB "

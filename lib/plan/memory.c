@@ -23,8 +23,8 @@ static double pipeline_nbytes(const struct meg_cost_model *cost, const struct me
     struct meg_pipe_schedule schedule;
     int64_t groups, group;
     const struct meg_pipe_schedule_conf c = cost_short_schedule(&cost->schedule, &groups, &group);
-    const struct meg_pipe_tensor tensor = { cost_local_rows(cost).residual_rows * cost->model->hidden_size,
-                                            cost->run.residual_dtype };
+    const enum meg_dtype t = cost->run.residual_dtype;
+    const struct meg_pipe_tensor tensor = { (int64_t)cost->counts->boundary_nbytes / (int64_t)meg_dtype_size(t), t };
     double n;
 
     meg_pipe_schedule_make(&schedule, &c, (int)mesh->coords.pp);
@@ -64,26 +64,19 @@ static double async_save_nbytes(const struct meg_cost_model *cost, const struct 
     return (double)nbytes;
 }
 
-/* Return the bytes of the receive buffers of collectives: on activations, gradients, and keys and values. */
+/* Return the bytes of the receive buffers of collectives: within the model, and on gradients. */
 static double comm_workspace_nbytes(const struct meg_cost_model *cost, const struct meg_params *params)
 {
     const struct meg_layout *l = &cost->layout;
-    const int64_t nshards = l->zero.nshards, dp_replicas = l->dp * l->cp, n = cost_local_rows(cost).rows;
+    const int64_t nshards = l->zero.nshards, dp_replicas = l->dp * l->cp;
     const enum meg_dtype grad = cost->run.grad_dtype;
-    const double kv = (double)(n * 2 * meg_model_layer_widths(cost->model, l->tp).kv);
-    double bucket = 0, tied = 0, kv_gather = 0, sum;
+    double bucket = 0, tied = 0, sum = cost->counts->recv_nbytes;
 
     for (int i = 0; i < params->nbuckets; i++)
         bucket = fmax(bucket, (double)(params->bucket[i].end - params->bucket[i].begin));
     for (int i = 0; i < params->n; i++)
         if (params->row[i].tie >= 0 && l->pp > 1)
             tied = (double)params->row[i].shard_numel;
-    for (int64_t i = 0; i < l->layers && kv_gather == 0; i++)
-        if (meg_layout_cp_comm_type(l, i) == MEG_CP_ALL_GATHER)
-            kv_gather = meg_comm_workspace_reduce_scatter(l->cp, kv, MEG_DTYPE_F32);
-
-    sum = meg_comm_workspace_all_reduce(l->tp, (double)(n * cost->model->hidden_size), cost->run.residual_dtype);
-    sum += kv_gather;
     if (nshards)
         sum += meg_comm_workspace_reduce_scatter(nshards, bucket / (double)nshards, grad) +
                meg_comm_workspace_all_reduce(dp_replicas / nshards, bucket / (double)nshards, grad);
@@ -97,16 +90,15 @@ void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_mo
     const struct meg_model_run run = meg_run_spec_stage(&cost->run, &cost->schedule, at.pp);
     struct meg_model_memory m;
     struct meg_optim_memory o = { 0 };
-    struct meg_params params;
     struct meg_mesh mesh;
 
     meg_mesh_init_dry(&mesh, &cost->layout, meg_layout_rank(&cost->layout, at));
     meg_model_memory_size(&m, cost->model, &run, cost->op, &mesh);
-    meg_model_params(&params, cost->model, &mesh);
+    meg_params_shard(cost->params, &mesh);
     nbytes[MEG_COST_MEM_PARAMS] = (double)m.params;
     nbytes[MEG_COST_MEM_GRADS] = (double)m.grads;
     if (run.is_training)
-        meg_optim_memory_size(&o, cost->optim, &params, &cost->layout, &run);
+        meg_optim_memory_size(&o, cost->optim, cost->params, &cost->layout, &run);
     nbytes[MEG_COST_MEM_PARAMS] += (double)o.params;
     nbytes[MEG_COST_MEM_GRADS] += (double)o.grads;
     nbytes[MEG_COST_MEM_MAIN_PARAMS] = (double)o.main;
@@ -115,9 +107,8 @@ void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_mo
     nbytes[MEG_COST_MEM_WORKSPACE] = (double)m.workspace;
     nbytes[MEG_COST_MEM_PIPELINE] = pipeline_nbytes(cost, &mesh);
     nbytes[MEG_COST_MEM_COMM_WORKSPACE] =
-        cost->uses_host_comm && run.is_training ? comm_workspace_nbytes(cost, &params) : 0;
-    nbytes[MEG_COST_MEM_ASYNC_SAVE] = async_save_nbytes(cost, &params, &mesh, &o);
-    meg_params_free(&params);
+        cost->uses_host_comm && run.is_training ? comm_workspace_nbytes(cost, cost->params) : 0;
+    nbytes[MEG_COST_MEM_ASYNC_SAVE] = async_save_nbytes(cost, cost->params, &mesh, &o);
 }
 
 double meg_cost_max_memory(const struct meg_cost_model *cost)

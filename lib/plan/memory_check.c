@@ -72,10 +72,12 @@ double meg_memory_overhead(const struct meg_run_spec *s)
 /* Return the bytes of the tensors of a rank. */
 static double rank_nbytes(const struct meg_run_spec *s, int64_t rank)
 {
-    const struct meg_cost_model m = meg_cost_model_make(s, meg_batch_max_microbatches(&s->batch));
+    struct meg_cost_model m;
     double nbytes[MEG_COST_MEM_TYPES], sum = 0;
 
+    meg_cost_model_make(&m, s, meg_batch_max_microbatches(&s->batch));
     meg_cost_memory(nbytes, &m, meg_layout_coords(&s->layout, rank));
+    meg_cost_model_free(&m);
     for (int i = 0; i < MEG_COST_MEM_TYPES; i++)
         sum += nbytes[i];
     return sum;

@@ -8,12 +8,14 @@
 void meg_usage_vs_plan_predict(struct meg_usage_vs_plan *u, const struct meg_run_spec *s, struct meg_rank_coords at,
                                int64_t num_micro)
 {
-    const struct meg_cost_model largest = meg_cost_model_make(s, meg_batch_max_microbatches(&s->batch));
-    const struct meg_cost_model last = meg_cost_model_make(s, num_micro);
+    struct meg_cost_model m;
 
-    meg_cost_memory(u->memory_planned, &largest, at);
+    meg_cost_model_make(&m, s, meg_batch_max_microbatches(&s->batch));
+    meg_cost_memory(u->memory_planned, &m, at);
+    m.schedule.microbatches = num_micro;
     if (num_micro > 0)
-        meg_cost_comm_volume(u->comm_planned, &last, at);
+        meg_cost_comm_volume(u->comm_planned, &m, at);
+    meg_cost_model_free(&m);
 }
 
 /* Maxima over all ranks of the measured numbers, the predicted numbers and their absolute differences. */

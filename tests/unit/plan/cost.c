@@ -11,6 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "base/mem.h"
 #include "plan/internal.h"
 
 struct shape {
@@ -39,11 +40,14 @@ static int64_t *equal_stages(int64_t layers, int64_t parts)
     return first_layer;
 }
 
-/* Set *model to this shape, and return its cost model for this layout, which keeps a pointer to *model. */
+/*
+ * Set *model to this shape, and return its cost model for this layout, which keeps a pointer to *model.  Free it with
+ * meg_cost_model_free.
+ */
 static struct meg_cost_model make_cost_model(struct meg_model_conf *model, const struct shape *m,
-                                             const struct layout_case *w)
+                                             const struct layout_case *w, enum meg_hardware_type hw, bool stores_scores)
 {
-    struct meg_cost_model cost = { .model = model, .optim = &adam, .op = meg_device_cpu()->op, .num_losses = 1 };
+    struct meg_cost_model cost = { .model = model, .optim = &adam, .op = meg_device_cpu()->op, .threads = 1 };
 
     *model = (struct meg_model_conf){ .num_layers = m->layers,
                                       .hidden_size = m->h,
@@ -83,6 +87,11 @@ static struct meg_cost_model make_cost_model(struct meg_model_conf *model, const
     cost.run.recompute_num_layers = 1;
     cost.run.dtype = cost.run.residual_dtype = w->dtype;
     cost.run.grad_dtype = MEG_DTYPE_F32;
+    cost.hw = meg_hardware_find(hw);
+    cost.stores_scores = stores_scores;
+    cost.counts = meg_cost_count(&cost);
+    cost.params = meg_new(sizeof *cost.params);
+    meg_model_params(cost.params, model, &meg_mesh_one);
     return cost;
 }
 
@@ -257,15 +266,15 @@ static void times_agree_with_published_runs(void **state)
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         const struct published *r = &runs[i];
         struct meg_model_conf model;
-        struct meg_cost_model cost = make_cost_model(&model, &r->shape, &r->where);
+        struct meg_cost_model cost = make_cost_model(&model, &r->shape, &r->where, r->hw, r->stores_scores);
         struct meg_cost_time t;
         double off;
 
-        cost.stores_scores = r->stores_scores;
-        meg_cost_step_time(&t, &cost, meg_hardware_find(r->hw), 1, true);
+        meg_cost_step_time(&t, &cost, true);
         off = t.step / r->seconds - 1;
         printf("# %-44s %s  published %8.3f s  predicted %8.3f s  %+5.1f%%  MFU %4.1f%%  bubble %4.1f%%\n", r->name,
-               meg_hardware_find(r->hw)->name, r->seconds, t.step, 100 * off, 100 * t.mfu, 100 * t.bubble);
+               cost.hw->name, r->seconds, t.step, 100 * off, 100 * t.mfu, 100 * t.bubble);
+        meg_cost_model_free(&cost);
         if (r->why)
             printf("#     %s\n", r->why);
         failed += r->why ? !(off < -0.15 && off > -r->less) : !(fabs(off) <= 0.15);
@@ -341,10 +350,10 @@ static void flops_mfu_and_updates_follow_their_formulas(void **state)
     for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
         const struct shape *shape = &by_hand[i].shape;
         struct meg_model_conf model;
-        const struct meg_cost_model cost = make_cost_model(&model, shape, &by_hand[i].where);
+        struct meg_cost_model cost = make_cost_model(&model, shape, &by_hand[i].where, by_hand[i].hw, false);
         struct meg_cost_time t;
 
-        meg_cost_step_time(&t, &cost, meg_hardware_find(by_hand[i].hw), 1, true);
+        meg_cost_step_time(&t, &cost, true);
         if (by_hand[i].flops > 0) {
             near(by_hand[i].name, "FLOPs", meg_model_flops(&model, by_hand[i].where.samples, shape->s, 0),
                  by_hand[i].flops, 1e-12);
@@ -353,6 +362,7 @@ static void flops_mfu_and_updates_follow_their_formulas(void **state)
         if (by_hand[i].params_per_rank > 0)
             near(by_hand[i].name, "time of an update", t.update, 34 * by_hand[i].params_per_rank / by_hand[i].memory_bw,
                  1e-4);
+        meg_cost_model_free(&cost);
     }
 }
 
@@ -398,7 +408,7 @@ static void a_layout_of_131072_ranks_is_three_ranks_and_a_short_schedule(void **
     const struct shape shape = { 128, 25600, 160, 0, 0, 2048, 51200, 0 };
     const struct layout_case where = { 8, 1, 64, 1, 256, 1, 1 << 20, 1, SOME, HALF, false };
     struct meg_model_conf model;
-    const struct meg_cost_model cost = make_cost_model(&model, &shape, &where);
+    struct meg_cost_model cost = make_cost_model(&model, &shape, &where, MEG_HARDWARE_H100, false);
     double sent[MEG_COST_GROUPS];
     struct meg_cost_time t;
     int64_t groups, group;
@@ -408,11 +418,12 @@ static void a_layout_of_131072_ranks_is_three_ranks_and_a_short_schedule(void **
     for (int64_t stage = 0; stage < where.pp; stage++)
         assert_int_equal(meg_cost_is_representative(&cost.layout, stage), stage < 2 || stage == where.pp - 1);
     assert_int_equal(cost_short_schedule(&cost.schedule, &groups, &group).microbatches, 256);
-    meg_cost_step_time(&t, &cost, meg_hardware_find(MEG_HARDWARE_H100), 1, true);
+    meg_cost_step_time(&t, &cost, true);
     assert_true(t.step > 0 && t.mfu > 0.3 && t.mfu < 0.7);
     assert_true(meg_cost_max_memory(&cost) > 0);
     meg_cost_comm_volume(sent, &cost, (struct meg_rank_coords){ .pp = where.pp - 1 });
     assert_true(sent[MEG_COST_GROUP_DP_CP] > 0);
+    meg_cost_model_free(&cost);
 }
 
 int main(void)

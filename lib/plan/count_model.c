@@ -1,0 +1,203 @@
+/*
+ * count_model.c - run a micro-batch through each part of a model with operations and collectives that count
+ * (count_ops.h): the embedding, each distinct layer, and the heads.  A part is the only one of a pipeline stage, so that
+ * any family of models can be counted without knowing its layers.
+ */
+#include <stdlib.h>
+#include "base/mem.h"
+#include "model/desc.h"
+#include "plan/count_model.h"
+
+/* The counts of a model, and the rank on which it runs, the first one of its groups. */
+struct counting {
+    const struct meg_cost_model *m;
+    struct meg_cost_counts *counts;
+    struct cost_counter counter;
+    struct cost_comm tp, cp, a2a, ring;
+    struct meg_device device;
+};
+
+static void init_rank(struct counting *r, const struct meg_cost_model *m, struct meg_cost_counts *counts)
+{
+    const struct meg_layout *l = &m->layout;
+    const int64_t a2a_size = l->a2a_size ? l->a2a_size : 1;
+
+    r->m = m;
+    r->counts = counts;
+    r->counter = (struct cost_counter){ .hw = m->hw, .threads = m->threads, .stores_scores = m->stores_scores };
+    r->tp = cost_comm_make(MEG_COST_GROUP_TP, m->hw, 1, l->tp);
+    r->cp = cost_comm_make(MEG_COST_GROUP_CP, m->hw, l->tp, l->cp);
+    r->a2a = cost_comm_make(MEG_COST_GROUP_CP, m->hw, l->tp, a2a_size);
+    r->ring = cost_comm_make(MEG_COST_GROUP_CP, m->hw, l->tp * a2a_size, l->cp / a2a_size);
+    r->device = (struct meg_device){ .op = &cost_count_ops, .compute = (struct meg_stream *)(void *)&r->counter };
+}
+
+/* Return a micro-batch of the largest size, with all arrays that a rank can have. */
+static struct meg_batch largest_batch(const struct meg_cost_model *m)
+{
+    struct meg_batch x = { .s = m->run.s / m->layout.cp, .s_enc = m->run.s_enc / m->layout.cp, .b = m->run.b };
+
+    for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++)
+        if (f != MEG_BATCH_DOC_START || m->has_doc_start)
+            *meg_batch_array(&x, f) = cost_count_ops.alloc(0);
+    return x;
+}
+
+/*
+ * Return the run of a stage with one part.  Recomputation of complete layers is not counted here, because it depends on
+ * the stage.
+ */
+static struct meg_model_run run_of_part(const struct meg_cost_model *m, bool defers_wgrad)
+{
+    struct meg_model_run run = m->run;
+
+    run.positions = 1; /* the values of the rotary tables do not matter */
+    run.defers_wgrad = defers_wgrad;
+    if (run.recompute != MEG_RECOMPUTE_SELECTIVE)
+        run.recompute = MEG_RECOMPUTE_NONE;
+    run.distribute_saved_activations = run.shards_params = run.shards_grads = false;
+    return run;
+}
+
+/* Allocate the tensors of a boundary. */
+static void alloc_boundary(void *p[MEG_BOUNDARY_TENSORS], const struct meg_model *g)
+{
+    struct meg_boundary_tensor tensor[MEG_BOUNDARY_TENSORS];
+    const int n = meg_model_boundary(g, tensor);
+
+    for (int i = 0; i < n; i++)
+        p[i] = g->op->alloc((size_t)tensor[i].n * meg_dtype_size(tensor[i].dtype));
+}
+
+/* Run forward and backward of a model with one chunk. */
+static void run_micro_batch(struct cost_part *part, struct meg_model *g, struct counting *r)
+{
+    const struct meg_loss_factors factors = { { 0 }, { 0 } };
+    const struct meg_batch x = largest_batch(r->m);
+    void *boundary[4][MEG_BOUNDARY_TENSORS]; /* input and output, and their gradients */
+
+    for (int i = 0; i < 4; i++)
+        alloc_boundary(boundary[i], g);
+    r->counter.pass = &part->fwd;
+    meg_model_forward(g, 0, 0, &x, &factors, boundary[0], boundary[1]);
+    if (!g->run.is_training)
+        return;
+    r->counter.pass = &part->bwd;
+    meg_model_backward(g, 0, 0, boundary[2], boundary[3]);
+    r->counter.pass = &part->bwd_weight;
+    if (g->run.defers_wgrad)
+        meg_model_backward_weight(g, 0, 0);
+}
+
+/* Return the bytes of the hidden states that a stage sends. */
+static double boundary_nbytes(const struct meg_model *g)
+{
+    struct meg_boundary_tensor tensor[MEG_BOUNDARY_TENSORS];
+
+    meg_model_boundary(g, tensor);
+    return (double)tensor[MEG_BOUNDARY_RESIDUAL].n * (double)meg_dtype_size(tensor[MEG_BOUNDARY_RESIDUAL].dtype);
+}
+
+/*
+ * Count the part of a pipeline stage.  There are three stages: the first one has the embedding, the second one layers
+ * [first, end), and the last one the heads and the layers from `end` on.
+ */
+static void count_part(struct cost_part *part, struct counting *r, int64_t stage, int64_t first, int64_t end,
+                       bool defers_wgrad)
+{
+    int64_t first_layer[] = { 0, first, end, r->m->layout.layers };
+    const struct meg_model_run run = run_of_part(r->m, defers_wgrad);
+    struct meg_layout l = r->m->layout;
+    struct meg_model *g;
+    struct meg_mesh mesh;
+
+    l.pp = 3;
+    l.vp = l.dp = 1;
+    l.first_layer = first_layer;
+    l.zero = (struct meg_zero_layout){ 0 };
+    meg_mesh_init_dry(&mesh, &l, meg_layout_rank(&l, (struct meg_rank_coords){ .pp = stage }));
+    mesh.tp = &r->tp.c;
+    mesh.cp = &r->cp.c;
+    mesh.cp_a2a = &r->a2a.c;
+    mesh.cp_ring = &r->ring.c;
+    MEG_ASSERT_EQ(meg_model_create(&g, r->m->model, &run, &r->device, &mesh, NULL), 0);
+    run_micro_batch(part, g, r);
+    r->counts->boundary_nbytes = boundary_nbytes(g);
+    meg_model_close(g);
+}
+
+/* Return whether two layers have the same counts. */
+static bool are_equal(const struct meg_model_desc *d, const struct meg_layout *l, int64_t i, int64_t k)
+{
+    return d->layer[i].first == d->layer[k].first && d->layer[i].n == d->layer[k].n &&
+           meg_layout_cp_comm_type(l, i) == meg_layout_cp_comm_type(l, k);
+}
+
+/* Make the list of distinct layers. */
+static void list_layers(struct meg_cost_counts *counts, const struct meg_model_desc *d, const struct meg_layout *l)
+{
+    counts->index = meg_new((size_t)d->nlayers * sizeof *counts->index);
+    for (int64_t i = 0; i < d->nlayers; i++) {
+        int k = 0;
+
+        while (k < counts->nlayers && !are_equal(d, l, i, counts->layer[k].first))
+            k++;
+        counts->index[i] = k;
+        if (k < counts->nlayers)
+            continue;
+        counts->layer = meg_realloc_array(counts->layer, (size_t)k + 1, sizeof *counts->layer);
+        counts->layer[counts->nlayers++] = (struct cost_layer){ .first = i };
+    }
+}
+
+struct meg_cost_counts *meg_cost_count(const struct meg_cost_model *m)
+{
+    const int64_t layers = m->layout.layers;
+    const int variants = m->run.is_training && meg_pipe_schedule_splits_backward(&m->schedule) ? 2 : 1;
+    struct meg_cost_counts *counts = meg_new(sizeof *counts);
+    struct counting r;
+    struct meg_model_desc d;
+
+    meg_model_describe(&d, m->model);
+    counts->num_losses = d.nheads;
+    list_layers(counts, &d, &m->layout);
+    meg_model_desc_free(&d);
+    init_rank(&r, m, counts);
+    count_part(&counts->embedding, &r, 0, 0, layers, false);
+    count_part(&counts->heads, &r, 2, 0, layers, false);
+    for (int i = 0; i < counts->nlayers; i++)
+        for (int k = 0; k < variants; k++) {
+            struct cost_layer *l = &counts->layer[i];
+
+            count_part(&l->part[k], &r, 1, l->first, l->first + 1, k == 1);
+        }
+    counts->recv_nbytes = r.tp.recv_nbytes + r.cp.recv_nbytes + r.a2a.recv_nbytes + r.ring.recv_nbytes;
+    return counts;
+}
+
+void meg_cost_counts_free(struct meg_cost_counts *counts)
+{
+    if (!counts)
+        return;
+    free(counts->layer);
+    free(counts->index);
+    free(counts);
+}
+
+void cost_add_pass(struct cost_pass *to, const struct cost_pass *w, double times)
+{
+    to->flops += times * w->flops;
+    to->nbytes += times * w->nbytes;
+    for (int i = 0; i < MEG_COST_GROUPS; i++)
+        to->sent[i] += times * w->sent[i];
+    to->gemm_s += times * w->gemm_s;
+    to->attention_s += times * w->attention_s;
+    to->comm_s += times * w->comm_s;
+}
+
+void cost_add_part(struct cost_part *to, const struct cost_part *p, double times)
+{
+    cost_add_pass(&to->fwd, &p->fwd, times);
+    cost_add_pass(&to->bwd, &p->bwd, times);
+    cost_add_pass(&to->bwd_weight, &p->bwd_weight, times);
+}

@@ -1,0 +1,35 @@
+/* count_model.h - what one micro-batch costs a rank in each part of a model. */
+#ifndef MEG_PLAN_COUNT_MODEL_H
+#define MEG_PLAN_COUNT_MODEL_H
+#include "plan/count_ops.h"
+
+MEG_BEGIN_DECLS
+
+/* The passes of a micro-batch through a part of a model. */
+struct cost_part {
+    struct cost_pass fwd, bwd;   /* bwd includes the weight gradients that are not deferred */
+    struct cost_pass bwd_weight; /* deferred weight gradients (struct meg_model_run) */
+};
+
+/* Counts of a layer; layers with equal blocks and equal context parallelism have the same counts. */
+struct cost_layer {
+    int64_t first;            /* the first layer with these counts */
+    struct cost_part part[2]; /* part[1] is with deferred weight gradients; zero unless the schedule defers them */
+};
+
+struct meg_cost_counts {
+    struct cost_part embedding, heads;
+    struct cost_layer *layer;
+    int nlayers;
+    int *index; /* [layers of the model] element of `layer` */
+    int num_losses;
+    double boundary_nbytes; /* of the hidden states that a stage sends */
+    double recv_nbytes;     /* of receive buffers of collectives within the model, through host memory */
+};
+
+/* Add w to *to, `times` times. */
+void cost_add_pass(struct cost_pass *to, const struct cost_pass *w, double times);
+void cost_add_part(struct cost_part *to, const struct cost_part *p, double times);
+
+MEG_END_DECLS
+#endif
