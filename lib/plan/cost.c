@@ -1,4 +1,5 @@
 #include <stdlib.h>
+#include <string.h>
 #include "base/mem.h"
 #include "device/device.h"
 #include "plan/internal.h"
@@ -44,24 +45,26 @@ void meg_cost_model_free(struct meg_cost_model *m)
     free(m->params);
 }
 
-/* Return whether each chunk of stage a has as many layers as the same chunk of stage b. */
-static bool have_equal_layers(const struct meg_layout *l, int64_t a, int64_t b)
+/* Return whether each chunk of stage a has the same layers as that chunk of stage b. */
+static bool have_equal_layers(const struct meg_cost_model *cost, int64_t a, int64_t b)
 {
-    for (int64_t chunk = 0; chunk < l->vp; chunk++) {
-        int64_t first, na, nb;
+    const int *index = cost->counts->index;
 
-        meg_layout_layers(l, a, chunk, &first, &na);
-        meg_layout_layers(l, b, chunk, &first, &nb);
-        if (na != nb)
+    for (int64_t chunk = 0; chunk < cost->layout.vp; chunk++) {
+        int64_t first_a, first_b, n, nb;
+
+        meg_layout_layers(&cost->layout, a, chunk, &first_a, &n);
+        meg_layout_layers(&cost->layout, b, chunk, &first_b, &nb);
+        if (n != nb || memcmp(index + first_a, index + first_b, (size_t)n * sizeof *index) != 0)
             return false;
     }
     return true;
 }
 
-bool meg_cost_is_representative(const struct meg_layout *l, int64_t stage)
+bool meg_cost_is_representative(const struct meg_cost_model *cost, int64_t stage)
 {
-    for (int64_t earlier = 1; earlier < stage && stage < l->pp - 1; earlier++)
-        if (have_equal_layers(l, earlier, stage))
+    for (int64_t earlier = 1; earlier < stage && stage < cost->layout.pp - 1; earlier++)
+        if (have_equal_layers(cost, earlier, stage))
             return false;
     return true;
 }

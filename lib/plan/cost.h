@@ -55,11 +55,11 @@ void meg_cost_counts_free(struct meg_cost_counts *counts);
 
 /*
  * Return whether a report includes a stage.  The first and the last stage are included.  Of the stages between them that
- * have equally many layers in each chunk, only the first one is included, because it needs the most memory.  The rank
+ * have equal layers in each chunk, only the first one is included, because it needs the most memory.  The rank
  * that represents a stage has the coordinates { .pp = stage }: the first rank of a tensor-parallel group has the largest
  * shards.
  */
-bool meg_cost_is_representative(const struct meg_layout *l, int64_t stage);
+bool meg_cost_is_representative(const struct meg_cost_model *cost, int64_t stage);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 

@@ -238,7 +238,7 @@ static void print_ranks(const struct meg_run_spec *s, FILE *f)
     for (int64_t stage = 0; stage < m.layout.pp; stage++) {
         const struct meg_rank_coords at = { .pp = stage };
 
-        if (!meg_cost_is_representative(&m.layout, stage))
+        if (!meg_cost_is_representative(&m, stage))
             continue;
         c[n].stage = stage;
         meg_cost_memory(c[n].memory, &m, at);

@@ -40,7 +40,7 @@ struct counted {
 struct search {
     const struct meg_train_job *job;
     const struct meg_hardware *hw;
-    int64_t world_size, num_tried;
+    int64_t world_size, layers, num_tried;
     double memory;            /* bytes available per rank */
     struct meg_params params; /* of the model */
     double weight_nbytes;     /* bytes of the parameters and gradients of the model */
@@ -221,7 +221,7 @@ static void try_micro_batches(struct search *s, struct candidate *c)
 
 static void try_virtual_stages(struct search *s, struct candidate *c)
 {
-    const int64_t layers = s->job->model.num_layers / c->layout.pipeline;
+    const int64_t layers = s->layers / c->layout.pipeline;
 
     for (int64_t v = 1; v <= layers; v++) {
         if (layers % v || (v > 1 && c->layout.pipeline == 1))
@@ -235,8 +235,7 @@ static void try_sizes(struct search *s, int64_t tp, int64_t cp, int64_t pp)
 {
     struct candidate c = { .layout = s->job->layout };
 
-    if (s->world_size % (tp * cp * pp) || s->job->model.num_layers % pp ||
-        s->weight_nbytes / (double)(tp * pp) > s->memory)
+    if (s->world_size % (tp * cp * pp) || s->layers % pp || s->weight_nbytes / (double)(tp * pp) > s->memory)
         return;
     c.layout.tensor = tp;
     c.layout.context = cp;
@@ -260,7 +259,7 @@ static void search(struct search *s)
 
     for (int64_t tp = 1; tp <= world && tp <= s->hw->ranks_per_node; tp++)
         for (int64_t cp = 1; tp * cp <= world && (cp == 1 || seq_length / cp >= MIN_CP_TOKENS); cp *= 2)
-            for (int64_t pp = 1; tp * cp * pp <= world && pp <= s->job->model.num_layers; pp++)
+            for (int64_t pp = 1; tp * cp * pp <= world && pp <= s->layers; pp++)
                 try_sizes(s, tp, cp, pp);
     for (int i = 0; i < s->nbest; i++) { /* estimate again, with a simulation of the schedule */
         struct meg_train_job job;
@@ -323,7 +322,7 @@ int meg_plan_print_layouts(const struct meg_run_spec *spec, int64_t world_size, 
 {
     const struct meg_hardware *hw = meg_hardware_find(spec->job->train.hardware);
     const struct meg_model_run *run = &spec->model_run;
-    struct search s = { .job = spec->job, .hw = hw, .world_size = world_size };
+    struct search s = { .job = spec->job, .hw = hw, .world_size = world_size, .layers = spec->layout.layers };
 
     s.memory = hw->memory > 0 ? hw->memory - hw->reserved_memory : meg_memory_available(world_size);
     meg_model_params(&s.params, &spec->job->model, &meg_mesh_one);

@@ -118,7 +118,7 @@ double meg_cost_max_memory(const struct meg_cost_model *cost)
     for (int64_t stage = 0; stage < cost->layout.pp; stage++) {
         double nbytes[MEG_COST_MEM_TYPES], sum = 0;
 
-        if (!meg_cost_is_representative(&cost->layout, stage))
+        if (!meg_cost_is_representative(cost, stage))
             continue;
         meg_cost_memory(nbytes, cost, (struct meg_rank_coords){ .pp = stage });
         for (int k = 0; k < meg_cost_num_device_types(cost->uses_host_comm); k++)

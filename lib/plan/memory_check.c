@@ -7,9 +7,11 @@
 #include "base/mem.h"
 #include "device/device.h"
 #include "io/line_reader.h"
+#include "model/desc.h"
 #include "plan/cost.h"
 
 enum { OVERHEAD_NBYTES = 16 << 20 }; /* bytes of the program and its libraries, measured */
+enum { MALLOC_NBYTES = 8 };          /* that malloc adds to an array */
 
 /* ---- this machine ---- */
 
@@ -56,12 +58,19 @@ double meg_memory_peak_rss(void)
 
 /* ---- the run ---- */
 
-/* Return the bytes of a micro-batch in host memory: four int32 and one float per token, and an int64 per sample. */
+/* Return the bytes of a micro-batch in host memory. */
 static double micro_batch_nbytes(const struct meg_run_spec *s)
 {
-    const double n = (double)(s->batch.micro * s->job->train.seq_length);
+    const struct meg_batch x = { .s = s->job->train.seq_length, .b = s->batch.micro };
+    struct meg_model_desc d;
+    double nbytes = 0;
 
-    return n * (4 * sizeof(int32_t) + sizeof(float)) + (double)s->batch.micro * sizeof(int64_t) + 6 * 8;
+    meg_model_describe(&d, &s->job->model);
+    for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++)
+        if (d.inputs & 1u << f)
+            nbytes += (double)meg_batch_numel(&x, f) * (double)meg_batch_fields[f].size + MALLOC_NBYTES;
+    meg_model_desc_free(&d);
+    return nbytes;
 }
 
 double meg_memory_overhead(const struct meg_run_spec *s)

@@ -141,7 +141,7 @@ static double step_comm_time(const struct meg_cost_model *cost, double backward,
 
     *update = 0;
     for (int64_t stage = 0; stage < l->pp; stage++) {
-        if (!meg_cost_is_representative(l, stage))
+        if (!meg_cost_is_representative(cost, stage))
             continue;
         const struct cost_step_comm s = cost_count_step_comm(cost, (struct meg_rank_coords){ .pp = stage });
         const double reduce = s.grad_reduce / bw, gather = s.param_gather / bw;

@@ -416,7 +416,7 @@ static void a_layout_of_131072_ranks_is_three_ranks_and_a_short_schedule(void **
     (void)state;
     assert_int_equal(meg_layout_world(&cost.layout), 131072);
     for (int64_t stage = 0; stage < where.pp; stage++)
-        assert_int_equal(meg_cost_is_representative(&cost.layout, stage), stage < 2 || stage == where.pp - 1);
+        assert_int_equal(meg_cost_is_representative(&cost, stage), stage < 2 || stage == where.pp - 1);
     assert_int_equal(cost_short_schedule(&cost.schedule, &groups, &group).microbatches, 256);
     meg_cost_step_time(&t, &cost, true);
     assert_true(t.step > 0 && t.mfu > 0.3 && t.mfu < 0.7);
