@@ -32,45 +32,39 @@ static double tied_grad_numel(const struct meg_params *params, const struct meg_
     return (double)meg_zero_bucket_shard_numel(params, l, b);
 }
 
-/*
- * Return the bytes of the all-gather of a layer group, or 0 if the group's unsharded buffer already contains it.
- * resident[i] is the layer group in unsharded buffer i.
- */
-static double layer_gather_nbytes(int resident[MEG_UNSHARDED_BUFFERS], const struct meg_cost_model *cost,
-                                  const struct meg_params *params, int layer_group)
-{
-    const struct meg_elem_range s = params->layer_group[layer_group];
-    const int buffer = meg_unsharded_buffer(params, layer_group);
+/* ZeRO-3: the bytes of all-gathers of layer groups.  resident[i] is the layer group in unsharded buffer i. */
+struct gathers {
+    const struct meg_cost_model *cost;
+    int resident[MEG_UNSHARDED_BUFFERS];
+    double nbytes;
+};
 
-    if (resident[buffer] == layer_group)
-        return 0;
-    resident[buffer] = layer_group;
-    return meg_comm_volume_sharded(cost->layout.zero.nshards,
-                                   (double)((s.end - s.begin) / cost->layout.zero.nshards) * size_of(cost->run.dtype));
+/* Count the all-gather of a layer group, unless its unsharded buffer already contains it. */
+static void count_gather(void *user, int layer_group, int next, bool is_backward)
+{
+    struct gathers *g = user;
+    const int64_t nshards = g->cost->layout.zero.nshards;
+    const struct meg_elem_range s = g->cost->params->layer_group[layer_group];
+    const int buffer = meg_unsharded_buffer(g->cost->params, layer_group);
+
+    (void)next, (void)is_backward;
+    if (g->resident[buffer] == layer_group)
+        return;
+    g->resident[buffer] = layer_group;
+    g->nbytes += meg_comm_volume_sharded(nshards, (double)((s.end - s.begin) / nshards) * size_of(g->cost->run.dtype));
 }
 
-/*
- * ZeRO-3: return the bytes of all all-gathers of layer groups in a step.  The loops follow the order in which
- * model/forward_backward.c reads the groups.
- */
-static double zero3_gather_nbytes(const struct meg_cost_model *cost, const struct meg_params *params)
+/* ZeRO-3: return the bytes of all all-gathers of layer groups in a step.  All micro-batches but the first are alike. */
+static double zero3_gather_nbytes(const struct meg_cost_model *cost)
 {
-    const int layers = params->nlayer_groups - 2;
-    const int group = cost->run.recompute == MEG_RECOMPUTE_UNIFORM ? (int)cost->run.recompute_num_layers : 1;
-    int resident[MEG_UNSHARDED_BUFFERS] = { -1, -1, -1, -1 };
-    double sent = 0;
+    struct gathers g = { cost, { -1, -1, -1, -1 }, 0 };
+    const struct meg_model_hooks hooks = { .user = &g, .params_needed = count_gather };
+    double first;
 
-    for (int64_t m = 0; m < cost->schedule.microbatches; m++) {
-        for (int i = 0; i <= layers + 1; i++)
-            sent += layer_gather_nbytes(resident, cost, params, i);
-        for (int i = layers; i > 0; i--) {
-            if (i == layers || i % group == 0)
-                for (int k = (i - 1) / group * group + 1; k <= i; k++)
-                    sent += layer_gather_nbytes(resident, cost, params, k);
-            sent += layer_gather_nbytes(resident, cost, params, i);
-        }
-    }
-    return sent;
+    cost_run_hooks(cost, &hooks);
+    first = g.nbytes;
+    cost_run_hooks(cost, &hooks);
+    return first + (double)(cost->schedule.microbatches - 1) * (g.nbytes - first);
 }
 
 struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, struct meg_rank_coords at)
@@ -108,7 +102,7 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
         s.sp_grad_reduce *= num_micro;
     }
     if (l->zero.stage == 3)
-        s.param_gather = zero3_gather_nbytes(cost, params);
+        s.param_gather = zero3_gather_nbytes(cost);
     return s;
 }
 

@@ -98,6 +98,21 @@ static double boundary_nbytes(const struct meg_model *g)
     return (double)tensor[MEG_BOUNDARY_RESIDUAL].n * (double)meg_dtype_size(tensor[MEG_BOUNDARY_RESIDUAL].dtype);
 }
 
+/* Create the model of pipeline stage `stage` of a layout. */
+static struct meg_model *create_model(struct counting *r, struct meg_mesh *mesh, const struct meg_layout *l,
+                                      int64_t stage, const struct meg_model_run *run)
+{
+    struct meg_model *g;
+
+    meg_mesh_init_dry(mesh, l, meg_layout_rank(l, (struct meg_rank_coords){ .pp = stage }));
+    mesh->tp = &r->tp.c;
+    mesh->cp = &r->cp.c;
+    mesh->cp_a2a = &r->a2a.c;
+    mesh->cp_ring = &r->ring.c;
+    MEG_ASSERT_EQ(meg_model_create(&g, r->m->model, run, &r->device, mesh, NULL), 0);
+    return g;
+}
+
 /*
  * Count the part of a pipeline stage.  There are three stages: the first one has the embedding, the second one layers
  * [first, end), and the last one the heads and the layers from `end` on.
@@ -115,12 +130,7 @@ static void count_part(struct cost_part *part, struct counting *r, int64_t stage
     l.vp = l.dp = 1;
     l.first_layer = first_layer;
     l.zero = (struct meg_zero_layout){ 0 };
-    meg_mesh_init_dry(&mesh, &l, meg_layout_rank(&l, (struct meg_rank_coords){ .pp = stage }));
-    mesh.tp = &r->tp.c;
-    mesh.cp = &r->cp.c;
-    mesh.cp_a2a = &r->a2a.c;
-    mesh.cp_ring = &r->ring.c;
-    MEG_ASSERT_EQ(meg_model_create(&g, r->m->model, &run, &r->device, &mesh, NULL), 0);
+    g = create_model(r, &mesh, &l, stage, &run);
     run_micro_batch(part, g, r);
     r->counts->boundary_nbytes = boundary_nbytes(g);
     meg_model_close(g);
@@ -173,6 +183,23 @@ struct meg_cost_counts *meg_cost_count(const struct meg_cost_model *m)
         }
     counts->recv_nbytes = r.tp.recv_nbytes + r.cp.recv_nbytes + r.a2a.recv_nbytes + r.ring.recv_nbytes;
     return counts;
+}
+
+void cost_run_hooks(const struct meg_cost_model *m, const struct meg_model_hooks *hooks)
+{
+    struct meg_model_run run = m->run;
+    struct cost_part part = { 0 };
+    struct counting r;
+    struct meg_mesh mesh;
+    struct meg_model *g;
+
+    MEG_ASSERT_EQ(m->layout.pp, 1);
+    init_rank(&r, m, NULL);
+    run.positions = 1;
+    g = create_model(&r, &mesh, &m->layout, 0, &run);
+    g->hooks = *hooks;
+    run_micro_batch(&part, g, &r);
+    meg_model_close(g);
 }
 
 void meg_cost_counts_free(struct meg_cost_counts *counts)

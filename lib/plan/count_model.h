@@ -1,6 +1,7 @@
 /* count_model.h - what one micro-batch costs a rank in each part of a model. */
 #ifndef MEG_PLAN_COUNT_MODEL_H
 #define MEG_PLAN_COUNT_MODEL_H
+#include "model/model.h"
 #include "plan/count_ops.h"
 
 MEG_BEGIN_DECLS
@@ -26,6 +27,9 @@ struct meg_cost_counts {
     double boundary_nbytes; /* of the hidden states that a stage sends */
     double recv_nbytes;     /* of receive buffers of collectives within the model, through host memory */
 };
+
+/* Run one micro-batch through a model without pipeline parallelism, and call hooks as in a run. */
+void cost_run_hooks(const struct meg_cost_model *m, const struct meg_model_hooks *hooks);
 
 /* Add w to *to, `times` times. */
 void cost_add_pass(struct cost_pass *to, const struct cost_pass *w, double times);
