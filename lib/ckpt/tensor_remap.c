@@ -17,14 +17,14 @@ static bool is_transposed(enum ckpt_remap remap)
 /* Return the number of rows of a foreign tensor before any transposition. */
 static int64_t foreign_rows(const struct ckpt_tp_shard *shard, const struct meg_param *row, enum ckpt_remap remap)
 {
-    const struct meg_model_widths w = meg_model_layer_widths(shard->model, 1);
+    const struct meg_model_conf *m = shard->model;
 
     switch (remap) {
-    case CKPT_Q: return w.q;
+    case CKPT_Q: return m->num_attention_heads * m->kv_channels;
     case CKPT_K:
-    case CKPT_V: return w.kv;
+    case CKPT_V: return m->num_query_groups * m->kv_channels;
     case CKPT_GATE:
-    case CKPT_UP: return w.f;
+    case CKPT_UP: return m->ffn_hidden_size;
     default: break;
     }
     return (row->is_vocab ? shard->vocab_rows : row->dim[0]) / (row->tp_axis == 0 ? shard->tp_size : 1);
@@ -61,8 +61,9 @@ static struct ckpt_row_map row_map(int64_t n, int64_t src, int64_t dst, int64_t 
  */
 static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, enum ckpt_remap remap)
 {
-    const struct meg_model_widths w = meg_model_layer_widths(shard->model, 1);
-    const int64_t d = w.d, groups = w.g / shard->tp_size, q = w.q / w.g, group = w.qkv / w.g;
+    const struct meg_model_conf *m = shard->model;
+    const int64_t d = m->kv_channels, groups = m->num_query_groups / shard->tp_size;
+    const int64_t q = m->num_attention_heads / m->num_query_groups * d, group = q + 2 * d; /* rows of a group */
     const int64_t dst = shard->tp_rank * groups * group;
 
     if (remap == CKPT_Q)

@@ -219,27 +219,3 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         return r;
     return check_size(c, e);
 }
-
-/* Multiply-adds for each token in the forward pass of one layer; s keys. */
-static double layer_flops(const struct meg_model_conf *c, int64_t s)
-{
-    const struct meg_model_widths w = meg_model_layer_widths(c, 1);
-    const double h = (double)w.h, q = (double)w.q, kv_ratio = (double)w.g / (double)w.a;
-
-    return 2 * (1 + kv_ratio) * h * q + 2 * (double)s * q + h * (double)(w.fc1 + w.f);
-}
-
-double meg_model_flops(const struct meg_model_conf *c, int64_t batch, int64_t s, int64_t s_enc)
-{
-    const struct meg_model_widths w = meg_model_layer_widths(c, 1);
-    const double h = (double)w.h, q = (double)w.q, b = (double)batch;
-    /* cross-attention: query and output of the decoder's tokens, keys and values of the encoder's tokens, and scores */
-    const double cross = 2 * h * q * (double)(s + s_enc) + 2 * (double)s * (double)s_enc * q;
-    double decoder = (double)c->num_layers * layer_flops(c, s), encoder = 0;
-
-    if (s_enc > 0) {
-        encoder = (double)c->num_layers * layer_flops(c, s_enc) * (double)s_enc;
-        decoder = (double)c->decoder_num_layers * (layer_flops(c, s) + cross / (double)s);
-    }
-    return 6 * b * ((double)s * (decoder + h * (double)c->vocab_size) + encoder);
-}

@@ -89,42 +89,11 @@ static inline int64_t meg_model_rope_half(const struct meg_model_conf *c)
     return meg_model_is_rotary(c) ? (int64_t)((double)c->kv_channels * c->rotary_percent) / 2 : 0;
 }
 
-/* Widths of a layer's activations, in columns, on one of tp tensor-parallel ranks. */
-struct meg_model_widths {
-    int64_t h;       /* residual stream */
-    int64_t a, g, d; /* numbers of query heads and key-value groups; head size */
-    int64_t q, kv;   /* q: width of queries and of attention output, a * d; kv: width of keys and of values, g * d */
-    int64_t qkv;     /* output of the qkv linear, q + 2 kv */
-    int64_t f, fc1;  /* f: input of fc2; fc1: output of fc1, f or, for [gate | up], 2f */
-};
-
-static inline struct meg_model_widths meg_model_layer_widths(const struct meg_model_conf *c, int64_t tp)
-{
-    struct meg_model_widths w;
-
-    w.h = c->hidden_size;
-    w.a = c->num_attention_heads / tp;
-    w.g = c->num_query_groups / tp;
-    w.d = c->kv_channels;
-    w.q = w.a * w.d;
-    w.kv = w.g * w.d;
-    w.qkv = w.q + 2 * w.kv;
-    w.f = c->ffn_hidden_size / tp;
-    w.fc1 = meg_model_is_gated(c) ? 2 * w.f : w.f;
-    return w;
-}
-
 /* Set the ties of a layout (struct meg_tie) to those of the model. */
 void meg_model_set_ties(struct meg_layout *l, const struct meg_model_conf *c);
 
 /* Make the parameter table and compute the shards of the mesh's rank.  Free the table with meg_params_free. */
 void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, const struct meg_mesh *mesh);
-
-/*
- * Return the number of floating-point operations of forward and backward for `batch` sequences of length s, without
- * recomputation.  s_enc is the length of the encoder's input (T5), or 0.
- */
-double meg_model_flops(const struct meg_model_conf *c, int64_t batch, int64_t s, int64_t s_enc);
 
 MEG_END_DECLS
 #endif

@@ -35,6 +35,7 @@ void meg_cost_model_make(struct meg_cost_model *m, const struct meg_run_spec *s,
     meg_cost_model_init(m, s, num_micro);
     m->params = meg_new(sizeof *m->params);
     meg_model_params(m->params, m->model, &meg_mesh_one);
+    m->sequence_flops = meg_cost_model_flops(m->model, m->run.s, m->run.s_enc);
     m->counts = meg_cost_count(m);
 }
 

@@ -26,6 +26,7 @@ struct meg_cost_model {
     const struct meg_hardware *hw;
     int threads;                    /* per rank (meg_hardware_threads) */
     struct meg_cost_counts *counts; /* of meg_cost_count */
+    double sequence_flops;          /* of meg_cost_model_flops */
     struct meg_params *params;      /* of meg_model_params; functions shard it for one rank at a time */
     bool overlaps_grad_reduce;      /* reduce gradients during the last backward pass */
     bool overlaps_param_gather;     /* all-gather parameters during the next forward pass */
@@ -43,8 +44,16 @@ struct meg_cost_model {
 void meg_cost_model_make(struct meg_cost_model *m, const struct meg_run_spec *s, int64_t num_micro);
 void meg_cost_model_free(struct meg_cost_model *m);
 
-/* Like meg_cost_model_make, but leave counts and params for the caller to set.  Other functions require them. */
+/*
+ * Like meg_cost_model_make, but leave counts, params and sequence_flops for the caller to set.  Other functions require
+ * them.
+ */
 void meg_cost_model_init(struct meg_cost_model *m, const struct meg_run_spec *s, int64_t num_micro);
+/*
+ * Return the FLOPs of forward and backward of a sequence of length s, and s_enc in the encoder of T5, as Megatron counts them for TFLOP/s and MFU: those
+ * of the layers and of the logits, with masked scores, without recomputation.
+ */
+double meg_cost_model_flops(const struct meg_model_conf *c, int64_t s, int64_t s_enc);
 /*
  * Count what a micro-batch costs.  Models with equal options, sequences, micro-batches, precision, hardware, tensor and
  * context parallelism, selective recomputation and deferral of weight gradients have equal counts, whatever their

@@ -185,6 +185,34 @@ struct meg_cost_counts *meg_cost_count(const struct meg_cost_model *m)
     return counts;
 }
 
+double meg_cost_model_flops(const struct meg_model_conf *c, int64_t s, int64_t s_enc)
+{
+    struct meg_cost_model m = { .model = c, .layout = meg_layout_one, .hw = meg_hardware_find(MEG_HARDWARE_CPU) };
+    struct meg_cost_counts counts = { 0 };
+    struct cost_part part;
+    struct meg_model_desc d;
+    struct counting r;
+    double flops;
+
+    meg_model_describe(&d, c);
+    m.layout.layers = d.nlayers;
+    m.run = (struct meg_model_run){ .s = s, .s_enc = s_enc, .b = 1 };
+    meg_model_set_ties(&m.layout, c);
+    flops = 2 * (double)s * (double)d.h * (double)d.v; /* of the logits */
+    list_layers(&counts, &d, &m.layout);
+    init_rank(&r, &m, &counts);
+    for (int i = 0; i < counts.nlayers; i++) {
+        part = (struct cost_part){ 0 };
+        count_part(&part, &r, 1, counts.layer[i].first, counts.layer[i].first + 1, false);
+        for (int64_t k = 0; k < d.nlayers; k++)
+            flops += counts.index[k] == i ? part.fwd.flops : 0;
+    }
+    free(counts.layer);
+    free(counts.index);
+    meg_model_desc_free(&d);
+    return 3 * flops; /* the backward pass has twice the FLOPs of the forward pass */
+}
+
 void cost_run_hooks(const struct meg_cost_model *m, const struct meg_model_hooks *hooks)
 {
     struct meg_model_run run = m->run;

@@ -256,7 +256,7 @@ static void print_ranks(const struct meg_run_spec *s, FILE *f)
 static void print_work(const struct meg_run_spec *s, FILE *f)
 {
     const struct meg_train_conf *c = &s->job->train;
-    double flops = meg_model_flops(&s->job->model, 1, s->model_run.s, s->model_run.s_enc);
+    double flops = meg_cost_model_flops(&s->job->model, s->model_run.s, s->model_run.s_enc);
     int64_t samples = c->train_samples == MEG_UNSET ? s->train_iters * s->batch.global : c->train_samples;
 
     if (c->skip_train)

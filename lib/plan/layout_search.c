@@ -44,6 +44,7 @@ struct search {
     double memory;            /* bytes available per rank */
     struct meg_params params; /* of the model */
     double weight_nbytes;     /* bytes of the parameters and gradients of the model */
+    double sequence_flops;    /* of the model (struct meg_cost_model) */
     struct candidate best[MAX_CANDIDATES];
     int nbest; /* number of candidates in best, which are ordered by time.step */
     struct counted *counted;
@@ -144,6 +145,7 @@ static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, 
     }
     meg_cost_model_init(m, &spec, meg_batch_max_microbatches(&spec.batch));
     m->params = &s->params;
+    m->sequence_flops = s->sequence_flops;
     m->counts = counts_of(s, m);
     return 0;
 }
@@ -327,6 +329,7 @@ int meg_plan_print_layouts(const struct meg_run_spec *spec, int64_t world_size, 
     s.memory = hw->memory > 0 ? hw->memory - hw->reserved_memory : meg_memory_available(world_size);
     meg_model_params(&s.params, &spec->job->model, &meg_mesh_one);
     s.weight_nbytes = (double)s.params.numel * (double)(meg_dtype_size(run->dtype) + meg_dtype_size(run->grad_dtype));
+    s.sequence_flops = meg_cost_model_flops(&spec->job->model, run->s, run->s_enc);
     search(&s);
     meg_params_free(&s.params);
     if (s.nbest == 0)

@@ -177,5 +177,5 @@ void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *co
     t->bubble = cost->layout.pp > 1 ? seconds / (m * busy_s) - 1 : 0;
     t->grad_reduce = step_comm_time(cost, busy_s * 2 / 3, busy_s / 3, &t->update);
     t->step = seconds + t->grad_reduce + t->update;
-    t->mfu = meg_model_flops(cost->model, 1, cost->run.s, cost->run.s_enc) * samples / (t->step * peak);
+    t->mfu = cost->sequence_flops * samples / (t->step * peak);
 }

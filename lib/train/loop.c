@@ -14,7 +14,6 @@
 static struct meg_iteration_stats iteration_stats(const struct meg_trainer *t, const struct meg_step_result *s)
 {
     const struct meg_train_job *job = t->job;
-    const struct meg_model_run *run = &t->spec.model_run;
 
     return (struct meg_iteration_stats){
         .iteration = s->state.iteration,
@@ -34,7 +33,7 @@ static struct meg_iteration_stats iteration_stats(const struct meg_trainer *t, c
         .iteration_ms = s->seconds * 1e3,
         .tokens_per_s = (double)(s->batch.effective * job->train.seq_length) / s->seconds,
         .ranks = t->mesh.world->size,
-        .flops = meg_model_flops(&job->model, s->batch.effective, run->s, run->s_enc),
+        .flops = t->sequence_flops * (double)s->batch.effective,
     };
 }
 

@@ -49,8 +49,7 @@ static int append_line(const struct meg_trainer *t, const char *text, struct meg
 
 static double flops_until(const struct meg_trainer *t, const struct meg_train_state *state)
 {
-    return meg_model_flops(&t->job->model, 1, t->spec.model_run.s, t->spec.model_run.s_enc) *
-           (double)state->consumed_train;
+    return t->sequence_flops * (double)state->consumed_train;
 }
 
 /*

@@ -346,6 +346,7 @@ static int run(struct meg_trainer *t, struct meg_err *e)
     if (t->job->ckpt.save && !t->job->train.skip_train)
         /* catch signals before the slow set-up; one that arrives during set-up stops the run after one step */
         meg_stop_catch();
+    t->sequence_flops = meg_cost_model_flops(&t->job->model, t->spec.model_run.s, t->spec.model_run.s_enc);
     if ((r = open_model(t, e)) < 0 || (r = meg_train_load(t, e)) < 0 || (r = build_data(t, e)) < 0 ||
         (r = open_loaders(t, e)) < 0 || (r = open_logger(t, e)) < 0 || (r = meg_train_loop(t, e)) < 0)
         return r;

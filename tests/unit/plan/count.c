@@ -165,6 +165,9 @@ static void bert_attends_to_all_keys_and_has_two_heads(void **state)
               + B * H * (1 + 1 + 3) * E + 3 * B * 2 * E); /* tanh and its gradient, sum of gradients; loss */
     assert_int_equal(c->num_losses, 2);
     meg_cost_counts_free(c);
+    /* model FLOPs are those of GPT: without the transform and the binary head, with all scores */
+    equals(meg_cost_model_flops(&conf, S, 0), 3 * (L * (layer_flops + 2 * SCORES) / B + 2.0 * S * H * V), "model",
+           "FLOPs");
 }
 
 static void recomputation_and_deferral_change_the_backward_pass(void **state)
