@@ -16,20 +16,26 @@ static double size_of(enum meg_dtype t)
 
 /* ---- a step ----------------------------------------------------------------------------------- */
 
+int64_t cost_tie_size(const struct meg_layout *l, int k)
+{
+    int64_t n = 0;
+
+    for (int64_t stage = 0; stage < l->pp; stage++)
+        n += meg_layout_has_tie(l, stage, k);
+    return n;
+}
+
 /*
- * Return the number of elements of a tied embedding's gradient that a rank reduces between the first and the last
- * stage.  Without a distributed optimizer, a rank reduces all elements.  With a distributed optimizer, a rank reduces
- * only the elements of its shard.
+ * Return the number of elements of a tied parameter's gradient that a rank reduces between stages.  Without a
+ * distributed optimizer, a rank reduces all elements.  With a distributed optimizer, a rank reduces only the elements of
+ * its shard, if the parameter begins a bucket.
  */
 static double tied_grad_numel(const struct meg_params *params, const struct meg_param *row, const struct meg_layout *l)
 {
-    int b = 0;
-
-    if (!l->zero.nshards)
-        return (double)row->shard_numel;
-    while (params->bucket[b].begin != row->offset)
-        b++;
-    return (double)meg_zero_bucket_shard_numel(params, l, b);
+    for (int b = 0; b < params->nbuckets && l->zero.nshards; b++)
+        if (params->bucket[b].begin == row->offset)
+            return (double)meg_zero_bucket_shard_numel(params, l, b);
+    return (double)row->shard_numel;
 }
 
 /* ZeRO-3: the bytes of all-gathers of layer groups.  resident[i] is the layer group in unsharded buffer i. */
@@ -92,7 +98,8 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
         if (row->shard_numel && l->has_sp && row->tp_axis < 0)
             s.sp_grad_reduce += meg_comm_volume_all_reduce(l->tp, (double)row->shard_numel * e);
         if (row->shard_numel && l->pp > 1 && row->tie >= 0)
-            s.embedding_grad += meg_comm_volume_all_reduce(2, tied_grad_numel(params, row, l) * e);
+            s.embedding_grad +=
+                meg_comm_volume_all_reduce(cost_tie_size(l, row->tie), tied_grad_numel(params, row, l) * e);
     }
     if (l->zero.stage >= 2) {
         const double num_micro = (double)cost->schedule.microbatches;
@@ -106,15 +113,18 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
     return s;
 }
 
-/* Add the bytes that a rank of a stage sends for one micro-batch within the model. */
+/* Add the bytes that a rank of a stage sends for one micro-batch within the model and to other stages. */
 static void add_model_comm(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, int64_t stage)
 {
     struct cost_part p;
 
     for (int64_t chunk = 0; chunk < cost->layout.vp; chunk++) {
+        const int64_t vstage = chunk * cost->layout.pp + stage;
+
         cost_count_chunk(&p, cost, stage, chunk);
         for (int i = 0; i < MEG_COST_GROUPS; i++)
             nbytes[i] += p.fwd.sent[i] + p.bwd.sent[i] + p.bwd_weight.sent[i];
+        nbytes[MEG_COST_GROUP_PP] += cost_boundary_nbytes(cost, vstage) + cost_boundary_nbytes(cost, vstage + 1);
     }
 }
 
@@ -123,13 +133,10 @@ void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_
     const struct meg_layout *l = &cost->layout;
     const struct cost_step_comm once = cost_count_step_comm(cost, at);
     const double scalar = (double)sizeof(double);
-    const double boundary_nbytes = cost->counts->boundary_nbytes;
-    const int num_losses = cost->counts->num_losses;
-    const int64_t num_activations = l->vp - (at.pp == l->pp - 1), num_grads = l->vp - (at.pp == 0);
+    const int num_losses = cost->counts->desc.nheads;
 
     memset(nbytes, 0, MEG_COST_GROUPS * sizeof *nbytes);
     add_model_comm(nbytes, cost, at.pp);
-    nbytes[MEG_COST_GROUP_PP] = l->pp > 1 ? (double)(num_activations + num_grads) * boundary_nbytes : 0;
     for (int i = 0; i < MEG_COST_GROUPS; i++)
         nbytes[i] *= (double)cost->schedule.microbatches;
 

@@ -86,38 +86,68 @@ static int64_t recomputed_layers(const struct meg_model_run *run, int64_t n, int
     }
 }
 
-/* Count the all-gathers of n layer inputs, which tensor-parallel ranks shard (distribute_saved_activations). */
-static void add_input_gathers(struct cost_pass *to, const struct meg_cost_model *cost, int64_t n)
+/* Count the all-gathers of n layer inputs of stack k, which tensor-parallel ranks shard (distribute_saved_activations). */
+static void add_input_gathers(struct cost_pass *to, const struct meg_cost_model *cost, int k, int64_t n)
 {
     const int64_t tp = cost->layout.tp;
-    const double nbytes = (double)n * meg_comm_volume_sharded(tp, cost->counts->boundary_nbytes / (double)tp);
+    const double nbytes = (double)n * meg_comm_volume_sharded(tp, cost->counts->residual_nbytes[k] / (double)tp);
 
     to->sent[MEG_COST_GROUP_TP] += nbytes;
     to->comm_s += nbytes / meg_hardware_bandwidth(cost->hw, 1, tp);
 }
 
-void cost_count_chunk(struct cost_part *sum, const struct meg_cost_model *cost, int64_t stage, int64_t chunk)
+/* Add the counts of layers [begin, end), which are layers of stack k.  has_embedding: their input is computed here. */
+static void add_layers(struct cost_part *sum, const struct meg_cost_model *cost, int k, int64_t begin, int64_t end,
+                       bool has_embedding, bool defers_wgrad)
 {
     const struct meg_cost_counts *counts = cost->counts;
+    int64_t inputs;
+    const int64_t num_recomputed = recomputed_layers(&cost->run, end - begin, &inputs);
+
+    for (int64_t i = begin; i < end; i++) {
+        const struct cost_layer *l = &counts->layer[counts->index[i]];
+
+        cost_add_part(sum, &l->part[defers_wgrad], 1);
+        if (i - begin < num_recomputed)
+            cost_add_pass(&sum->bwd, &l->recomputed, 1);
+    }
+    if (cost->run.distribute_saved_activations) /* the input received from another stage needs no all-gather */
+        add_input_gathers(&sum->bwd, cost, k, inputs - !has_embedding);
+}
+
+void cost_count_chunk(struct cost_part *sum, const struct meg_cost_model *cost, int64_t stage, int64_t chunk)
+{
+    const struct meg_model_desc *d = &cost->counts->desc;
     const bool is_first = meg_layout_is_first(stage, chunk);
     const bool defers_wgrad = meg_run_spec_stage(&cost->run, &cost->schedule, stage).defers_wgrad;
-    int64_t first, n, inputs;
+    int64_t first, n;
 
     *sum = (struct cost_part){ 0 };
     meg_layout_layers(&cost->layout, stage, chunk, &first, &n);
-    const int64_t num_recomputed = recomputed_layers(&cost->run, n, &inputs);
+    for (int k = 0; k < d->nstacks; k++) {
+        const struct meg_stack *s = &d->stack[k];
+        const int64_t begin = first > s->begin ? first : s->begin, end = first + n < s->end ? first + n : s->end;
 
-    for (int64_t i = 0; i < n; i++) {
-        const struct cost_part *layer = &counts->layer[counts->index[first + i]].part[defers_wgrad];
-
-        cost_add_part(sum, layer, 1);
-        if (i < num_recomputed)
-            cost_add_pass(&sum->bwd, &layer->fwd, 1);
+        if (begin < end)
+            add_layers(sum, cost, k, begin, end, k > 0 ? begin == s->begin : is_first, defers_wgrad);
     }
-    if (cost->run.distribute_saved_activations && n > 0) /* the input received from another stage needs no all-gather */
-        add_input_gathers(&sum->bwd, cost, inputs - !is_first);
     if (is_first)
-        cost_add_part(sum, &counts->embedding, 1);
+        cost_add_part(sum, &cost->counts->embedding, 1);
     if (meg_layout_is_last(&cost->layout, stage, chunk))
-        cost_add_part(sum, &counts->heads, 1);
+        cost_add_part(sum, &cost->counts->heads, 1);
+}
+
+double cost_boundary_nbytes(const struct meg_cost_model *cost, int64_t vstage)
+{
+    const struct meg_layout *l = &cost->layout;
+    const struct meg_cost_counts *counts = cost->counts;
+    const unsigned sent = meg_desc_boundary(&counts->desc, l->first_layer ? l->first_layer[vstage] : 0);
+    double nbytes = 0;
+
+    if (vstage == 0 || vstage == l->pp * l->vp)
+        return 0;
+    for (int i = 0; i < counts->nboundary; i++)
+        if (sent & 1u << i)
+            nbytes += cost_nbytes((double)counts->boundary[i].n, counts->boundary[i].dtype);
+    return nbytes;
 }

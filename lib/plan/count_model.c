@@ -5,7 +5,6 @@
  */
 #include <stdlib.h>
 #include "base/mem.h"
-#include "model/desc.h"
 #include "plan/count_model.h"
 
 /* The counts of a model, and the rank on which it runs, the first one of its groups. */
@@ -89,15 +88,6 @@ static void run_micro_batch(struct cost_part *part, struct meg_model *g, struct 
         meg_model_backward_weight(g, 0, 0);
 }
 
-/* Return the bytes of the hidden states that a stage sends. */
-static double boundary_nbytes(const struct meg_model *g)
-{
-    struct meg_boundary_tensor tensor[MEG_BOUNDARY_TENSORS];
-
-    meg_model_boundary(g, tensor);
-    return (double)tensor[MEG_BOUNDARY_RESIDUAL].n * (double)meg_dtype_size(tensor[MEG_BOUNDARY_RESIDUAL].dtype);
-}
-
 /* Create the model of pipeline stage `stage` of a layout. */
 static struct meg_model *create_model(struct counting *r, struct meg_mesh *mesh, const struct meg_layout *l,
                                       int64_t stage, const struct meg_model_run *run)
@@ -113,15 +103,23 @@ static struct meg_model *create_model(struct counting *r, struct meg_mesh *mesh,
     return g;
 }
 
-/*
- * Count the part of a pipeline stage.  There are three stages: the first one has the embedding, the second one layers
- * [first, end), and the last one the heads and the layers from `end` on.
- */
-static void count_part(struct cost_part *part, struct counting *r, int64_t stage, int64_t first, int64_t end,
-                       bool defers_wgrad)
+static void list_boundary(struct meg_cost_counts *counts, const struct meg_model *g)
 {
-    int64_t first_layer[] = { 0, first, end, r->m->layout.layers };
-    const struct meg_model_run run = run_of_part(r->m, defers_wgrad);
+    struct meg_boundary_tensor tensor[MEG_BOUNDARY_TENSORS];
+
+    counts->nboundary = meg_model_boundary(g, tensor);
+    for (int i = 0; i < counts->nboundary; i++)
+        counts->boundary[i] = (struct meg_pipe_tensor){ tensor[i].n, tensor[i].dtype };
+}
+
+/*
+ * Count a stage with layers [begin, end) of a pipeline of three stages.  The first stage also has the embedding, the last
+ * one the heads.
+ */
+static void count_stage(struct cost_part *part, struct counting *r, int64_t stage, int64_t begin, int64_t end,
+                        const struct meg_model_run *run)
+{
+    int64_t first_layer[] = { 0, stage >= 1 ? begin : end, stage >= 2 ? begin : end, r->m->layout.layers };
     struct meg_layout l = r->m->layout;
     struct meg_model *g;
     struct meg_mesh mesh;
@@ -130,22 +128,32 @@ static void count_part(struct cost_part *part, struct counting *r, int64_t stage
     l.vp = l.dp = 1;
     l.first_layer = first_layer;
     l.zero = (struct meg_zero_layout){ 0 };
-    g = create_model(r, &mesh, &l, stage, &run);
+    g = create_model(r, &mesh, &l, stage, run);
     run_micro_batch(part, g, r);
-    r->counts->boundary_nbytes = boundary_nbytes(g);
+    list_boundary(r->counts, g);
     meg_model_close(g);
+}
+
+/* Return whether the counts of a layer include an embedding or a norm after the layers of a stack. */
+static bool has_ends(const struct meg_model_desc *d, int64_t i)
+{
+    const int k = d->layer[i].stack;
+
+    return (k > 0 && i == d->stack[k].begin) || (k < d->nstacks - 1 && i == d->stack[k].end - 1);
 }
 
 /* Return whether two layers have the same counts. */
 static bool are_equal(const struct meg_model_desc *d, const struct meg_layout *l, int64_t i, int64_t k)
 {
-    return d->layer[i].first == d->layer[k].first && d->layer[i].n == d->layer[k].n &&
-           meg_layout_cp_comm_type(l, i) == meg_layout_cp_comm_type(l, k);
+    return i == k || (d->layer[i].first == d->layer[k].first && d->layer[i].n == d->layer[k].n && !has_ends(d, i) &&
+                      !has_ends(d, k) && meg_layout_cp_comm_type(l, i) == meg_layout_cp_comm_type(l, k));
 }
 
 /* Make the list of distinct layers. */
-static void list_layers(struct meg_cost_counts *counts, const struct meg_model_desc *d, const struct meg_layout *l)
+static void list_layers(struct meg_cost_counts *counts, const struct meg_layout *l)
 {
+    const struct meg_model_desc *d = &counts->desc;
+
     counts->index = meg_new((size_t)d->nlayers * sizeof *counts->index);
     for (int64_t i = 0; i < d->nlayers; i++) {
         int k = 0;
@@ -160,27 +168,64 @@ static void list_layers(struct meg_cost_counts *counts, const struct meg_model_d
     }
 }
 
+/* Count a layer, on a stage of its own. */
+static void count_layer(struct cost_layer *l, struct counting *r)
+{
+    const struct meg_cost_model *m = r->m;
+    const int variants = m->run.is_training && meg_pipe_schedule_splits_backward(&m->schedule) ? 2 : 1;
+    struct meg_model_run run;
+
+    for (int k = 0; k < variants; k++) {
+        run = run_of_part(m, k == 1);
+        count_stage(&l->part[k], r, 1, l->first, l->first + 1, &run);
+    }
+    l->recomputed = l->part[0].fwd;
+    if (has_ends(&r->counts->desc, l->first) && m->run.is_training) {
+        struct cost_part with = { 0 };
+
+        run = run_of_part(m, false);
+        run.recompute = MEG_RECOMPUTE_UNIFORM;
+        run.recompute_num_layers = 1;
+        count_stage(&with, r, 1, l->first, l->first + 1, &run);
+        cost_add_pass(&with.bwd, &l->part[0].bwd, -1);
+        l->recomputed = with.bwd;
+    }
+}
+
+/* Count what a stage has besides layer i, its only layer: the embedding, or the heads. */
+static void count_end(struct cost_part *end, struct counting *r, int64_t stage, int64_t i)
+{
+    const struct meg_model_run run = run_of_part(r->m, false);
+
+    count_stage(end, r, stage, i, i + 1, &run);
+    cost_add_part(end, &r->counts->layer[r->counts->index[i]].part[0], -1);
+}
+
+static struct meg_cost_counts *new_counts(struct counting *r, const struct meg_cost_model *m)
+{
+    struct meg_cost_counts *counts = meg_new(sizeof *counts);
+    struct meg_batch x = largest_batch(m);
+
+    meg_model_describe(&counts->desc, m->model);
+    list_layers(counts, &m->layout);
+    for (int k = 0; k < counts->desc.nstacks; k++) {
+        const int64_t n = meg_batch_numel(&x, counts->desc.stack[k].tokens) / (m->layout.has_sp ? m->layout.tp : 1);
+
+        counts->residual_nbytes[k] = cost_nbytes((double)(n * counts->desc.h), m->run.residual_dtype);
+    }
+    init_rank(r, m, counts);
+    return counts;
+}
+
 struct meg_cost_counts *meg_cost_count(const struct meg_cost_model *m)
 {
-    const int64_t layers = m->layout.layers;
-    const int variants = m->run.is_training && meg_pipe_schedule_splits_backward(&m->schedule) ? 2 : 1;
-    struct meg_cost_counts *counts = meg_new(sizeof *counts);
     struct counting r;
-    struct meg_model_desc d;
+    struct meg_cost_counts *counts = new_counts(&r, m);
 
-    meg_model_describe(&d, m->model);
-    counts->num_losses = d.nheads;
-    list_layers(counts, &d, &m->layout);
-    meg_model_desc_free(&d);
-    init_rank(&r, m, counts);
-    count_part(&counts->embedding, &r, 0, 0, layers, false);
-    count_part(&counts->heads, &r, 2, 0, layers, false);
     for (int i = 0; i < counts->nlayers; i++)
-        for (int k = 0; k < variants; k++) {
-            struct cost_layer *l = &counts->layer[i];
-
-            count_part(&l->part[k], &r, 1, l->first, l->first + 1, k == 1);
-        }
+        count_layer(&counts->layer[i], &r);
+    count_end(&counts->embedding, &r, 0, 0);
+    count_end(&counts->heads, &r, 2, counts->desc.nlayers - 1);
     counts->recv_nbytes = r.tp.recv_nbytes + r.cp.recv_nbytes + r.a2a.recv_nbytes + r.ring.recv_nbytes;
     return counts;
 }
@@ -188,28 +233,20 @@ struct meg_cost_counts *meg_cost_count(const struct meg_cost_model *m)
 double meg_cost_model_flops(const struct meg_model_conf *c, int64_t s, int64_t s_enc)
 {
     struct meg_cost_model m = { .model = c, .layout = meg_layout_one, .hw = meg_hardware_find(MEG_HARDWARE_CPU) };
-    struct meg_cost_counts counts = { 0 };
-    struct cost_part part;
-    struct meg_model_desc d;
+    struct meg_cost_counts *counts;
     struct counting r;
     double flops;
 
-    meg_model_describe(&d, c);
-    m.layout.layers = d.nlayers;
     m.run = (struct meg_model_run){ .s = s, .s_enc = s_enc, .b = 1 };
     meg_model_set_ties(&m.layout, c);
-    flops = 2 * (double)s * (double)d.h * (double)d.v; /* of the logits */
-    list_layers(&counts, &d, &m.layout);
-    init_rank(&r, &m, &counts);
-    for (int i = 0; i < counts.nlayers; i++) {
-        part = (struct cost_part){ 0 };
-        count_part(&part, &r, 1, counts.layer[i].first, counts.layer[i].first + 1, false);
-        for (int64_t k = 0; k < d.nlayers; k++)
-            flops += counts.index[k] == i ? part.fwd.flops : 0;
-    }
-    free(counts.layer);
-    free(counts.index);
-    meg_model_desc_free(&d);
+    counts = new_counts(&r, &m);
+    m.layout.layers = counts->desc.nlayers;
+    flops = 2 * (double)s * (double)counts->desc.h * (double)counts->desc.v; /* of the logits */
+    for (int i = 0; i < counts->nlayers; i++)
+        count_layer(&counts->layer[i], &r);
+    for (int64_t i = 0; i < counts->desc.nlayers; i++)
+        flops += counts->layer[counts->index[i]].part[0].fwd.flops;
+    meg_cost_counts_free(counts);
     return 3 * flops; /* the backward pass has twice the FLOPs of the forward pass */
 }
 
@@ -234,6 +271,7 @@ void meg_cost_counts_free(struct meg_cost_counts *counts)
 {
     if (!counts)
         return;
+    meg_model_desc_free(&counts->desc);
     free(counts->layer);
     free(counts->index);
     free(counts);

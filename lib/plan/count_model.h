@@ -1,7 +1,9 @@
 /* count_model.h - what one micro-batch costs a rank in each part of a model. */
 #ifndef MEG_PLAN_COUNT_MODEL_H
 #define MEG_PLAN_COUNT_MODEL_H
+#include "model/desc.h"
 #include "model/model.h"
+#include "parallel/pipeline.h"
 #include "plan/count_ops.h"
 
 MEG_BEGIN_DECLS
@@ -12,20 +14,26 @@ struct cost_part {
     struct cost_pass bwd_weight; /* deferred weight gradients (struct meg_model_run) */
 };
 
-/* Counts of a layer; layers with equal blocks and equal context parallelism have the same counts. */
+/*
+ * Counts of a layer.  Those of the first layer of a decoder include its embedding, those of the last layer of an encoder
+ * the norm after it.  Other layers with equal blocks and equal context parallelism have the same counts.
+ */
 struct cost_layer {
-    int64_t first;            /* the first layer with these counts */
-    struct cost_part part[2]; /* part[1] is with deferred weight gradients; zero unless the schedule defers them */
+    int64_t first;               /* the first layer with these counts */
+    struct cost_part part[2];    /* part[1] is with deferred weight gradients; zero unless the schedule defers them */
+    struct cost_pass recomputed; /* the forward pass of the layer alone, which full recomputation repeats */
 };
 
 struct meg_cost_counts {
-    struct cost_part embedding, heads;
+    struct meg_model_desc desc;
+    struct cost_part embedding, heads; /* embedding of the first stack */
     struct cost_layer *layer;
     int nlayers;
-    int *index; /* [layers of the model] element of `layer` */
-    int num_losses;
-    double boundary_nbytes; /* of the hidden states that a stage sends */
-    double recv_nbytes;     /* of receive buffers of collectives within the model, through host memory */
+    int *index;                                            /* [layers of the model] element of `layer` */
+    struct meg_pipe_tensor boundary[MEG_BOUNDARY_TENSORS]; /* tensors that a stage sends */
+    int nboundary;
+    double residual_nbytes[MEG_MAX_STACKS]; /* of the residual stream of a stack on a rank */
+    double recv_nbytes; /* of receive buffers of collectives within the model, through host memory */
 };
 
 /* Run one micro-batch through a model without pipeline parallelism, and call hooks as in a run. */

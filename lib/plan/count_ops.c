@@ -159,10 +159,10 @@ static void release(void *p)
     (void)p;
 }
 
+/* A part of a model copies only what it passes to another stage (count_model.c). */
 static void copy(struct meg_stream *st, void *dst, const void *src, size_t nbytes)
 {
-    (void)dst, (void)src;
-    cost_traffic(st, 2 * (double)nbytes);
+    (void)st, (void)dst, (void)src, (void)nbytes;
 }
 
 static void upload(struct meg_stream *st, void *dev, const void *host, size_t nbytes)

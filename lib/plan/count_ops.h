@@ -11,7 +11,7 @@
  *   other operations   bytes of the matrices that they read and write; vectors, such as biases, statistics of rows and
  *                      token ids, are not counted.  Matrix products and attention count only bytes beyond their operands
  *   collectives        bytes sent, by the formulas of comm/comm.h, and their time
- * Copies between host and device are not counted.  The operations of the optimizer (sumsq, adamw, ...) are not in the
+ * Copies of memory are not counted.  The operations of the optimizer (sumsq, adamw, ...) are not in the
  * table, because their sizes are in device memory.
  */
 #ifndef MEG_PLAN_COUNT_OPS_H

@@ -21,11 +21,20 @@ double cost_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pi
 /* Sum the counts of the parts of a chunk: layers, with their recomputation, embedding and heads. */
 void cost_count_chunk(struct cost_part *sum, const struct meg_cost_model *cost, int64_t stage, int64_t chunk);
 
+/*
+ * Return the bytes of the tensors that virtual stage vstage - 1 sends to vstage, and of their gradients; 0 if one of them
+ * does not exist.
+ */
+double cost_boundary_nbytes(const struct meg_cost_model *cost, int64_t vstage);
+
+/* Return the number of pipeline stages with a replica of the parameters of tie k (parallel/layout.h). */
+int64_t cost_tie_size(const struct meg_layout *l, int k);
+
 /* Bytes that a rank sends per step to reduce gradients and to all-gather parameters, and the size of its update. */
 struct cost_step_comm {
     double grad_reduce, param_gather; /* bytes in the data-parallel groups */
     double sp_grad_reduce;            /* bytes in the tensor-parallel group: gradients of replicated parameters */
-    double embedding_grad;            /* bytes between the first and the last stage: gradient of a tied embedding */
+    double embedding_grad;            /* bytes between stages: gradients of tied parameters */
     double num_updated;               /* number of elements that the rank updates */
 };
 struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, struct meg_rank_coords at);

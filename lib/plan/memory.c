@@ -23,12 +23,10 @@ static double pipeline_nbytes(const struct meg_cost_model *cost, const struct me
     struct meg_pipe_schedule schedule;
     int64_t groups, group;
     const struct meg_pipe_schedule_conf c = cost_short_schedule(&cost->schedule, &groups, &group);
-    const enum meg_dtype t = cost->run.residual_dtype;
-    const struct meg_pipe_tensor tensor = { (int64_t)cost->counts->boundary_nbytes / (int64_t)meg_dtype_size(t), t };
     double n;
 
     meg_pipe_schedule_make(&schedule, &c, (int)mesh->coords.pp);
-    n = (double)meg_pipe_nbytes(&schedule, &tensor, 1);
+    n = (double)meg_pipe_nbytes(&schedule, cost->counts->boundary, cost->counts->nboundary);
     meg_pipe_schedule_free(&schedule);
     return n;
 }
@@ -70,19 +68,24 @@ static double comm_workspace_nbytes(const struct meg_cost_model *cost, const str
     const struct meg_layout *l = &cost->layout;
     const int64_t nshards = l->zero.nshards, dp_replicas = l->dp * l->cp;
     const enum meg_dtype grad = cost->run.grad_dtype;
-    double bucket = 0, tied = 0, sum = cost->counts->recv_nbytes;
+    double bucket = 0, tied[MEG_MAX_TIES] = { 0 }, sum = cost->counts->recv_nbytes;
 
     for (int i = 0; i < params->nbuckets; i++)
         bucket = fmax(bucket, (double)(params->bucket[i].end - params->bucket[i].begin));
-    for (int i = 0; i < params->n; i++)
-        if (params->row[i].tie >= 0 && l->pp > 1)
-            tied = (double)params->row[i].shard_numel;
+    for (int i = 0; i < params->n; i++) {
+        const struct meg_param *row = &params->row[i];
+
+        if (row->tie >= 0)
+            tied[row->tie] = fmax(tied[row->tie], (double)row->shard_numel);
+    }
+    for (int k = 0; k < l->nties; k++)
+        sum += meg_comm_workspace_all_reduce(cost_tie_size(l, k), tied[k] / (double)(nshards ? nshards : 1), grad);
     if (nshards)
         sum += meg_comm_workspace_reduce_scatter(nshards, bucket / (double)nshards, grad) +
                meg_comm_workspace_all_reduce(dp_replicas / nshards, bucket / (double)nshards, grad);
     else
         sum += meg_comm_workspace_all_reduce(dp_replicas, bucket, grad);
-    return sum + meg_comm_workspace_all_reduce(2, tied / (double)(nshards ? nshards : 1), grad);
+    return sum;
 }
 
 void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_model *cost, struct meg_rank_coords at)

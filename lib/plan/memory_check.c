@@ -61,7 +61,7 @@ double meg_memory_peak_rss(void)
 /* Return the bytes of a micro-batch in host memory. */
 static double micro_batch_nbytes(const struct meg_run_spec *s)
 {
-    const struct meg_batch x = { .s = s->job->train.seq_length, .b = s->batch.micro };
+    const struct meg_batch x = { .s = s->model_run.s, .s_enc = s->model_run.s_enc, .b = s->batch.micro };
     struct meg_model_desc d;
     double nbytes = 0;
 

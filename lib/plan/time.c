@@ -89,7 +89,7 @@ static double pipeline_time(struct cost_pass *busy, const struct meg_cost_model 
     const struct meg_layout *l = &cost->layout;
     const int64_t stride = l->pp_before_dp ? l->tp : l->tp * l->cp * l->dp;
     struct cost_part *each = meg_new((size_t)(l->pp * l->vp) * sizeof *each);
-    double seconds;
+    double largest = 0, seconds; /* bytes of the largest boundary */
 
     *busy = (struct cost_pass){ 0 };
     for (int64_t stage = 0; stage < l->pp; stage++) {
@@ -99,6 +99,7 @@ static double pipeline_time(struct cost_pass *busy, const struct meg_cost_model 
             struct cost_part *p = &each[chunk * l->pp + stage];
 
             cost_count_chunk(p, cost, stage, chunk);
+            largest = fmax(largest, cost_boundary_nbytes(cost, chunk * l->pp + stage));
             cost_add_pass(&sum, &p->fwd, 1);
             cost_add_pass(&sum, &p->bwd, 1);
             cost_add_pass(&sum, &p->bwd_weight, 1);
@@ -107,8 +108,7 @@ static double pipeline_time(struct cost_pass *busy, const struct meg_cost_model 
             *busy = sum;
     }
     if (simulate)
-        seconds =
-            simulate_pipeline(cost, each, cost->counts->boundary_nbytes / meg_hardware_bandwidth(cost->hw, stride, 2));
+        seconds = simulate_pipeline(cost, each, largest / meg_hardware_bandwidth(cost->hw, stride, 2));
     else
         seconds = pass_time(cost, busy) * ((double)cost->schedule.microbatches + (double)(l->pp - 1) / (double)l->vp);
     free(each);

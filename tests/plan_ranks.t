@@ -1,0 +1,42 @@
+#!/bin/sh
+# The ranks of a T5 send the bytes that the cost model predicts, in each group.  tests/layouts.t compares GPT and BERT.
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
+. "${0%/*}/ranks.sh"
+. "${0%/*}/bert.sh"
+
+sed '/^model\|^seq-length\|^max-position\|^lr-warmup\|^split/d' "$T/conf" >"$T/t5.conf"
+cat >>"$T/t5.conf" <<'end'
+model = t5
+decoder-num-layers = 2
+seq-length = 48
+decoder-seq-length = 24
+max-position-embeddings = 48
+vocab-extra-ids = 30
+train-iters = 1
+eval-iters = 0
+split = 100,0,0
+end
+as_planned() { # N OPTION...: each group of the ranks sends the planned number of bytes in a step
+    n=$1
+    shift
+    ranks "$n" meg-train -v --config "$T/t5.conf" "$@" >"$T/out" 2>&1
+    is "$n ranks $*: bytes are sent as planned" \
+        "$(sed -n 's/.*sent per step: //p' "$T/out" | tr ';' '\n' | sed 's/.*bytes, //' | sort -u)" 'as planned'
+    is "$n ranks $*: arenas are as planned" "$(grep -c 'since the start, [0-9.]* MiB planned$' "$T/out")" 1
+}
+as_planned 2 --tensor-model-parallel-size 2
+as_planned 2 --tensor-model-parallel-size 2 --sequence-parallel --recompute-activations
+as_planned 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
+relative='--position-embedding-type relative'
+# shellcheck disable=SC2086 # an option and its value
+{
+    as_planned 2 $relative --zero-stage 3
+    as_planned 4 $relative --pipeline-model-parallel-size 4 --use-distributed-optimizer
+    as_planned 4 $relative --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
+        --recompute-granularity full --recompute-method block --recompute-num-layers 1
+}
+# the decoder begins in the first stage, and recomputes its first layer
+as_planned 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers 1 --decoder-num-layers 3 \
+    --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --distribute-saved-activations
+done_testing
