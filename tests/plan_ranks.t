@@ -1,5 +1,6 @@
 #!/bin/sh
-# The ranks of a T5 send the bytes that the cost model predicts, in each group.  tests/layouts.t compares GPT and BERT.
+# The ranks of a T5, and of a family that is not in the library (tests/toy), send the bytes that the cost model predicts.
+# tests/layouts.t compares GPT and BERT.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -20,11 +21,12 @@ end
 as_planned() { # N OPTION...: each group of the ranks sends the planned number of bytes in a step
     n=$1
     shift
-    ranks "$n" meg-train -v --config "$T/t5.conf" "$@" >"$T/out" 2>&1
-    is "$n ranks $*: bytes are sent as planned" \
+    ranks "$n" meg-train -v --config "$T/$model.conf" "$@" >"$T/out" 2>&1
+    is "$model, $n ranks $*: bytes are sent as planned" \
         "$(sed -n 's/.*sent per step: //p' "$T/out" | tr ';' '\n' | sed 's/.*bytes, //' | sort -u)" 'as planned'
-    is "$n ranks $*: arenas are as planned" "$(grep -c 'since the start, [0-9.]* MiB planned$' "$T/out")" 1
+    is "$model, $n ranks $*: arenas are as planned" "$(grep -c 'since the start, [0-9.]* MiB planned$' "$T/out")" 1
 }
+model=t5
 as_planned 2 --tensor-model-parallel-size 2
 as_planned 2 --tensor-model-parallel-size 2 --sequence-parallel --recompute-activations
 as_planned 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
@@ -39,4 +41,26 @@ relative='--position-embedding-type relative'
 # the decoder begins in the first stage, and recomputes its first layer
 as_planned 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers 1 --decoder-num-layers 3 \
     --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --distribute-saved-activations
+
+cat >"$T/toy.conf" <<'end'
+model = toy
+num-layers = 2
+hidden-size = 32
+num-attention-heads = 4
+seq-length = 32
+max-position-embeddings = 32
+micro-batch-size = 2
+global-batch-size = 8
+lr = 1e-2
+train-iters = 1
+eval-iters = 0
+mock-data = yes
+tokenizer-type = NullTokenizer
+vocab-size = 100
+end
+PATH=$B/tests/toy:$PATH
+model=toy
+as_planned 4 --pipeline-model-parallel-size 4 --pipeline-schedule zb-h1
+as_planned 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
+    --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
 done_testing
