@@ -4,7 +4,7 @@
 # doubles that detect errors.  The layouts are cells of the covering array of tests/ranks/layouts.c:
 #   RANKS=N   cells of at most N ranks (default: 4)
 #   FIRST=I   the first cell, counted from 1
-#   CELLS=N   the number of cells (default: 4, with GPT, Llama and BERT and all types of parallelism but uneven stages)
+#   CELLS=N   the number of cells (default: 4, with GPT, Llama, BERT and T5 and all types of parallelism but uneven stages)
 #   STEPS=N   the number of steps (default: 4)
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/cuda/bin/meg-train" ] || skip_all 'this build has no headers of CUDA and NCCL'
@@ -27,7 +27,7 @@ difference() {
 # data NAME: print the options of the dataset of the model of a cell
 data() {
     case $1 in
-    bert*) echo "--data-path $T/text_text_sentence --vocab-file $bert_vocab" ;;
+    bert* | t5*) echo "--data-path $T/text_text_sentence --vocab-file $bert_vocab" ;;
     *) echo "--data-path $T/ids_text_document" ;;
     esac
 }

@@ -3,7 +3,7 @@ VOCAB  ?= 2048
 DATA    := train_text_sentence.idx valid_text_sentence.idx
 RESULTS := masked.json examples.txt
 
-vocab.txt: train.jsonl bert.from
+vocab.txt: train.jsonl $(MODEL).from
 	meg-vocab --input $< --tokenizer-type BertWordPieceLowerCase --vocab-size $(VOCAB) --output-dir .
 %_text_sentence.idx: %.jsonl vocab.txt
 	meg-preprocess --input $< --tokenizer-type BertWordPieceLowerCase --vocab-file vocab.txt --split-sentences \

@@ -13,7 +13,7 @@ loss_at() { # first|last RUN
 results() { # RUN
     case $model in
     gpt) head -n 24 "$1/samples.txt" ;;
-    bert)
+    bert | t5)
         jq -r '"Of \(.words) masked words of the validation text, the model predicts \(.accuracy * 100)%.  Always guessing " +
             "\"\(.most_frequent)\" predicts \(.most_frequent_accuracy * 100)%.\n"' "$1/masked.json"
         cat "$1/examples.txt"
@@ -30,7 +30,7 @@ files() { # RUN
             'vocab.json merges.txt tokenizer.json' 'the vocabulary trained on it' \
             '{train,valid}_text_document.bin .idx' 'the tokenized text, in the format of Megatron'
         ;;
-    bert)
+    bert | t5)
         printf '  %-42s %s\n' \
             vocab.txt 'the vocabulary trained on it' \
             '{train,valid}_text_sentence.bin .idx' 'the tokenized sentences, in the format of Megatron' \
@@ -42,7 +42,7 @@ files() { # RUN
         "$1/log $1/metrics.jsonl" 'the log; the same numbers as JSON'
     case $model in
     gpt) printf '  %-42s %s\n' "$1/eval.json $1/samples.txt" 'perplexity of the validation text; generated text' ;;
-    bert) printf '  %-42s %s\n' "$1/filled.jsonl $1/masked.json" 'the predictions for masked.jsonl; their accuracy' ;;
+    bert | t5) printf '  %-42s %s\n' "$1/filled.jsonl $1/masked.json" 'the predictions for masked.jsonl; their accuracy' ;;
     esac
     printf '  %-42s %s\n' "$1/loss.png" 'training and validation loss'
 }
@@ -62,7 +62,7 @@ gpt)
     echo "  \$ echo 'The ' | meg-generate --load $run --temperature 0.8 --format text"
     echo "  \$ meg-convert --load-dir $run --save-dir $run-hf"
     ;;
-bert) echo "  \$ echo 'The default is [MASK].' | meg-eval --task fill-mask --load $run" ;;
+bert | t5) echo "  \$ echo 'The default is [MASK].' | meg-eval --task fill-mask --load $run" ;;
 esac
 cat <<end
   \$ meg-train --config $here/$run.conf --dry-run

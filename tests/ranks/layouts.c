@@ -10,8 +10,8 @@
  * drawn with a fixed seed.  `cover` runs a selection of cells that contains every triple of values of a valid cell (a
  * covering array of strength 3, chosen greedily: Cohen et al. 1997).  `sample` runs the first SAMPLE cells of that
  * selection (choose_sample).  The world is split into groups of as many ranks as a cell requires; the groups run cells
- * concurrently.  Trains on DIR/ids_text_document (tests/train.sh) or, for BERT, DIR/text_text_sentence with DIR/vocab.txt
- * (tests/bert.sh), prints TAP, and writes files to DIR.
+ * concurrently.  Trains on DIR/ids_text_document (tests/train.sh) or, for BERT and T5, DIR/text_text_sentence with
+ * DIR/vocab.txt (tests/bert.sh), prints TAP, and writes files to DIR.
  *
  * `list` prints the selection of `cover` for at most N ranks.  The line of a cell has the number of ranks, the name,
  * the options of meg-train that do not depend on the layout, and those of the layout, separated by tabs.  The options
@@ -47,6 +47,9 @@ enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIMIZER, OVE
     "--disable-bias-linear --untie-embeddings-and-output-weights --ffn-hidden-size 64"
 /* With this seed, the bias of the binary head, which begins at 0, is not near 0 after ten steps. */
 #define BERT "--model bert --seed 2 "
+#define T5                                                                                                             \
+    "--model t5 --num-layers 6 --decoder-num-layers 2 --decoder-seq-length 16 --vocab-extra-ids 30 "                   \
+    "--position-embedding-type relative --relative-attention-num-buckets 8 --relative-attention-max-distance 20 "
 #define UNEVEN "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers "
 #define DESCRIBED " --pipeline-model-parallel-layout "
 #define FULL "--recompute-granularity full --recompute-method "
@@ -54,7 +57,8 @@ enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIMIZER, OVE
 static const struct value values[OPTIONS][8] = {
     [SHAPE] = { { "gpt", TINY, 8 },
                 { "llama", TINY LLAMA, 4 }, /* n: key-value groups */
-                { "bert", TINY BERT, 8 } },
+                { "bert", TINY BERT, 8 },
+                { "t5", TINY T5, 8 } },
     [TP] = { { "", "", 1 },
              { "tp2", "--tensor-model-parallel-size 2", 2 },
              { "tp4", "--tensor-model-parallel-size 4", 4 },
@@ -65,7 +69,8 @@ static const struct value values[OPTIONS][8] = {
              { "pp8", "--pipeline-model-parallel-size 8", 8 },
              { "pp2-uneven", UNEVEN "2", 2 },
              { "pp4-described", "--pipeline-model-parallel-size 4" DESCRIBED "E|t*5||t*3L", 4 },
-             { "pp2vp3-described", "--pipeline-model-parallel-size 2" DESCRIBED "E|t*3||t*4|t|L", 2 } },
+             { "pp2vp3-described", "--pipeline-model-parallel-size 2" DESCRIBED "E|t*3||t*4|t|L", 2 },
+             { "pp2-split1", "--pipeline-model-parallel-size 2 --pipeline-model-parallel-split-rank 1", 2 } },
     [VP] = { { "", "", 1 }, { "vp2", "--num-virtual-stages-per-pipeline-rank 2", 2 } },
     [CP] = { { "", "", 1 },
              { "ring2", "--context-parallel-size 2 --cp-comm-type p2p", 2 },
@@ -132,8 +137,16 @@ static bool is_bert(const struct cell *c)
     return strstr(values[SHAPE][c->v[SHAPE]].args, BERT);
 }
 
-/* Values of PP from FIRST_UNEVEN on divide the layers unequally; those from FIRST_DESCRIBED on have a layout string. */
-enum { FIRST_UNEVEN = 4, FIRST_DESCRIBED = 5 };
+static bool is_t5(const struct cell *c)
+{
+    return strstr(values[SHAPE][c->v[SHAPE]].args, T5);
+}
+
+/*
+ * Values of PP from FIRST_UNEVEN on divide the layers unequally; those from FIRST_DESCRIBED on have a layout string, and
+ * SPLIT gives the encoder and the decoder of T5 a stage each.
+ */
+enum { FIRST_UNEVEN = 4, FIRST_DESCRIBED = 5, SPLIT = 7 };
 
 /* Return the number of chunks per stage. */
 static int chunks_of(const struct cell *c)
@@ -146,7 +159,9 @@ static bool is_valid(const struct cell *c, int world)
 {
     const int tp = value_of(c, TP), pp = value_of(c, PP), vp = chunks_of(c), recompute = value_of(c, RECOMPUTE);
 
-    if (is_bert(c) && value_of(c, CP) > 1)
+    if ((is_bert(c) || is_t5(c)) && value_of(c, CP) > 1)
+        return false;
+    if (is_t5(c) ? vp > 1 || (c->v[PP] >= FIRST_UNEVEN && c->v[PP] != SPLIT) : c->v[PP] == SPLIT)
         return false;
     if (ranks_of(c) > world || tp * a2a_size(c) > value_of(c, SHAPE) || pp * vp > 8)
         return false;
@@ -318,13 +333,18 @@ static struct cell *part_of(struct cell *all, int nall, int i, int parts, int *n
 
 static const char *dir;
 
+static bool has_sentences(const struct cell *c)
+{
+    return is_bert(c) || is_t5(c);
+}
+
 /* Append the options of a cell that do not depend on its layout, except paths. */
 static void add_training(struct meg_str *line, const struct cell *c)
 {
     meg_str_printf(line,
                    "--micro-batch-size 1 --global-batch-size 16 --train-iters 10 --eval-iters 0 --lr 1e-3 "
                    "--lr-warmup-iters 2 --split 100,0,0 --log-interval 1 --no-save-optim --tokenizer-type %s %s %s",
-                   is_bert(c) ? "BertWordPieceLowerCase" : "NullTokenizer --vocab-size 100",
+                   has_sentences(c) ? "BertWordPieceLowerCase" : "NullTokenizer --vocab-size 100",
                    values[SHAPE][c->v[SHAPE]].args, values[PRECISION][c->v[PRECISION]].args);
 }
 
@@ -346,9 +366,9 @@ static void run(const struct cell *c, const char *name, struct meg_comm *ranks, 
     int argc = 0;
 
     meg_str_printf(&line, "layouts --save %s/%s --log-json %s/%s.json ", dir, name, dir, name);
-    if (is_bert(c))
+    if (has_sentences(c))
         meg_str_printf(&line, "--vocab-file %s/vocab.txt ", dir);
-    meg_str_printf(&line, "--data-path %s/%s ", dir, is_bert(c) ? "text_text_sentence" : "ids_text_document");
+    meg_str_printf(&line, "--data-path %s/%s ", dir, has_sentences(c) ? "text_text_sentence" : "ids_text_document");
     add_training(&line, c);
     add_layout(&line, c);
     for (char *word = strtok_r(line.s, " ", &save); word; word = strtok_r(NULL, " ", &save))
@@ -446,6 +466,8 @@ static bool is_key_bias(const struct meg_param *row, int64_t i, int groups)
 {
     const int64_t group = row->numel / groups, d = 4, r = group / d - 2;
 
+    if (strstr(row->name, "linear_kv.bias"))
+        return i % group < d;
     return strstr(row->name, "linear_qkv.bias") && i % group >= r * d && i % group < (r + 1) * d;
 }
 

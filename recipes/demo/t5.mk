@@ -1,0 +1,2 @@
+# T5: as BERT, with masked spans.
+include $(HERE)/bert.mk
