@@ -97,17 +97,19 @@ static void index_arrays(struct meg_npy *a, const struct meg_gpt_index *x, bool 
 }
 
 /*
- * Return whether the document index refers only to elements in the range of p.  Megatron-DeepSpeed's file names do not
- * contain the range, so a cached index may have been built for a different range.
+ * Return whether the document index was built for the range of p: it contains each element of its range.
+ * Megatron-DeepSpeed's file names do not contain the range, so a cached index may have been built for a different range.
  */
 static bool index_matches_range(const struct meg_mid_dataset *p, const struct meg_npy *document)
 {
     const int32_t *element = document->data;
+    int32_t first = INT32_MAX, last = -1;
 
-    for (int64_t i = 0; i < document->rows; i++)
-        if (element[i] < p->begin || element[i] >= p->end)
-            return false;
-    return true;
+    for (int64_t i = 0; i < document->rows; i++) {
+        first = element[i] < first ? element[i] : first;
+        last = element[i] > last ? element[i] : last;
+    }
+    return first == p->begin && last == p->end - 1;
 }
 
 static bool load_index(const struct meg_index_cache_entry *c, const struct meg_mid_dataset *p, struct meg_npy *a,

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "data/cache_key.h"
 #include "data/data_splits_internal.h"
@@ -73,6 +74,28 @@ static struct meg_npy row_array(const struct meg_sentence_map *m, bool is_deepsp
                              m->row };
 }
 
+/*
+ * Map the rows of the cached index into m.  Return false if the cache has no valid index.  Megatron-DeepSpeed's file
+ * names do not contain the range of documents, so the cached index may have been built for a different range.
+ */
+static bool load_index(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
+                       const struct meg_index_cache_entry *c, const struct meg_sentence_map_conf *map_conf)
+{
+    struct meg_sentence_map *m = &ds->sentence_map;
+    struct meg_npy a = row_array(m, d->is_deepspeed, -1);
+
+    if (!meg_index_cache_load(c, p->name, &a, 1, ds->map))
+        return false;
+    m->row = a.data;
+    m->n = a.rows;
+    if (!d->is_deepspeed || meg_sentence_map_matches_range(m, meg_source_indexed(ds->src), p->begin, p->end, map_conf))
+        return true;
+    meg_mmap_close(&ds->map[0]);
+    meg_info("%s/%s.npy: the index was built for other documents of the dataset; rebuilding the index", c->dir,
+             c->deepspeed_prefix);
+    return false;
+}
+
 static int build_mid_dataset(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
                              const struct meg_index_cache_entry *c, struct meg_err *e)
 {
@@ -89,11 +112,7 @@ static int build_mid_dataset(const struct meg_data_splits *d, const struct meg_m
 
     ds->masked_conf = d->masked_conf;
     meg_sentence_map_shape(m, file, 3);
-    a = row_array(m, d->is_deepspeed, -1);
-    if (c && meg_index_cache_load(c, p->name, &a, 1, ds->map)) {
-        m->row = a.data;
-        m->n = a.rows;
-    } else {
+    if (!c || !load_index(d, p, ds, c, &map_conf)) {
         meg_sentence_map_build(m, file, p->begin, p->end, &map_conf);
         a = row_array(m, d->is_deepspeed, m->n);
         if (c && m->n > 0)

@@ -146,6 +146,23 @@ void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed
     build_map(m, d, NULL, begin, end, c);
 }
 
+bool meg_sentence_map_matches_range(const struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin,
+                                    int64_t end, const struct meg_sentence_map_conf *c)
+{
+    const struct map_builder g = { .d = d, .c = c };
+    int64_t first = INT64_MAX, last = 0;
+
+    for (int64_t i = 0; i < m->n; i++) {
+        first = meg_sentence_map_at(m, i, 0) < first ? meg_sentence_map_at(m, i, 0) : first;
+        last = meg_sentence_map_at(m, i, 1) > last ? meg_sentence_map_at(m, i, 1) : last;
+    }
+    while (begin < end && !is_usable(&g, meg_indexed_document(d, begin), meg_indexed_document(d, begin + 1)))
+        begin++;
+    while (begin < end && !is_usable(&g, meg_indexed_document(d, end - 1), meg_indexed_document(d, end)))
+        end--;
+    return begin < end && first == meg_indexed_document(d, begin) && last == meg_indexed_document(d, end);
+}
+
 int meg_block_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, const struct meg_indexed *titles,
                         int64_t begin, int64_t end, const struct meg_sentence_map_conf *c, struct meg_err *e)
 {

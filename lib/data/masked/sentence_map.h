@@ -64,6 +64,14 @@ void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed
                             const struct meg_sentence_map_conf *c);
 
 /*
+ * Return whether the first and the last sentence in the map are those of the documents [begin, end) that
+ * meg_sentence_map_build does not skip.  A map that meg_sentence_map_build built for a different range differs in one of
+ * them, unless it has the same rows.
+ */
+bool meg_sentence_map_matches_range(const struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin,
+                                    int64_t end, const struct meg_sentence_map_conf *c);
+
+/*
  * meg_block_map_build - build rows (first sentence, last sentence + 1, document, number of the block in its epoch)
  *   titles  dataset with one sequence for each document of d; sequence i is the title of document i
  *   c       min_sentences is 1 to use documents of one sentence, otherwise 2; short_seq_prob is not used

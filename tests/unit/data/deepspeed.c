@@ -284,23 +284,54 @@ static void a_group_reads_ranges_of_files(void **state)
     assert_int_equal(access("ga_V1_indexmap_3ns_4sl_5s_sample_idx.npy", F_OK), 0);
     assert_int_equal(access("ga_X_indexmap_2ns_4sl_5s_sample_idx.npy", F_OK), 0);
 
-    /* A different range of documents has the same file names; the arrays of the first range are not used for it. */
-    valid[0] = "V1: 1 0.4:0.6 ga";
-    for (int pass = 0; pass < 2; pass++) {
-        d = opened(&c, &spec);
-        assert_int_equal(meg_data_splits_dataset(d, MEG_SPLIT_VALID)->map[0].p != NULL, pass);
-        for (int64_t i = 0; i < meg_data_splits_dataset(d, MEG_SPLIT_VALID)->index.ndocument; i++)
-            assert_in_range(meg_data_splits_dataset(d, MEG_SPLIT_VALID)->index.document[i], 4, 5);
-        meg_data_splits_close(d);
+    /*
+     * Different ranges of documents have the same file names.  The arrays of one range are not used for another, even if
+     * their sizes are equal: the second range has half the documents and twice the epochs.
+     */
+    for (int i = 0; i < 3; i++) {
+        static const char *const ranges[] = { "V1: 1 0.4:0.6 ga", "V1: 1 0.4:0.5 ga", "V1: 1 0.4:0.6 ga" };
+
+        valid[0] = ranges[i];
+        for (int pass = 0; pass < 2; pass++) {
+            const struct meg_dataset *ds;
+            int32_t last = 0;
+
+            d = opened(&c, &spec);
+            ds = meg_data_splits_dataset(d, MEG_SPLIT_VALID);
+            assert_int_equal(ds->map[0].p != NULL, pass);
+            assert_int_equal(ds->index.ndocument, 2);
+            for (int64_t k = 0; k < 2; k++)
+                last = ds->index.document[k] > last ? ds->index.document[k] : last;
+            assert_int_equal(last, i == 1 ? 4 : 5);
+            meg_data_splits_close(d);
+        }
     }
     c.data_cache_path = "kept";
     meg_data_splits_close(opened(&c, &spec));
     assert_int_equal(access("kept/gb_T_indexmap_7ns_4sl_5s_shuffle_idx.npy", F_OK), 0);
 }
 
-static void sentence_maps_are_cached_under_deepspeeds_names(void **state)
+/* Write n documents of 4 sentences of 5 tokens each. */
+static void make_sentences(const char *prefix, int n)
+{
+    int32_t ids[5] = { 1, 2, 3, 4, 5 };
+    struct meg_indexed_writer *w;
+    struct meg_err e;
+
+    assert_int_equal(meg_indexed_create(&w, prefix, MEG_IDX_U16, &e), 0);
+    for (int doc = 0; doc < n; doc++) {
+        for (int s = 0; s < 4; s++)
+            assert_int_equal(meg_indexed_append(w, ids, 5, &e), 0);
+        meg_indexed_end_document(w);
+    }
+    assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
+}
+
+static void a_sentence_map_is_cached_under_deepspeeds_name_for_one_split(void **state)
 {
     static const unsigned char no_continuation[64];
+    static const int documents[] = { 9, 10, 5 }; /* documents of the training split; the file name is the same */
+    static const char *const split[] = { "9,1", "1", "5,5" };
     const char *path[] = { "sentences", NULL };
     const struct meg_masked_vocab v = {
         .size = 64, .is_continuation = no_continuation, .cls = 50, .sep = 51, .mask = 52, .pad = 53
@@ -308,25 +339,30 @@ static void sentence_maps_are_cached_under_deepspeeds_names(void **state)
     struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_BERT);
     struct meg_data_conf conf = deepspeed();
     const struct meg_dataset_spec spec = { .seq_length = 32, .seed = 9, .num_samples = { 4, 0, 0 } };
-    struct meg_indexed_writer *w;
+    const struct meg_dataset *ds;
     struct meg_data_splits *d;
     struct meg_err e;
-    int32_t ids[5] = { 1, 2, 3, 4, 5 };
 
     (void)state;
-    assert_int_equal(meg_indexed_create(&w, "sentences", MEG_IDX_U16, &e), 0);
-    for (int s = 0; s < 4; s++)
-        assert_int_equal(meg_indexed_append(w, ids, 5, &e), 0);
-    meg_indexed_end_document(w);
-    assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
+    make_sentences("sentences", 10);
     conf.data_path = words(path);
-    conf.split = "1";
-    for (int pass = 0; pass < 2; pass++) {
-        assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
-        assert_int_equal(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->map[0].p != NULL, pass);
-        meg_data_splits_close(d);
+    for (size_t i = 0; i < sizeof split / sizeof *split; i++) {
+        conf.split = split[i];
+        for (int pass = 0; pass < 2; pass++) {
+            int64_t last = 0;
+
+            assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
+            ds = meg_data_splits_dataset(d, MEG_SPLIT_TRAIN);
+            assert_int_equal(ds->map[0].p != NULL, pass);
+            for (int64_t k = 0; k < ds->len; k++)
+                last = meg_sentence_map_at(&ds->sentence_map, k, 1) > last
+                           ? meg_sentence_map_at(&ds->sentence_map, k, 1)
+                           : last;
+            assert_int_equal(last, 4 * documents[i]);
+            meg_data_splits_close(d);
+        }
+        assert_int_equal(access("sentences_train_indexmap_4mns_29msl_0.10ssp_9s.npy", F_OK), 0);
     }
-    assert_int_equal(access("sentences_train_indexmap_4mns_29msl_0.10ssp_9s.npy", F_OK), 0);
 }
 
 #define FAILS(code, message)                                                                                           \
@@ -403,7 +439,7 @@ int main(void)
         cmocka_unit_test(golden_blends),
         cmocka_unit_test(a_sample_past_the_end_of_a_blended_dataset_is_an_error),
         cmocka_unit_test(a_group_reads_ranges_of_files),
-        cmocka_unit_test(sentence_maps_are_cached_under_deepspeeds_names),
+        cmocka_unit_test(a_sentence_map_is_cached_under_deepspeeds_name_for_one_split),
         cmocka_unit_test(an_invalid_group_is_refused),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
