@@ -58,7 +58,10 @@ static bool is_older(const struct stat *a, const struct stat *b)
                                                   : a->st_mtim.tv_nsec < b->st_mtim.tv_nsec;
 }
 
-/* Return the number of rows in the header of a .npy file, or -1 if the number cannot be read. */
+/*
+ * Return the number of rows in the header of a .npy file.  Return -1 if the file cannot be opened or, after logging the
+ * reason, if the header cannot be read.
+ */
 static int64_t npy_header_rows(const char *path)
 {
     static const char shape[] = "'shape': (";
@@ -75,6 +78,8 @@ static int64_t npy_header_rows(const char *path)
         for (at += at ? strlen(shape) : 0; at && at < head + sizeof head && *at >= '0' && *at <= '9'; at++)
             rows = rows < INT64_MAX / 100 ? 10 * (rows < 0 ? 0 : rows) + *at - '0' : INT64_MAX / 100;
     }
+    if (rows < 0)
+        meg_info("%s: the .npy header is damaged; rebuilding the index", path);
     meg_mmap_close(&m);
     return rows;
 }
@@ -176,7 +181,7 @@ bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *pre
         if (a[i].rows < 0)
             a[i].rows = npy_header_rows(path);
         npy_header(&head, &a[i]);
-        if ((is_hit = map_file(&map[i], path, dataset, &head, npy_bytes(&a[i]))))
+        if ((is_hit = a[i].rows >= 0 && map_file(&map[i], path, dataset, &head, npy_bytes(&a[i]))))
             a[i].data = map[i].p + head.n;
         meg_str_free(&head);
         free(path);

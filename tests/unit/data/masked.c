@@ -1,4 +1,5 @@
 /* Samples of BERT and T5: complete datasets against Megatron-LM's, blends, and invalid settings. */
+#include "child.h"
 #include "data_util.h"
 
 #include "data/dataset_internal.h"
@@ -524,6 +525,21 @@ static void a_sample_too_large_for_the_decoder_is_refused(void **state)
     meg_data_splits_close(d);
 }
 
+static void open_se(void *arg)
+{
+    static const char *const prefix[] = { "se", NULL };
+    const struct meg_data_conf conf = data_of(prefix, "1");
+    const struct meg_dataset_spec spec = { .seq_length = 32, .num_samples = { 4, 0, 0 } };
+    const struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_BERT);
+    const struct meg_masked_vocab v = small_vocab();
+    struct meg_data_splits *d;
+    struct meg_err e;
+
+    (void)arg;
+    assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
+    meg_data_splits_close(d);
+}
+
 static void a_damaged_cache_is_rebuilt(void **state)
 {
     static const char *const prefix[] = { "se", NULL };
@@ -534,6 +550,7 @@ static void a_damaged_cache_is_rebuilt(void **state)
     struct meg_data_splits *d;
     struct meg_err e;
     char path[512] = "", *bytes;
+    struct child child;
     struct dirent *f;
     DIR *dir;
     size_t n;
@@ -565,6 +582,10 @@ static void a_damaged_cache_is_rebuilt(void **state)
         spew(path, bytes, n);
         free(bytes);
     }
+    spew(path, "\x93NUMPY", 6);
+    child_run(&child, open_se, NULL);
+    assert_int_equal(child.status, 0);
+    assert_non_null(strstr(child.err, "_index.npy: the .npy header is damaged; rebuilding the index"));
 }
 
 int main(void)
