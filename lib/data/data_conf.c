@@ -19,7 +19,8 @@ const struct meg_opt meg_data_opts[] = {
     { "data-path", 0, MEG_LIST(C, data_path), "PREFIX...", NULL,
       "read these datasets, named without .bin and .idx: PREFIX..., or WEIGHT PREFIX pairs" },
     { "split", 0, MEG_STR(C, split), "A,B,C", NULL,
-      "divide each dataset of --data-path into training, validation and test data in these ratios; default: 969,30,1" },
+      "divide each dataset of --data-path into training, validation and test data in these ratios; default: 969,30,1, "
+      "or 1,1,1 with --mock-data" },
     { "train-data-path", 0, MEG_LIST(C, per_split_path[MEG_SPLIT_TRAIN]), "PREFIX...", NULL,
       "read these datasets for training only; same syntax as --data-path" },
     { "valid-data-path", 0, MEG_LIST(C, per_split_path[MEG_SPLIT_VALID]), "PREFIX...", NULL,
@@ -49,8 +50,9 @@ const struct meg_opt meg_data_opts[] = {
     { "mock-data", 0, MEG_BOOL(C, mock_data), NULL, "no",
       "use synthetic tokens, generated reproducibly, instead of a dataset" },
     { "data-cache-path", 0, MEG_STR(C, data_cache_path), "DIR", NULL,
-      "store the document, sample and shuffle indexes in DIR; default: PREFIX/cache/GPTDataset_indices, for the "
-      "dataset PREFIX.bin" },
+      "store sample indexes in DIR; default: PREFIX/cache/CLASS_indices, for the dataset PREFIX.bin, where CLASS is "
+      "GPTDataset, BERTMaskedWordPieceDataset or T5MaskedWordPieceDataset; with --data-order megatron-deepspeed: the "
+      "directory of the dataset" },
     { "renormalize-blend-weights", 0, MEG_BOOL(C, renormalize_blend_weights), NULL, "no",
       "weight each dataset of a blend by the number of samples built from it; requires --megatron-release 0.10" },
     { "mid-level-dataset-surplus", 0, MEG_F64(C, mid_level_dataset_surplus), "FRACTION", NULL,
