@@ -62,6 +62,13 @@ const char *meg_lr_style_name(enum meg_lr_style style)
     return meg_opt_choice(meg_optim_opts, "lr-decay-style", &c);
 }
 
+const char *meg_wsd_style_name(enum meg_wsd_style style)
+{
+    const struct meg_optim_conf c = { .lr_wsd_decay_style = style };
+
+    return meg_opt_choice(meg_optim_opts, "lr-wsd-decay-style", &c);
+}
+
 const char *meg_wd_style_name(enum meg_wd_style style)
 {
     const struct meg_optim_conf c = { .weight_decay_incr_style = style };
@@ -86,6 +93,15 @@ bool meg_lr_style_parse(const char *word, enum meg_lr_style *style)
     const bool is_known = parse_choice(&c, "lr-decay-style", word);
 
     *style = c.lr_decay_style;
+    return is_known;
+}
+
+bool meg_wsd_style_parse(const char *word, enum meg_wsd_style *style)
+{
+    struct meg_optim_conf c = { 0 };
+    const bool is_known = parse_choice(&c, "lr-wsd-decay-style", word);
+
+    *style = c.lr_wsd_decay_style;
     return is_known;
 }
 

@@ -45,12 +45,14 @@ int meg_lr_schedule_make(struct meg_lr_schedule *s, const struct meg_optim_conf 
                          int64_t train_samples, int64_t global_batch, struct meg_err *e);
 
 /*
- * Convert between the enums and the values of --lr-decay-style and --weight-decay-incr-style.  The parse functions
- * return false for an unknown word.
+ * Convert between the enums and the values of --lr-decay-style, --lr-wsd-decay-style and --weight-decay-incr-style.  The
+ * parse functions return false for an unknown word.
  */
 const char *meg_lr_style_name(enum meg_lr_style style);
+const char *meg_wsd_style_name(enum meg_wsd_style style);
 const char *meg_wd_style_name(enum meg_wd_style style);
 bool meg_lr_style_parse(const char *word, enum meg_lr_style *style);
+bool meg_wsd_style_parse(const char *word, enum meg_wsd_style *style);
 bool meg_wd_style_parse(const char *word, enum meg_wd_style *style);
 
 /* Bytes in each buffer of struct meg_optim_buffers: param_shards, grad_shards, main, all of state. */

@@ -91,10 +91,37 @@ int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
 
 static json_t *pack_schedule(const struct meg_lr_schedule *s)
 {
-    return json_pack("{s:f,s:f,s:f,s:I,s:s,s:f,s:f,s:I,s:s}", "max_lr", s->max_lr, "min_lr", s->min_lr,
-                     "lr_warmup_steps", s->warmup, "lr_decay_steps", (json_int_t)s->decay, "lr_decay_style",
-                     meg_lr_style_name(s->style), "start_wd", s->start_wd, "end_wd", s->end_wd, "wd_incr_steps",
-                     (json_int_t)s->wd_incr, "wd_incr_style", meg_wd_style_name(s->wd_style));
+    json_t *o = json_pack("{s:f,s:f,s:f,s:I,s:s,s:f,s:f,s:I,s:s}", "max_lr", s->max_lr, "min_lr", s->min_lr,
+                          "lr_warmup_steps", s->warmup, "lr_decay_steps", (json_int_t)s->decay, "lr_decay_style",
+                          meg_lr_style_name(s->style), "start_wd", s->start_wd, "end_wd", s->end_wd, "wd_incr_steps",
+                          (json_int_t)s->wd_incr, "wd_incr_style", meg_wd_style_name(s->wd_style));
+
+    if (s->style == MEG_LR_WSD) {
+        json_object_set_new(o, "lr_wsd_decay_style", json_string(meg_wsd_style_name(s->wsd_style)));
+        json_object_set_new(o, "wsd_decay_steps", json_integer(s->wsd_decay));
+    }
+    return o;
+}
+
+/*
+ * Read the parameters of the WSD decay.  Older checkpoints do not contain them; those of the command line are then used.
+ */
+static int unpack_wsd(struct meg_lr_schedule *s, const json_t *o, const char *from, struct meg_err *e)
+{
+    const char *style = meg_wsd_style_name(s->wsd_style);
+    int r;
+
+    if ((r = meg_json_get_str(o, "lr_wsd_decay_style", MEG_JSON_OPTIONAL, &style, from, e)) < 0 ||
+        (r = meg_json_get_i64(o, "wsd_decay_steps", MEG_JSON_OPTIONAL, &s->wsd_decay, from, e)) < 0)
+        return r;
+    if (!meg_wsd_style_parse(style, &s->wsd_style))
+        return meg_fail(e, MEG_EFORMAT, "%s: unknown lr_wsd_decay_style '%.40s'", from, style);
+    if (s->wsd_decay <= 0)
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s does not contain the length of the WSD decay; use --lr-wsd-decay-iters or "
+                        "--lr-wsd-decay-samples",
+                        from);
+    return 0;
 }
 
 static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const char *from, struct meg_err *e)
@@ -116,12 +143,12 @@ static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const cha
         return meg_fail(e, MEG_EFORMAT, "%s: unknown lr_decay_style '%.40s'", from, lr_style);
     if (!meg_wd_style_parse(wd_style, &s->wd_style))
         return meg_fail(e, MEG_EFORMAT, "%s: unknown wd_incr_style '%.40s'", from, wd_style);
-    return 0;
+    return s->style == MEG_LR_WSD ? unpack_wsd(s, o, from, e) : 0;
 }
 
 /*
  * For each setting whose value A in the run differs from its value B in the checkpoint, append "SETTING A instead of
- * B".
+ * B".  Skip a setting that is absent from one of the two, as is one of the WSD decay with another decay style.
  */
 static void append_differences(struct meg_str *out, json_t *run, const json_t *saved)
 {
@@ -131,6 +158,8 @@ static void append_differences(struct meg_str *out, json_t *run, const json_t *s
         { "lr_warmup_steps", "warm-up samples" },
         { "lr_decay_steps", "decay samples" },
         { "lr_decay_style", "--lr-decay-style" },
+        { "lr_wsd_decay_style", "--lr-wsd-decay-style" },
+        { "wsd_decay_steps", "WSD decay samples" },
         { "start_wd", "weight decay at the start" },
         { "end_wd", "weight decay at the end" },
         { "wd_incr_steps", "weight-decay samples" },
@@ -139,7 +168,7 @@ static void append_differences(struct meg_str *out, json_t *run, const json_t *s
 
     for (size_t i = 0; i < sizeof option / sizeof *option; i++) {
         const json_t *a = json_object_get(run, option[i][0]), *b = json_object_get(saved, option[i][0]);
-        if (json_equal(a, b))
+        if (!a || !b || json_equal(a, b))
             continue;
         meg_str_printf(out, "%s%s ", out->n ? "; " : "", option[i][1]);
         meg_json_dump(a, 0, out);

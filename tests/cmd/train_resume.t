@@ -229,6 +229,15 @@ like '--override-opt_param-scheduler uses the new schedule' \
 like '--use-checkpoint-opt_param-scheduler uses the saved schedule' \
     "$(train --load "$T/full_run" --ckpt-step 5 --lr 2e-2 --use-checkpoint-opt_param-scheduler --eval-iters 0)" \
     ' iteration        6/.* learning rate: 5\.'
+train_wsd() { train --lr-decay-style WSD --lr-wsd-decay-iters "$@" --eval-iters 0; }
+train_wsd 4 --save "$T/wsd" --save-interval 5 >"$T/wsd.log"
+status 'another length of the WSD decay ends with 2' 2 train_wsd 2 --load "$T/wsd" --ckpt-step 5
+like 'the message has both lengths' "$(cat "$T/err")" 'WSD decay samples 8 instead of 16;'
+status 'another style of the WSD decay ends with 2' 2 train_wsd 4 --lr-wsd-decay-style linear --load "$T/wsd" --ckpt-step 5
+like 'the message has both styles' "$(cat "$T/err")" '--lr-wsd-decay-style "linear" instead of "exponential";'
+is '--use-checkpoint-opt_param-scheduler uses the saved WSD decay' \
+    "$(train_wsd 2 --lr-wsd-decay-style linear --load "$T/wsd" --ckpt-step 5 --use-checkpoint-opt_param-scheduler | steps)" \
+    "$(tail -n 5 "$T/wsd.log" | steps)"
 status 'another model shape ends with 2' 2 train --load "$T/full_run" --num-layers 3 --hidden-size 48
 like 'the message names the layers' "$(cat "$T/err")" '--num-layers'
 like 'the message names the width' "$(cat "$T/err")" '--hidden-size'
