@@ -1,7 +1,7 @@
 /*
  * Write progress.txt in Megatron's format: a line per job start and per checkpoint, with fields separated by tabs.
  * Cumulative throughput covers the time since the start of the first job after the last job that had a different number
- * of ranks.
+ * of ranks.  If the file does not contain this start, for example after a failed write, it covers this job.
  */
 #define _GNU_SOURCE /* strptime */
 #include <inttypes.h>
@@ -100,6 +100,10 @@ void meg_train_progress_log_save(struct meg_trainer *t, const struct meg_train_s
     if (!t->job->log.log_progress)
         return;
     find_first_job(t, &first, &first_flops);
+    if (first == 0) {
+        first = time(NULL) - (time_t)(meg_now_s() - t->start_s);
+        first_flops = t->start_flops;
+    }
     snprintf(text, sizeof text,
              "Saved checkpoint\tIteration: %" PRId64 "\tJob throughput: %.1f TFLOP/s/GPU\t"
              "Cumulative throughput: %.1f TFLOP/s/GPU\tFloating-point operations: %.2e\tTokens (in "
