@@ -268,8 +268,8 @@ static bool is_neutral(const struct meg_py *v, const char *neutral)
 }
 
 /*
- * Return whether a value turns off any setting that has it: None, False, 0, or an empty string, tuple, list, set or
- * dict.  Bytes objects and persistent ids also count as off.
+ * Return whether a value turns off any setting that has it: None, False, 0, or an empty string, bytes object, tuple,
+ * list, set or dict.
  */
 static bool is_off(const struct meg_py *v)
 {
@@ -278,9 +278,13 @@ static bool is_off(const struct meg_py *v)
     case MEG_PY_BOOL:
     case MEG_PY_INT: return v->i == 0;
     case MEG_PY_FLOAT: return v->f == 0;
-    case MEG_PY_STR: return v->n == 0;
-    case MEG_PY_OBJECT: return false;
-    default: return v->type != MEG_PY_GLOBAL && v->type != MEG_PY_BIGINT && v->nv == 0;
+    case MEG_PY_STR:
+    case MEG_PY_BYTES: return v->n == 0;
+    case MEG_PY_TUPLE:
+    case MEG_PY_LIST:
+    case MEG_PY_SET:
+    case MEG_PY_DICT: return v->nv == 0;
+    default: return false;
     }
 }
 

@@ -50,6 +50,11 @@ static void put_value(struct meg_pickle_writer *p, const json_t *v)
         meg_str_add(&p->s, "t", 1);
         break;
     case JSON_OBJECT:
+        if (json_object_get(v, "bytes")) { /* SHORT_BINBYTES */
+            meg_str_printf(&p->s, "C%c%s", (int)json_string_length(json_object_get(v, "bytes")),
+                           json_string_value(json_object_get(v, "bytes")));
+            break;
+        }
         put_class(p, json_string_value(class ? class : json_object_get(v, "global")));
         if (class) {
             meg_pickle_put_int(p, json_integer_value(json_object_get(v, "value")));
@@ -351,6 +356,7 @@ static void unknown_settings_are_accepted_only_when_off(void **state)
     refuse(args, "lora_rank", "8", "lora_rank = 8 (unknown setting)");
     refuse(args, "twist", "\"left\"", "twist = left");
     refuse(args, "twist", "[1,2]", "twist = (1,2)");
+    refuse(args, "twist", "{\"bytes\": \"left\"}", "twist = a value of a different type (unknown setting)");
     refuse(args, "twist", "{\"call\": \"megatron.core.enums.Twist\", \"value\": 1}",
            "an object of megatron.core.enums.Twist");
     refuse(args, "twist", "\"a\\nmeg-convert: forged\"", "a?meg-convert: forged");
