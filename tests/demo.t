@@ -32,7 +32,7 @@ for i in 1 2 3 4 5 6 7 8; do
     cp LICENSE "$T/text/$i.txt"
 done
 printf 'tab\there, a "quote", a \\ and \377 what is not UTF-8\n' >"$T/text/odd.txt"
-printf 'hidden\n' >"$T/text/.hidden/file"
+printf 'hidden\n' | tee "$T/text/.hidden/file" >"$T/text/.file"
 printf 'a\0b' >"$T/text/binary"
 
 printf 'too little\n' >"$T/short.txt"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # corpus.sh FILE|DIR... - print one document per line, {"text": ...}, in a shuffled but reproducible order.
-# A FILE is text or JSON lines, possibly compressed.  In a DIR, all text files are read, except those in hidden
-# directories; compressed files are not.  Text is split at line ends into documents of about 2000 bytes, and its control
+# A FILE is text or JSON lines, possibly compressed.  In a DIR, all text files are read, except hidden files and those
+# in hidden directories; compressed files are not.  Text is split at line ends into documents of about 2000 bytes, and its control
 # characters except tabs are removed.  JSON lines are copied.  Bytes that are not valid UTF-8 are removed.
 set -eu
 LC_ALL=C
@@ -26,7 +26,7 @@ END { flush_document() }'
 
 for path; do
     if [ -d "$path" ]; then
-        (cd "$path" && grep -rIlZ --exclude-dir='.?*' '' . | sort -z | xargs -0r awk "$documents")
+        (cd "$path" && grep -rIlZ --exclude-dir='.?*' --exclude='.?*' '' . | sort -z | xargs -0r awk "$documents")
     else
         zstd -dcfq -- "$path" | awk "$documents"
     fi
