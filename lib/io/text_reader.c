@@ -25,7 +25,7 @@ struct meg_text_reader {
     const struct meg_text_reader_conf *conf;
     struct meg_block_reader *in;
     struct meg_line_block block;
-    int64_t offset, line; /* byte offset of the next line in block; number of the last line read */
+    int64_t offset, line; /* byte offset of the next line in block; number of the last line read in its file */
     bool is_jsonl;        /* the file of block has JSON lines */
     struct meg_jsonl jsonl;
     int next_key;        /* index of the key of the next text */
@@ -144,9 +144,10 @@ int meg_text_reader_next(struct meg_text_reader *t, struct meg_span *text, struc
             if ((r = meg_block_reader_next(t->in, &t->block, BLOCK, e)) <= 0)
                 return r;
             t->offset = 0;
-            t->line = t->block.first_line_in_file - 1;
-            if (t->block.first_line_in_file == 1)
+            if (t->block.first_line_in_file == 1) {
+                t->line = 0;
                 t->is_jsonl = is_jsonl(t);
+            }
         }
         if (t->offset == t->block.n)
             continue;

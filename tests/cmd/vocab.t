@@ -81,6 +81,9 @@ is 'stops at --min-frequency' "$(sed 1d min/merges.txt)" "$(printf 'x x\nĠ xx\n
 
 status 'rejects invalid UTF-8' 65 sh -c 'printf "ok\nno\377\n" | meg-vocab --output-dir x'
 like 'the message has line and byte of invalid UTF-8' "$(cat err)" '^meg-vocab: standard input: line 2: invalid UTF-8: 0xff at byte 3$'
+awk 'BEGIN { for (i = 0; i < 60000; i++) print "a lone \rcarriage return" }' >cr
+printf '\377\n' >>cr
+like 'a lone carriage return is part of a line of text' "$(meg-vocab --input cr --output-dir x 2>&1)" 'cr: line 60001: invalid UTF-8'
 like 'the message has line and column of invalid JSON' "$(meg-vocab --output-dir x 2>&1 <<'end'
 {"text":"a"}
 {"text":"b"
