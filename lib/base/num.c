@@ -29,8 +29,9 @@ bool meg_parse_f64(const char *text, double *out)
 
     if (strspn(text, "+-.0123456789eE") != strlen(text)) /* strtod also accepts hexadecimal, inf and spaces */
         return false;
+    errno = 0;
     v = strtod(text, &end);
-    if (end == text || *end || !isfinite(v))
+    if (end == text || *end || !isfinite(v) || (v == 0 && errno == ERANGE))
         return false;
     *out = v;
     return true;

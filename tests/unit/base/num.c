@@ -28,8 +28,8 @@ static void integers_are_parsed_strictly(void **state)
 
 static void doubles_are_parsed_strictly_and_must_be_finite(void **state)
 {
-    static const char *const bad[] = { "",   " 1", "1 ", "nan", "inf",   "-inf",  "0x1p3",
-                                       "1e", "e5", ".",  "1,5", "1e999", "1.5.2", "--1" };
+    static const char *const bad[] = { "",   " 1", "1 ",  "nan",   "inf",    "-inf",  "0x1p3", "1e",
+                                       "e5", ".",  "1,5", "1e999", "1e-999", "1.5.2", "--1" };
     double v = 0;
     size_t i;
 
@@ -38,6 +38,7 @@ static void doubles_are_parsed_strictly_and_must_be_finite(void **state)
     assert_true(meg_parse_f64("-.5", &v) && v == -0.5);
     assert_true(meg_parse_f64("3.", &v) && v == 3);
     assert_true(meg_parse_f64("5e-324", &v) && v == 5e-324);
+    assert_true(meg_parse_f64("0e-999", &v) && v == 0);
     v = 7;
     for (i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_false(meg_parse_f64(bad[i], &v));
