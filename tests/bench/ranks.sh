@@ -38,6 +38,6 @@ jq -rs --argjson runs "$runs" --arg length "$length" '
     def median: sort | .[length / 2 | floor];
     def left(n): . + " " * (n - length);
     (map(select(.name | startswith("one"))) | map(.ms) | median) as $one |
-    "step of GPT-2 124M, f32, two samples of \($length) tokens: medians of \($runs) turns",
+    "step of GPT-2 124M, f32, two samples of \($length) tokens: medians of \($runs) rounds",
     (group_by(.name)[] | (map(.ms) | median) as $ms |
         "  \(.[0].name | left(24)) \($ms | round) ms, \($one / $ms * 100 | round / 100)x the speed of one rank")' "$T/out"

@@ -154,7 +154,7 @@ jq -rs --slurpfile peaks "$T/peak" --rawfile start "$T/start" --argjson runs "$r
     def shown(f): if . == null then "-" else f end;
     def row: (.[0] | left(36)) + (.[1:] | map(right(10)) | join(""));
     ($peaks | { f32: median_of(.f32), bf16: median_of(.bf16) }) as $peak |
-    "training step, B=4: medians of \($runs) turns; multiply-add peak \($peak.f32 | fixed(0)) GF/s in f32, " +
+    "training step, B=4: medians of \($runs) rounds; multiply-add peak \($peak.f32 | fixed(0)) GF/s in f32, " +
         "\($peak.bf16 | shown(fixed(0))) in bf16",
     (group_by([.model, .T, .dtype != "f32"])[] | (map(select(.is_ours)) | median_of(.step_ms)) as $ours |
         (["\(.[0].model), \(.[0].dtype), T=\(.[0].T)", "ms", "tokens/s", "GF/s", "of peak", "threads", "CPU", "MiB", "meg is"] | row),

@@ -9,7 +9,7 @@ set -eu
 cd "${0%/*}/../.."
 . tests/bench/texts
 with=${BENCH_WITH:-}
-turns=$((runs + 2))
+rounds=$((runs + 2))
 half="$T/english.jsonl $T/english.jsonl $T/english.jsonl"
 
 # workers N: print seconds, CPU seconds and peak KiB of a run with N workers.
@@ -32,7 +32,7 @@ faster() {
     median "$2.faster"
 }
 
-for _ in $(seq "$turns"); do
+for _ in $(seq "$rounds"); do
     for name in $tokenizers; do
         tokenizer "$name"
         workers 2 >/dev/null
@@ -42,7 +42,7 @@ for _ in $(seq "$turns"); do
     done
 done
 printf 'two workers and one over %s MB of text, medians of %s by the clock; two runs of half of it at once\n' \
-    "$((6 * mb))" "$turns"
+    "$((6 * mb))" "$rounds"
 printf '%-10s %8s %8s %7s %9s %7s %9s %9s\n' '' '1: s' '2: s' faster 'runs: s' faster '1: MiB' '2: MiB'
 for name in $tokenizers; do
     at=$T/$name
