@@ -10,7 +10,6 @@ tiny_gpt >"$T/conf"
 cat >>"$T/conf" <<'EOF'
 num-layers = 4
 train-iters = 2
-vocab-size = 51
 EOF
 
 # sends N GROUPS OPTION...: check that N ranks send the planned bytes in GROUPS groups
