@@ -26,7 +26,7 @@ status=$?
         if (why ~ /MEG_SHARED/)
             return "set MEG_SHARED to a directory with them"
         if (why ~ /no MPI/)
-            return "install libopenmpi-dev and openmpi-bin, leave MPI=0 out"
+            return "install libopenmpi-dev and openmpi-bin, and build without MPI=0"
         if (why ~ /MEG_PYTHON|for python3/)
             return "install it, set MEG_PYTHON"
         if (why ~ /MPICH/)

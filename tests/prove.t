@@ -51,7 +51,7 @@ skipped:
   MEG_SHARED is not set: no real tokenizers (set MEG_SHARED to a directory with them): 1 in ./unit
   no jq (install jq): 1 in ./part.t
   no reason given (this machine cannot): 1 in ./unit
-  this build has no MPI (install libopenmpi-dev and openmpi-bin, leave MPI=0 out): 1 in ./mpi.t
+  this build has no MPI (install libopenmpi-dev and openmpi-bin, and build without MPI=0): 1 in ./mpi.t
 end
 )"
 script none.t <<'end'
