@@ -60,18 +60,18 @@ def ids(tokenizer, name, path):
     model_type = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"]
     texts = [line["text"] for line in compare.read(path)]
     ours = [line["ids"] for line in compare.read(name + ".ids")]
-    left_out = ties = total = 0
+    skipped = ties = total = 0
     at = iter(ours)
     theirs = tokenizer.backend_tokenizer.encode_batch(texts)
     slow = [tokenizer(text).input_ids for text in texts[:200]]
     for number, (text, encoding) in enumerate(zip(texts, theirs)):
-        is_left_out = any(token in text for token in added) or (model_type == "Unigram" and
-                                                                          (len(text) > MAX_TEXT or has_stack(text)))
+        is_skipped = any(token in text for token in added) or (model_type == "Unigram" and
+                                                                (len(text) > MAX_TEXT or has_stack(text)))
         if number < len(slow) and slow[number] != encoding.ids:
             raise Differs(f"transformers and tokenizers, text {number}")
         mine = next(at, None)
-        if is_left_out:
-            left_out += 1
+        if is_skipped:
+            skipped += 1
             continue
         if mine != encoding.ids:
             if model_type != "Unigram" or sorted(mine) != sorted(encoding.ids):
@@ -80,8 +80,8 @@ def ids(tokenizer, name, path):
         total += len(encoding.ids)
     if next(at, None) is not None or total == 0:
         raise Differs("number of texts")
-    return (f"0 of {total} ids of {len(texts) - left_out} texts" + (f" ({ties} texts: equal scores in another order)"
-                                                                   if ties else ""))
+    return (f"0 of {total} ids of {len(texts) - skipped} texts" + (f" ({ties} texts: equal scores in another order)"
+                                                                  if ties else ""))
 
 
 def logprobs(model, tokenizer, name, path):

@@ -43,11 +43,11 @@ static int64_t make_keys(struct meg_trie_key *key, int64_t n, const unsigned cha
 }
 
 /* Compare the values of all prefixes of s with a linear search over the keys. */
-static void check_walk(const struct meg_trie *t, const struct meg_trie_key *key, int64_t nkeys, const char *s,
-                       int64_t n)
+static void check_prefixes(const struct meg_trie *t, const struct meg_trie_key *key, int64_t nkeys, const char *s,
+                           int64_t n)
 {
     uint32_t node = MEG_TRIE_ROOT;
-    bool goes_on = true;
+    bool has_node = true;
 
     for (int64_t len = 1; len <= n; len++) {
         int32_t want = -1, got = -1;
@@ -56,8 +56,8 @@ static void check_walk(const struct meg_trie *t, const struct meg_trie_key *key,
             if (key[i].n == len && memcmp(key[i].s, s, (size_t)len) == 0)
                 want = key[i].value;
         }
-        goes_on = goes_on && meg_trie_step(t, &node, (unsigned char)s[len - 1], &got);
-        assert_int_equal(goes_on ? got : -1, want);
+        has_node = has_node && meg_trie_step(t, &node, (unsigned char)s[len - 1], &got);
+        assert_int_equal(has_node ? got : -1, want);
         assert_int_equal(meg_trie_find(t, s, len), want);
     }
 }
@@ -91,13 +91,13 @@ static void prefixes_equal_those_of_a_linear_search(void **state)
 
             assert_int_equal(meg_trie_build(&t, key, n, &e), MEG_OK);
             for (int64_t i = 0; i < n; i += 1 + n / 100)
-                check_walk(&t, key, n, key[i].s, key[i].n);
+                check_prefixes(&t, key, n, key[i].s, key[i].n);
             for (int i = 0; i < 100; i++) {
                 char s[16];
 
                 for (int j = 0; j < 16; j++)
                     s[j] = (char)alphabet[lcg(&x) % (lcg(&x) % 2 ? sizes[k].letters : 256)];
-                check_walk(&t, key, n, s, 16);
+                check_prefixes(&t, key, n, s, 16);
             }
             for (int64_t i = 0; i < n; i++)
                 free((char *)(uintptr_t)key[i].s);

@@ -85,7 +85,7 @@ static void add_xz(struct meg_str *s)
 }
 
 /* Set the dictionary size that the single block requires to 4 GiB. */
-static void widen_xz(struct meg_str *s)
+static void enlarge_xz_dictionary(struct meg_str *s)
 {
     unsigned char *head = (unsigned char *)s->s + 12; /* after the header of the stream */
     const size_t n = 4 * ((size_t)head[0] + 1);
@@ -201,7 +201,7 @@ static void running_out_of_memory_is_not_reported_as_corruption(void **state)
     skip();
 #endif
     add_xz(&xz);
-    widen_xz(&xz);
+    enlarge_xz_dictionary(&xz);
     child_run(&c, unpack_in_little, &xz);
     assert_string_equal(c.err, "decompress: in: not enough memory to decompress the xz data\n");
     assert_int_equal(c.status, 1);
