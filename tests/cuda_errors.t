@@ -78,7 +78,7 @@ fails 'no cuBLASLt' 'GPUs require libcublasLt.so.13: .*too short; install cuBLAS
     "LD_LIBRARY_PATH=$T/empty:$libraries" --device cuda
 rm -r "$T/empty"
 train=$B/tests/cuda/bin/meg-train
-fails 'another cuBLASLt' 'libcublasLt.so.13 has version 120900, but this build requires cuBLAS 13; install it' \
+fails 'another cuBLASLt' 'libcublasLt.so.13 has version 12.9.0, but this build requires cuBLAS 13; install it' \
     MEG_DOUBLE_CUBLASLT_VERSION=120900 --device cuda
 
 if [ -e "$B/tests/cuda/libcudnn.so.9" ]; then

@@ -36,10 +36,10 @@ int meg_cublaslt_load(struct meg_err *e)
     }
     lib->version = lib->cublasLtGetVersion();
     if (lib->version / 10000 != CUBLAS_VER_MAJOR)
-        return meg_fail(e, MEG_EFAIL,
-                        LIBRARY
-                        " has version %zu, but this build requires cuBLAS %d; install it or set LD_LIBRARY_PATH",
-                        lib->version, CUBLAS_VER_MAJOR);
+        return meg_fail(
+            e, MEG_EFAIL,
+            LIBRARY " has version %zu.%zu.%zu, but this build requires cuBLAS %d; install it or set LD_LIBRARY_PATH",
+            lib->version / 10000, lib->version / 100 % 100, lib->version % 100, CUBLAS_VER_MAJOR);
     if ((status = lib->cublasLtCreate(&lib->handle)) != CUBLAS_STATUS_SUCCESS)
         return meg_fail(e, MEG_EFAIL, LIBRARY " cannot use the GPU: cublasLtCreate fails: %s; check the driver",
                         lib->cublasLtGetStatusString(status));
