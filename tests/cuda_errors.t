@@ -51,6 +51,9 @@ fails 'an old GPU' 'GPU 0 .double. has compute capability 7.5, but 8.0 or later 
     MEG_DOUBLE_CC=75 --device auto
 fails 'too few GPUs' 'local rank 2 has no GPU: this process may use 2; start at most 2 ranks per node, or check CUDA_VISIBLE' \
     'MEG_DOUBLE_GPUS=2 LOCAL_RANK=2' --device cuda
+fails 'heads that are too large for the GPU' \
+    'GPU 0 .double.: attention with head size 2048 requires 129 KiB of shared memory per block, but the GPU has 99 KiB; use more' \
+    MEG_DOUBLE_CC=89 --device cuda --kv-channels 2048
 
 for variables in MEG_DOUBLE_DRIVER=0 MEG_DOUBLE_GPUS=0; do
     status "$variables: --device auto trains on the CPU" 0 run "$variables" --device auto

@@ -314,6 +314,7 @@ bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *de
 {
     struct attn_mma_bwd x = {};
     const enum meg_dtype type = args->q.dtype;
+    bool fits_plain, fits = true;
 
     if (!fits_mma(args->q, type, desc->d) || !fits_mma(args->k, type, desc->d) || !fits_mma(args->v, type, desc->d_v) ||
         !fits_mma(args->d_o, type, desc->d_v) || !has_aligned_heads(args->dq) || !has_aligned_heads(args->dk) ||
@@ -326,19 +327,22 @@ bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *de
     x.delta = args->delta;
     x.drop = weight_drop_of(drop);
     x.accumulate = args->accumulate;
-    with_mma_type(type, desc, is_plain_attention(desc, &x.drop), [&](auto t, auto size, auto is_plain) {
+    /* The tiles of plain cases with 128 columns are larger.  GPUs without space for them use those of other cases. */
+    fits_plain = (desc->d > desc->d_v ? desc->d : desc->d_v) <= 96 || fits_shared(sizeof(dkdv_tiles<bf16, 128, true>));
+    with_mma_type(type, desc, fits_plain && is_plain_attention(desc, &x.drop), [&](auto t, auto size, auto is_plain) {
         using T = decltype(t);
         constexpr int D = size;
         using sizes = bwd_sizes<D, is_plain>;
 
-        if (desc->s_k * desc->b > 0)
+        fits = fits_shared(sizeof(dkdv_tiles<T, D, is_plain>)) && fits_shared(sizeof(dq_tiles<T, D, is_plain>));
+        if (fits && desc->s_k * desc->b > 0)
             launch(st, attn_bwd_dkdv<T, D, is_plain>,
                    dim3((unsigned)ceil_div(desc->s_k + desc->k0 % 8, OWN), (unsigned)desc->g, (unsigned)desc->b),
                    sizes::THREADS_DKDV, sizeof(dkdv_tiles<T, D, is_plain>), x);
-        if (desc->s_q * desc->b > 0)
+        if (fits && desc->s_q * desc->b > 0)
             launch(st, attn_bwd_dq<T, D, is_plain>,
                    dim3((unsigned)ceil_div(desc->s_q, OWN), (unsigned)desc->a, (unsigned)desc->b), sizes::THREADS,
                    sizeof(dq_tiles<T, D, is_plain>), x);
     });
-    return true;
+    return fits;
 }

@@ -13,6 +13,23 @@ enum { THREADS = 128, BQ = 32, BK = 64, BK_BWD = 32, MAX_SHARED = 160 << 10 };
 
 /* ---- tiles ---- */
 
+/* Return whether tiles of nbytes are too large: they exceed what the GPU in use has, or reduce the number of blocks. */
+static bool is_too_large(size_t nbytes)
+{
+    return nbytes > MAX_SHARED || (int64_t)nbytes > meg_cuda_max_shared();
+}
+
+/* End the process with a message if the smallest tiles, which have nbytes, exceed the shared memory of the GPU in use. */
+static void check_shared(const struct meg_attn_desc *desc, size_t nbytes)
+{
+    if ((int64_t)nbytes > meg_cuda_max_shared())
+        meg_die(MEG_EFAIL,
+                "GPU %d (%s): attention with head size %d requires %d KiB of shared memory per block, but the GPU has "
+                "%d KiB; use more and smaller heads, another GPU, or --device cpu",
+                meg_cuda_device.index, meg_cuda_device.name, (int)(desc->d > desc->d_v ? desc->d : desc->d_v),
+                (int)((nbytes + 1023) >> 10), (int)(meg_cuda_max_shared() >> 10));
+}
+
 /* A matrix in shared memory or its transpose: element (r, c) is p[r * row + c * col]. */
 struct tile {
     float *p;
@@ -400,10 +417,11 @@ void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_desc *de
     x.is_o_aligned = has_aligned_heads(o), x.is_q_aligned = has_aligned_heads(q);
     x.is_k_aligned = has_aligned_heads(k), x.is_v_aligned = has_aligned_heads(v);
     x.bq = BQ, x.bk = BK;
-    while (fwd_arrays_at(NULL, *desc, x.bq, x.bk, &nbytes), nbytes > MAX_SHARED && x.bk > 8) {
+    while (fwd_arrays_at(NULL, *desc, x.bq, x.bk, &nbytes), is_too_large(nbytes) && x.bk > 8) {
         x.bk /= 2;
         x.bq = x.bq > 4 ? x.bq / 2 : x.bq;
     }
+    check_shared(desc, nbytes);
     blocks = ceil_div(desc->s_q * (desc->a / desc->g), x.bq) * desc->g * desc->b;
     x.splits = (int)grid_size(512 / blocks, ceil_div(desc->s_k, 256) > 1 ? ceil_div(desc->s_k, 256) : 1);
     x.split_size = (int)(ceil_div(desc->s_k + 8, x.splits * x.bk) * x.bk);
@@ -629,7 +647,7 @@ static size_t bwd_tile_sizes(const struct meg_attn_desc *desc, int *bq, int *bk)
     size_t nbytes;
 
     *bq = BQ, *bk = BK_BWD;
-    while (bwd_arrays_at(NULL, *desc, *bq, *bk, &nbytes), nbytes > MAX_SHARED && *bk > 8) {
+    while (bwd_arrays_at(NULL, *desc, *bq, *bk, &nbytes), is_too_large(nbytes) && *bk > 8) {
         *bk /= 2;
         *bq /= 2;
     }
@@ -650,6 +668,7 @@ void meg_cuda_attn_f32_bwd(struct meg_stream *st, const struct meg_attn_desc *de
     struct attn_f32_bwd x = {};
     const size_t nbytes = bwd_tile_sizes(desc, &x.bq, &x.bk);
 
+    check_shared(desc, nbytes);
     x.desc = *desc;
     x.dq = args->dq, x.dk = args->dk, x.dv = args->dv;
     x.d_o = args->d_o, x.q = args->q, x.k = args->k, x.v = args->v;

@@ -226,6 +226,7 @@ bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *de
                            struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)
 {
     struct attn_mma_fwd x = {};
+    bool fits = true;
 
     /* A few queries are faster in f32, where the keys are split over blocks and the heads of a group use one tile. */
     if (desc->s_q < 16 || !fits_mma(q, q.dtype, desc->d) || !fits_mma(k, q.dtype, desc->d) ||
@@ -235,15 +236,16 @@ bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *de
     x.o = o, x.q = q, x.k = k, x.v = v;
     x.lse = lse;
     x.drop = weight_drop_of(drop);
-    if (desc->b > 0)
-        with_mma_type(q.dtype, desc, is_plain_attention(desc, &x.drop), [&](auto type, auto size, auto is_plain) {
-            using T = decltype(type);
-            constexpr int D = size;
-            using tiles = fwd_tiles<T, D>;
+    with_mma_type(q.dtype, desc, is_plain_attention(desc, &x.drop), [&](auto type, auto size, auto is_plain) {
+        using T = decltype(type);
+        constexpr int D = size;
+        using tiles = fwd_tiles<T, D>;
 
+        fits = fits_shared(sizeof(tiles));
+        if (fits && desc->b > 0)
             launch(st, attn_fwd<T, D, is_plain>,
                    dim3((unsigned)ceil_div(desc->s_q, tiles::BQ), (unsigned)desc->a, (unsigned)desc->b), THREADS,
                    sizeof(tiles), x);
-        });
-    return true;
+    });
+    return fits;
 }

@@ -49,6 +49,12 @@ static inline bool fits_mma(struct meg_heads x, enum meg_dtype type, int64_t d)
            x.ld_s <= INT32_MAX;
 }
 
+/* Return whether a block of the GPU in use may have nbytes of shared memory. */
+static inline bool fits_shared(size_t nbytes)
+{
+    return (int64_t)nbytes <= meg_cuda_max_shared();
+}
+
 /* Return whether a case is plain (with_mma_type). */
 static inline bool is_plain_attention(const struct meg_attn_desc *desc, const struct weight_drop *drop)
 {

@@ -54,6 +54,17 @@ struct meg_cuda_device {
 };
 extern struct meg_cuda_device meg_cuda_device;
 
+/*
+ * Return the bytes of shared memory that a block may use; the most of any GPU if no device is open.  A multiprocessor
+ * has 1 KiB more, and uses 1 KiB for each block.
+ */
+static inline int64_t meg_cuda_max_shared(void)
+{
+    const int cc = meg_cuda_device.cc;
+
+    return (int64_t)(cc == 80 || cc == 87 ? 163 : cc == 0 || (cc >= 90 && cc < 120) ? 227 : 99) << 10;
+}
+
 /* Declare the operations with the types of struct meg_ops. */
 #define OP(name) __typeof__(*((struct meg_ops *)0)->name) meg_cuda_##name;
 OP(linear_create)

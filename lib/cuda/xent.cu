@@ -323,17 +323,6 @@ static __global__ void __launch_bounds__(FUSED_THREADS)
     }
 }
 
-/*
- * Return the bytes of shared memory that a block may use.  A multiprocessor has 1 KiB more, and uses 1 KiB for each
- * block.
- */
-static int64_t max_shared(void)
-{
-    const int cc = meg_cuda_device.cc;
-
-    return (int64_t)(cc == 80 || cc == 87 ? 163 : cc >= 90 && cc < 120 ? 227 : 99) << 10;
-}
-
 void meg_cuda_xent_fwd_bwd(struct meg_stream *st, float *loss, struct meg_mat logits, const int32_t *target,
                            float z_loss, struct meg_loss_weight weight)
 {
@@ -343,10 +332,10 @@ void meg_cuda_xent_fwd_bwd(struct meg_stream *st, float *loss, struct meg_mat lo
         return;
     with_type(logits.dtype, [&](auto t) {
         typedef decltype(t) T;
-        const int64_t size = VEC * sizeof(T), most = (max_shared() - BUF_NBYTES) / size * VEC;
+        const int64_t size = VEC * sizeof(T), most = (meg_cuda_max_shared() - BUF_NBYTES) / size * VEC;
         const int64_t kept = !aligned ? 0 : logits.cols < most ? logits.cols : most;
         const int64_t nbytes = BUF_NBYTES + ceil_div(kept, VEC) * size;
-        const bool is_single = 2 * (nbytes + 1024) > max_shared() + 1024;
+        const bool is_single = 2 * (nbytes + 1024) > meg_cuda_max_shared() + 1024;
         const unsigned threads = num_threads(logits.cols, is_single ? FUSED_THREADS : FUSED_THREADS / 2);
 
         launch(st, aligned ? xent_fwd_bwd<true, T> : xent_fwd_bwd<false, T>,

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "check.h"
+#include "cuda/internal.h"
 
 /* Flags of a case. */
 enum {
@@ -354,6 +355,23 @@ static void head_sizes(void)
     compare(of_type((struct conf){ .s_q = 9, .b = 1, .d = 3, .d_v = 300, .left = -1, .pad = 1 }, MEG_DTYPE_F32));
 }
 
+/* GPUs of which a block may use only 99 KiB of shared memory, too little for the largest tiles. */
+static void small_shared(void)
+{
+    static const int64_t d[] = { 64, 96, 128, 256 };
+    const struct meg_cuda_device device = meg_cuda_device;
+
+    meg_cuda_device.cc = 89;
+    for (size_t i = 0; i < sizeof d / sizeof *d; i++)
+        for (int drops = 0; drops < 2; drops++)
+            compare(of_type(
+                (struct conf){
+                    .s_q = 33, .b = 1, .a = 1, .d = d[i], .d_v = d[i], .left = -1, .flags = drops ? DROPOUT : 0 },
+                MEG_DTYPE_BF16));
+    compare(of_type((struct conf){ .s_q = 40, .b = 1, .a = 1, .d = 500, .d_v = 500, .left = -1 }, MEG_DTYPE_F32));
+    meg_cuda_device = device;
+}
+
 /* Strides or pointers that are not multiples of 16 bytes. */
 static void unaligned(void)
 {
@@ -531,6 +549,7 @@ const struct check_case cases_attention[] = {
     { "attn: all keys visible, padded rows", bidirectional },
     { "attn: grouped queries, accumulated gradients", grouped },
     { "attn: head sizes", head_sizes },
+    { "attn: small shared memory", small_shared },
     { "attn: rows that are not aligned", unaligned },
     { "attn: sliding windows", windows },
     { "attn: packed documents", documents },

@@ -54,7 +54,7 @@ namespace emu
 {
 
 enum { LANES = 32, MAX_THREADS = 1024, PAGE = 4096, STACK_NBYTES = 128 << 10, MAX_EXCHANGE = 256 };
-enum { MAX_SHARED = 227 << 10, MAPPED_SHARED = 228 << 10, SHARED_ALIGNMENT = 128 };
+enum { MAPPED_SHARED = 228 << 10, SHARED_ALIGNMENT = 128 };
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 /* A call in which a thread waits. */
@@ -410,7 +410,7 @@ void queue_kernel(struct meg_stream *st, void (*kernel)(P...), dim3 grid, dim3 b
 
     if (!grid.x || !grid.y || !grid.z || grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535 || !block.x ||
         !block.y || !block.z || block.z > 64 || (uint64_t)block.x * block.y * block.z > emu::MAX_THREADS ||
-        nbytes > emu::MAX_SHARED) {
+        nbytes > (size_t)meg_cuda_max_shared()) {
         fprintf(stderr, "CUDA emulation: grid %u,%u,%u block %u,%u,%u with %zu bytes of shared memory\n", grid.x,
                 grid.y, grid.z, block.x, block.y, block.z, nbytes);
         emu::fail("not a launch configuration of a GPU");
