@@ -63,14 +63,19 @@ static void make_batch(struct meg_batch *x, const struct meg_model *g, int64_t t
     set_random(x->tokens, n, v);
     set_random(x->labels, n, v);
     set_random(x->sentence_order, b, 2);
+    set_random(x->enc_tokens, n, v);
     for (int64_t i = 0; i < n; i++) {
         x->position_ids[i] = (int32_t)(i / b);
+        if (x->enc_position_ids)
+            x->enc_position_ids[i] = (int32_t)(i / b);
         if (x->token_types)
             x->token_types[i] = i >= n / 2;
     }
     for (int64_t i = 0; i < b; i++) {
         if (x->key_length)
             x->key_length[i] = (int32_t)t;
+        if (x->enc_key_length)
+            x->enc_key_length[i] = (int32_t)t;
         if (x->sample_id)
             x->sample_id[i] = i;
     }
@@ -113,7 +118,7 @@ int main(int argc, char **argv)
                                            { 0 } };
     const struct meg_optim_rates rates = { 1e-4, 1e-4, 0.1 };
     const struct meg_optim_step step = { .rates = { rates, rates }, .has_grad_norm = true };
-    struct meg_model_run run = { .s = t, .b = b, .is_training = true, .seed = 1 };
+    struct meg_model_run run = { .s = t, .s_enc = t, .b = b, .is_training = true, .seed = 1 };
     struct meg_batch x;
     struct meg_model *g;
     struct meg_optim *o;
@@ -164,7 +169,8 @@ int main(int argc, char **argv)
         part[k][0] = median(part[k], steps);
     getrusage(RUSAGE_SELF, &usage);
     nparams = (double)(g->params.numel - (meg_model_is_rotary(&c) ? 0 : c.max_position_embeddings * c.hidden_size));
-    gflop = (double)n * (6.0 * nparams + 12.0 * (double)(c.num_layers * c.hidden_size * t)) / 1e9;
+    gflop = (double)n *
+            (6.0 * nparams + 12.0 * (double)((c.num_layers + 2 * c.decoder_num_layers) * c.hidden_size * t)) / 1e9;
     printf("{\"dtype\":\"%s\",\"T\":%lld,\"B\":%lld,\"params\":%.0f,\"threads\":%d,\"cpu_share\":%.2f,\"step_ms\":%.2f,"
            "\"pass_ms\":%.2f,\"norm_ms\":%.2f,\"adamw_ms\":%.2f,\"tokens_per_s\":%.1f,\"gflops\":%.1f,",
            dtype, (long long)t, (long long)b, nparams, omp_get_max_threads(), cpu_share, 1e3 * part[STEP][0],

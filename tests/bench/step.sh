@@ -6,7 +6,7 @@
 #   BENCH_RUNS     rounds (default: 5); each is the median of BENCH_STEPS steps (default: 7) up to T=256, and of 2 above
 #   BENCH_DTYPES   types (default: "f32 bf16")
 #   BENCH_F32      modes of PyTorch in f32: f32, which is eager, and compiled (default: f32)
-#   BENCH_CPU_MODELS   gpt2, llama (134M), bert (BERT-base) (default: gpt2); models.sh compares them all
+#   BENCH_CPU_MODELS   gpt2, llama (134M), bert (BERT-base), t5 (T5-small) (default: gpt2); models.sh compares them all
 #   MEG_PYTHON     Pythons with torch, separated by spaces, such as Debian's and one with the current wheel (default:
 #                  python3)
 #   MEG_LLMC       directory with llm.c's train_gpt2 and the weights and tokens that it reads (f32, B=4, T=64)
@@ -35,8 +35,12 @@ model() {
         echo 'Llama 134M|--position-embedding-type rope --normalization RMSNorm --swiglu --ffn-hidden-size 2048' \
             '--disable-bias-linear --untie-embeddings-and-output-weights --vocab-size 32000'
         ;;
+    t5)
+        echo 'T5-small 60M|--model t5 --num-layers 6 --hidden-size 512 --num-attention-heads 8 --ffn-hidden-size 2048' \
+            '--vocab-size 32128'
+        ;;
     bert) echo 'BERT-base 110M|--model bert --no-bias-gelu-fusion --vocab-size 30522' ;;
-    *) echo "step: no model is called $1; there are gpt2, llama and bert" >&2 && exit 2 ;;
+    *) echo "step: no model is called $1; there are gpt2, llama, bert and t5" >&2 && exit 2 ;;
     esac
 }
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""step.py T B STEPS [f32|compiled|autocast|bf16 [gpt2|llama|bert]] - PyTorch's training step on the CPU, to compare with
+"""step.py T B STEPS [f32|compiled|autocast|bf16 [gpt2|llama|bert|t5]] - PyTorch's training step on the CPU, to compare with
 tests/bench/step.
 
 gpt2: GPT-2 124M, with tied head and tanh GELU.  llama: 134M, with RMSNorm, rotary positions, SwiGLU, no biases and a
 separate output matrix.  bert: BERT-base, with exact GELU, norms before the blocks, and the heads for masked words and
-for the order of the segments.  Fused attention where this PyTorch has it, clipping, AdamW; random weights and inputs, no
+for the order of the segments.  t5: T5-small in Megatron's arrangement, with learned positions and tanh GELU, T tokens
+in the encoder and in the decoder.  Fused attention where this PyTorch has it, clipping, AdamW; random weights and inputs, no
 dropout.
 f32: eager mode; compiled: torch.compile; autocast: f32 weights, matrix products in bf16; bf16: weights, gradients and
 AdamW's state in bf16, with no f32 copies, which is less work than meg-train --bf16 does.
@@ -28,9 +29,9 @@ T, B, STEPS = (int(x) for x in sys.argv[1:4])
 MODE = sys.argv[4] if len(sys.argv) > 4 else 'f32'
 MODEL = sys.argv[5] if len(sys.argv) > 5 else 'gpt2'
 LABEL = {'f32': '', 'compiled': ', compiled', 'autocast': ', autocast', 'bf16': ', bf16 weights'}[MODE]
-LAYERS, HIDDEN, HEADS = 12, 768, 12
-IS_LLAMA, IS_BERT = MODEL == 'llama', MODEL == 'bert'
-VOCAB = {'gpt2': 50257, 'llama': 32000, 'bert': 30522}[MODEL]
+IS_LLAMA, IS_BERT, IS_T5 = MODEL == 'llama', MODEL == 'bert', MODEL == 't5'
+LAYERS, HIDDEN, HEADS = (6, 512, 8) if IS_T5 else (12, 768, 12)
+VOCAB = {'gpt2': 50257, 'llama': 32000, 'bert': 30522, 't5': 32128}[MODEL]
 FFN = 2048 if IS_LLAMA else 4 * HIDDEN
 GELU = 'none' if IS_BERT else 'tanh'
 LATER = torch.ones(T, T, dtype=torch.bool).triu(1)
@@ -60,11 +61,11 @@ def linear(n, m):
     return nn.Linear(n, m, bias=not IS_LLAMA)
 
 
-def attention(q, k, v):
+def attention(q, k, v, is_causal):
     if hasattr(F, 'scaled_dot_product_attention'):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=not IS_BERT)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
     w = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
-    return (w if IS_BERT else w.masked_fill(LATER, float('-inf'))).softmax(-1) @ v
+    return (w.masked_fill(LATER, float('-inf')) if is_causal else w).softmax(-1) @ v
 
 
 def rotate(x, cos, sin):
@@ -72,9 +73,18 @@ def rotate(x, cos, sin):
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
+def heads(x, n):
+    """Return n tensors [B, HEADS, T, head size], the parts of x [B, T, n HIDDEN]."""
+    return x.view(B, T, n, HEADS, HIDDEN // HEADS).permute(2, 0, 3, 1, 4)
+
+
 class Layer(nn.Module):
-    def __init__(self):
+    def __init__(self, is_causal=not IS_BERT, has_cross=False):
         super().__init__()
+        self.is_causal, self.has_cross = is_causal, has_cross
+        if has_cross:
+            self.cross_norm, self.cross_proj = norm(), linear(HIDDEN, HIDDEN)
+            self.cross_q, self.cross_kv = linear(HIDDEN, HIDDEN), linear(HIDDEN, 2 * HIDDEN)
         self.norm1, self.norm2 = norm(), norm()
         self.qkv, self.proj = linear(HIDDEN, 3 * HIDDEN), linear(HIDDEN, HIDDEN)
         self.fc1, self.fc2 = linear(HIDDEN, 2 * FFN if IS_LLAMA else FFN), linear(FFN, HIDDEN)
@@ -90,11 +100,14 @@ class Layer(nn.Module):
         gate, up = self.fc1(x).chunk(2, -1)
         return self.fc2(F.silu(gate) * up)
 
-    def forward(self, x):
-        q, k, v = self.qkv(self.norm1(x)).view(B, T, 3, HEADS, HIDDEN // HEADS).permute(2, 0, 3, 1, 4)
+    def forward(self, x, memory=None):
+        q, k, v = heads(self.qkv(self.norm1(x)), 3)
         if IS_LLAMA:
             q, k = rotate(q, self.cos, self.sin), rotate(k, self.cos, self.sin)
-        x = x + self.proj(attention(q, k, v).transpose(1, 2).reshape(B, T, HIDDEN))
+        x = x + self.proj(attention(q, k, v, self.is_causal).transpose(1, 2).reshape(B, T, HIDDEN))
+        if self.has_cross:
+            (q,), (k, v) = heads(self.cross_q(self.cross_norm(x)), 1), heads(self.cross_kv(memory), 2)
+            x = x + self.cross_proj(attention(q, k, v, False).transpose(1, 2).reshape(B, T, HIDDEN))
         return x + self.mlp(self.norm2(x))
 
 
@@ -102,8 +115,11 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.word = nn.Embedding(VOCAB, HIDDEN)
-        self.layers = nn.Sequential(*(Layer() for _ in range(LAYERS)))
+        self.layers = nn.ModuleList(Layer(not IS_BERT, IS_T5) for _ in range(LAYERS))
         self.norm = norm()
+        if IS_T5:
+            self.encoder, self.encoder_norm = nn.ModuleList(Layer(False) for _ in range(LAYERS)), norm()
+            self.out_bias = nn.Parameter(torch.zeros(VOCAB))
         if IS_LLAMA:
             self.out = linear(HIDDEN, VOCAB)
         else:
@@ -126,11 +142,20 @@ class Model(nn.Module):
         if IS_LLAMA:
             return self.out(x)
         if not IS_BERT:
-            return F.linear(x, self.word.weight)
+            return F.linear(x, self.word.weight, self.out_bias if IS_T5 else None)
         return F.linear(self.head_norm(F.gelu(self.dense(x))), self.word.weight, self.out_bias)
 
-    def forward(self, tokens, labels, types, order):
-        x = self.norm(self.layers(self.embed(tokens, types)))
+    def forward(self, tokens, labels, types, order, enc_tokens):
+        memory = None
+        if IS_T5:
+            memory = self.embed(enc_tokens, types)
+            for layer in self.encoder:
+                memory = layer(memory)
+            memory = self.encoder_norm(memory)
+        x = self.embed(tokens, types)
+        for layer in self.layers:
+            x = layer(x, memory)
+        x = self.norm(x)
         loss = F.cross_entropy(self.logits(x).view(-1, VOCAB), labels.view(-1))
         if IS_BERT:
             loss = loss + F.cross_entropy(self.order(torch.tanh(self.pooler(x[:, 0]))), order)
@@ -155,7 +180,7 @@ def main():
     params = list(model.parameters())
     optimizer = adamw(params)
     run = torch.compile(model) if MODE == 'compiled' else model
-    tokens, labels = (torch.randint(VOCAB, (B, T)) for _ in range(2))
+    tokens, labels, enc_tokens = (torch.randint(VOCAB, (B, T)) for _ in range(3))
     types, order = (torch.arange(T) >= T // 2).long().expand(B, T), torch.randint(2, (B,))
     seconds = []
     for i in range(STEPS + 1):
@@ -164,7 +189,7 @@ def main():
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast('cpu', dtype=torch.bfloat16, enabled=MODE == 'autocast'):
-            loss = run(tokens, labels, types, order)
+            loss = run(tokens, labels, types, order, enc_tokens)
         loss.backward()
         nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
@@ -172,7 +197,7 @@ def main():
     fraction = (cpu_s() - began_cpu) / (time.perf_counter() - began)
     step = statistics.median(seconds[1:])
     n = sum(p.numel() for p in params) - (0 if IS_LLAMA else T * HIDDEN)
-    flop = B * T * (6 * n + 12 * LAYERS * HIDDEN * T)
+    flop = B * T * (6 * n + 12 * LAYERS * (3 if IS_T5 else 1) * HIDDEN * T)
     print(json.dumps({
         'name': 'PyTorch ' + torch.__version__ + LABEL, 'dtype': 'bf16' if MODE in ('autocast', 'bf16') else 'f32',
         'T': T, 'B': B,
