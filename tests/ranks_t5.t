@@ -45,6 +45,10 @@ relative='--position-embedding-type relative --relative-attention-num-buckets 8 
     equals_one_rank 4 $relative --num-layers 3 --decoder-num-layers 1 --pipeline-model-parallel-size 2 --use-distributed-optimizer
 }
 
+train_ranks one 1 --position-embedding-type rope
+equals_one_rank 2 --position-embedding-type rope --tensor-model-parallel-size 2 --sequence-parallel
+equals_one_rank 2 --position-embedding-type rope --pipeline-model-parallel-size 2
+
 # ---- checkpoints ----
 train_ranks half 2 --tensor-model-parallel-size 2 --save "$T/ckpt" --exit-interval 5
 train_ranks rest 2 --pipeline-model-parallel-size 2 --save "$T/ckpt" --load "$T/ckpt"

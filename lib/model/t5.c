@@ -11,7 +11,6 @@
 static int check(struct meg_model_conf *c, struct meg_err *e)
 {
     const struct meg_opt_rule rules[] = {
-        { meg_model_is_rotary(c), "position-embedding-type", ": rope cannot be combined with --model t5" },
         { c->num_query_groups != c->num_attention_heads, "group-query-attention",
           ": cannot be combined with --model t5" },
         { c->is_post_norm, "apply-residual-connection-post-layernorm", ": cannot be combined with --model t5" },

@@ -33,7 +33,7 @@ go base
 differs() { # NAME: true if the run NAME is complete, and its losses differ from those of the base
     [ "$(grep -c . "$T/$1")" -eq 5 ] && ! cmp -s "$T/base" "$T/$1"
 }
-for option in '--decoder-num-layers 1' '--position-embedding-type relative' '--glu-activation geglu' \
+for option in '--decoder-num-layers 1' '--position-embedding-type relative' '--position-embedding-type rope' '--glu-activation geglu' \
     '--glu-activation reglu' '--softmax-scale 1' --openai-gelu '--mask-prob 0.3' '--short-seq-prob 0.9' \
     '--hidden-dropout 0' '--attention-dropout 0' '--seed 7' '--kv-channels 4' '--decoder-seq-length 22' \
     --untie-embeddings-and-output-weights '--normalization RMSNorm' --swiglu --disable-bias-linear; do
@@ -78,7 +78,6 @@ gpt='--model gpt'
 sed '/^decoder-seq-length/d' "$T/conf" >"$T/no_decoder"
 status 'the length of the decoder is required' 2 meg-train -q --config "$T/no_decoder"
 like 'the message names the option' "$(cat "$T/err")" '^meg-train: --decoder-seq-length is required with --model t5'
-refuses 2 '^meg-train: --position-embedding-type rope: rope cannot be combined' --position-embedding-type rope
 refuses 2 '^meg-train: --relative-attention-num-buckets 7: must be even' --position-embedding-type relative \
     --relative-attention-num-buckets 7
 refuses 2 '^meg-train: --glu-activation: cannot be combined with --swiglu' --glu-activation geglu --swiglu
