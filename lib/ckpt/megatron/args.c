@@ -27,7 +27,6 @@ static const struct rule {
     { "linear_attention_type", "", "linear attention" },
     { "linear_attention_freq", "0", "linear attention" },
     { "attention_output_gate", "False", "a gate on the attention output" },
-    { "softmax_scale", "", "a different scale of attention scores" },
     { "softmax_type", "vanilla", "an offset in the softmax" },
     { "window_size", "(-1,-1) (-1,0)", "sliding-window attention" },
     { "window_attn_skip_freq", "0", "sliding-window attention" },
