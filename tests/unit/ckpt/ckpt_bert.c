@@ -3,8 +3,8 @@
  * names of older files, stored copies of tied tensors, settings, refusals.
  */
 #define _GNU_SOURCE /* memmem */
+#include "ckpt_convert.h"
 #include "ckpt_pt_builder.h"
-#include "golden.h"
 
 static void set_post_norm(struct meg_model_conf *m)
 {
@@ -26,11 +26,7 @@ static void set_exact_gelu(struct meg_model_conf *m)
 /* Create a BERT of 4 layers and 4 heads; tune, unless NULL, modifies its configuration. */
 static void make_bert(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_model_conf *m))
 {
-    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &b->m }, { 0 } };
-    struct meg_err e;
-
-    memset(b, 0, sizeof *b);
-    meg_opt_defaults(groups);
+    begin_model(b);
     b->m.family = MEG_FAMILY_BERT;
     b->m.num_layers = 4;
     b->m.hidden_size = 16;
@@ -40,88 +36,17 @@ static void make_bert(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_
     b->m.vocab_size = 11;
     if (tune)
         tune(&b->m);
-    if (meg_model_conf_check(&b->m, &e) < 0)
-        fail_msg("%s", e.msg);
-    meg_model_params(&b->p, &b->m, &meg_mesh_one);
-    b->w = new_params(&b->p, seed);
-}
-
-/* Check that the checkpoint in dir has the weights and the options of a. */
-static void check_equal(const struct ckpt_fixture *a, const char *dir)
-{
-    struct ckpt_fixture b;
-    struct meg_ckpt *c = open_ok(dir, MEG_UNSET);
-    struct meg_err e;
-
-    make_bert(&b, 2, NULL);
-    free(b.w);
-    meg_params_free(&b.p);
-    if (meg_ckpt_model_conf(c, &b.m, &e) < 0)
-        fail_msg("%s", e.msg);
-    meg_model_params(&b.p, &b.m, &meg_mesh_one);
-    b.w = new_params(&b.p, 2);
-    if (load_f32_weights(c, &b.p, b.w, &e) < 0)
-        fail_msg("%s", e.msg);
-    assert_int_equal(a->p.flat_numel, b.p.flat_numel);
-    assert_memory_equal(a->w, b.w, (size_t)a->p.flat_numel * 4);
-    assert_same_options(&a->m, &b.m);
-    assert_int_equal(b.m.vocab_size, a->m.vocab_size);
-    meg_ckpt_close(c);
-    free_fixture(&b);
+    end_model(b, seed);
 }
 
 /* ---- Hugging Face ---- */
 
-/* Load the directory `from`, and write its weights to `to`. */
-static void convert_hf(const char *from, const char *to)
-{
-    struct meg_ckpt *c = open_ok(from, MEG_UNSET);
-    struct ckpt_fixture b = { 0 };
-    struct meg_err e;
-
-    assert_int_equal(meg_ckpt_model_conf(c, &b.m, &e), 0);
-    meg_model_params(&b.p, &b.m, &meg_mesh_one);
-    b.w = new_params(&b.p, 1);
-    if (load_f32_weights(c, &b.p, b.w, &e) < 0)
-        fail_msg("%s", e.msg);
-    export_hf_ok(&b, to);
-    meg_ckpt_close(c);
-    free_fixture(&b);
-}
-
 /* The weights and settings that another program wrote are written unchanged. */
 static void folders_of_other_programs_are_reproduced(void **state)
 {
-    static const char *const name[] = { "bert-tiny", "megatron-bert-tiny" };
-
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        struct meg_str path = { 0 }, was, is;
-        json_t *old, *new, *v;
-        const char *key;
-
-        meg_str_printf(&path, "models/%s", name[i]);
-        convert_hf(golden(path.s), "again");
-        meg_str_printf(&path, "/model.safetensors");
-        was = read_bytes(golden(path.s));
-        is = read_bytes("again/model.safetensors");
-        assert_int_equal(was.n, is.n);
-        assert_memory_equal(was.s, is.s, is.n);
-        path.n = 0;
-        meg_str_printf(&path, "models/%s/config.json", name[i]);
-        old = golden_json(path.s);
-        new = json_load_file("again/config.json", 0, NULL);
-        json_object_foreach(old, key, v)
-        {
-            if (!json_equal(v, json_object_get(new, key)))
-                fail_msg("%s: %s differs", name[i], key);
-        }
-        json_decref(old);
-        json_decref(new);
-        meg_str_free(&path);
-        meg_str_free(&was);
-        meg_str_free(&is);
-    }
+    assert_folder_is_reproduced("bert-tiny");
+    assert_folder_is_reproduced("megatron-bert-tiny");
 }
 
 static void hf_round_trip_is_bit_identical(void **state)
@@ -148,36 +73,6 @@ static void hf_round_trip_is_bit_identical(void **state)
         meg_str_free(&config);
         free_fixture(&a);
     }
-}
-
-/* Write the tensors of "out" to "set", with `change` called for each; tensors whose name becomes NULL are omitted. */
-static void change_tensors(void (*change)(struct meg_st_tensor *t), const struct meg_st_tensor *more, int nmore)
-{
-    struct meg_st_tensor t[200];
-    struct meg_str config = read_bytes("out/config.json");
-    struct meg_st *st;
-    struct meg_err e;
-    int n = 0;
-
-    meg_remove_tree("set", NULL);
-    assert_int_equal(meg_mkdirs("set", &e), 0);
-    put_file("set/config.json", config.s, config.n);
-    assert_int_equal(meg_st_open(&st, "out/model.safetensors", &e), 0);
-    for (int i = 0; i < st->n; i++) {
-        t[n] = st->t[i];
-        change(&t[n]);
-        n += t[n].name != NULL;
-    }
-    for (int i = 0; i < nmore; i++)
-        t[n++] = more[i];
-    put_tensors("set/model.safetensors", t, n, true);
-    meg_st_close(st);
-    meg_str_free(&config);
-}
-
-static void keep(struct meg_st_tensor *t)
-{
-    (void)t;
 }
 
 static char renamed[200][100];
@@ -504,30 +399,6 @@ static void the_tokenizer_follows_from_vocab_txt(void **state)
 
 /* ---- Megatron ---- */
 
-static int export_ranks(const struct ckpt_fixture *b, const char *dir, int64_t t, int64_t p, enum meg_ckpt_names names,
-                        struct meg_err *e)
-{
-    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
-    const struct meg_ckpt_megatron_conf to = { .tensor = t,
-                                               .pipeline = p,
-                                               .vocab_multiple = 8,
-                                               .iteration = 7,
-                                               .consumed_samples = 91,
-                                               .seq_length = 5,
-                                               .names = names };
-
-    meg_remove_tree(dir, NULL);
-    return meg_ckpt_export_megatron(&s, &to, e);
-}
-
-static void export_ranks_ok(const struct ckpt_fixture *b, int64_t t, int64_t p, enum meg_ckpt_names names)
-{
-    struct meg_err e;
-
-    if (export_ranks(b, "out", t, p, names, &e) < 0)
-        fail_msg("%s", e.msg);
-}
-
 /* The shards of the padded vocabulary have 8 rows. */
 static void every_parallel_size_has_the_same_weights(void **state)
 {
@@ -551,32 +422,8 @@ static void every_parallel_size_has_the_same_weights(void **state)
                 }
 }
 
-/* Replace each occurrence of from [n] in a file with to [n]; there must be at least one. */
-static void patch(const char *path, const char *from, const char *to, size_t n)
-{
-    struct meg_str s = read_bytes(path);
-    char *at = memmem(s.s, s.n, from, n);
-
-    assert_non_null(at);
-    for (; at; at = memmem(at, s.n - (size_t)(at - s.s), from, n))
-        memcpy(at, to, n);
-    put_file(path, s.s, s.n);
-    meg_str_free(&s);
-}
-
 #define FIRST "out/iter_0000007/mp_rank_00_000/model_optim_rng.pt"
 #define LAST "out/iter_0000007/mp_rank_01_001/model_optim_rng.pt"
-
-/* Read the elements of a tensor that a rank's file has under its native name. */
-static const float *tensor_of(const struct meg_ckpt *c, int64_t tp, const char *name, const int64_t **dim)
-{
-    struct meg_st *st;
-    const struct meg_st_tensor *t = ckpt_find_tensor(c, tp, name, &st);
-
-    assert_non_null(t);
-    *dim = t->dim;
-    return t->data;
-}
 
 /* Rank 1 has 3 rows of the vocabulary.  Padding of the embedding is copies of the last row; that of the bias is 0. */
 static void pads_the_embedding_and_the_bias(void **state)
@@ -601,22 +448,6 @@ static void pads_the_embedding_and_the_bias(void **state)
                             a.w + meg_params_find(&a.p, "embedding.word_embeddings.weight")->offset + 160, 64);
     meg_ckpt_close(c);
     free_fixture(&a);
-}
-
-/* Return how often a pickle has the string `key`. */
-static int count_key(const struct meg_str *pickle, const char *key)
-{
-    const size_t n = strlen(key);
-    const char *at = pickle->s, *end = pickle->s + pickle->n;
-    char op[64] = { 'X', (char)n };
-    int count = 0;
-
-    memcpy(op + 5, key, n);
-    while ((at = memmem(at, (size_t)(end - at), op, 5 + n))) {
-        at++;
-        count++;
-    }
-    return count;
 }
 
 /* Each dict is written once, and keys below encoder, pooler and lm_head contain dots. */
