@@ -92,6 +92,7 @@ INLINE float act_of(enum meg_act act, float pre)
     switch (act) {
     case MEG_ACT_GELU_TANH: return vgelu_tanh(pre);
     case MEG_ACT_GELU_ERF: return vgelu_erf(pre);
+    case MEG_ACT_RELU: return pre < 0.0f ? 0.0f : pre;
     default: return vtanh(pre); /* MEG_ACT_TANH */
     }
 }
@@ -102,6 +103,7 @@ INLINE float act_grad(enum meg_act act, float pre)
     switch (act) {
     case MEG_ACT_GELU_TANH: return vgelu_tanh_grad(pre);
     case MEG_ACT_GELU_ERF: return vgelu_erf_grad(pre);
+    case MEG_ACT_RELU: return pre <= 0.0f ? 0.0f : 1.0f;
     default: return 1.0f - vtanh(pre) * vtanh(pre); /* MEG_ACT_TANH */
     }
 }
@@ -121,6 +123,7 @@ static void act_row(float *y, const float *pre, int64_t n, enum meg_act act)
         ACT_ROW(MEG_ACT_GELU_TANH)
         ACT_ROW(MEG_ACT_GELU_ERF)
         ACT_ROW(MEG_ACT_TANH)
+        ACT_ROW(MEG_ACT_RELU)
     }
 }
 
@@ -132,6 +135,7 @@ static void act_grad_row(float *dx, const float *pre, int64_t n, enum meg_act ac
         ACT_GRAD_ROW(MEG_ACT_GELU_TANH)
         ACT_GRAD_ROW(MEG_ACT_GELU_ERF)
         ACT_GRAD_ROW(MEG_ACT_TANH)
+        ACT_GRAD_ROW(MEG_ACT_RELU)
     }
 }
 
@@ -148,6 +152,22 @@ void MEG_FN(act_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy
                 memcpy(out, in, (size_t)n * sizeof *out);
             act_grad_row(out, row_read(pre, r, c0, n, p), n, act);
             row_store(dx, r, c0, n, out);
+        }
+}
+
+void MEG_FN(scale)(struct meg_stream *st, struct meg_mat y, struct meg_mat x, float factor)
+{
+    (void)st;
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < y.rows; r++)
+        for (int64_t c0 = 0; c0 < y.cols; c0 += COL_BLOCK) {
+            const int64_t n = min64(COL_BLOCK, y.cols - c0);
+            float buf[COL_BLOCK], *out = row_out(y, r, c0, buf);
+            const float *in = row_read(x, r, c0, n, buf);
+
+            for (int64_t c = 0; c < n; c++)
+                out[c] = factor * in[c];
+            row_store(y, r, c0, n, out);
         }
 }
 

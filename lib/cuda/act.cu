@@ -1,4 +1,4 @@
-/* act.cu - activation functions, their gradients, and biases, where they are not an epilogue of a matrix product. */
+/* act.cu - activation functions, gradients, biases and factors that are not an epilogue of a matrix product. */
 #include "cuda/act.h"
 #include "cuda/elementwise.h"
 
@@ -86,6 +86,31 @@ void meg_cuda_add_bias(struct meg_stream *st, struct meg_mat y, const void *bias
             using B = decltype(tb);
             launch_elementwise(st, add_bias<decltype(ty), B>, y.rows, y.cols, y, (const B *)bias,
                                has_aligned_rows(y) && is_aligned(bias));
+        });
+    });
+}
+
+template <class Y, class X>
+static __global__ void scale(struct meg_mat y, struct meg_mat x, float factor, bool is_aligned)
+{
+    for_each_vector(x.rows, x.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
+        float v[VEC];
+
+        load(v, (const X *)x.p + r * x.ld, c, end, is_vector);
+#pragma unroll
+        for (int j = 0; j < VEC; j++)
+            v[j] *= factor;
+        store((Y *)y.p + r * y.ld, v, c, end, is_vector);
+    });
+}
+
+void meg_cuda_scale(struct meg_stream *st, struct meg_mat y, struct meg_mat x, float factor)
+{
+    const bool is_aligned = has_aligned_rows(y) && has_aligned_rows(x);
+
+    with_type(y.dtype, [&](auto ty) {
+        with_type(x.dtype, [&](auto tx) {
+            launch_elementwise(st, scale<decltype(ty), decltype(tx)>, x.rows, x.cols, y, x, factor, is_aligned);
         });
     });
 }

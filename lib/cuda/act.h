@@ -142,6 +142,7 @@ template <class F> __device__ inline void with_act(enum meg_act act, F f)
     case MEG_ACT_GELU_TANH: f(gelu_tanh()); break;
     case MEG_ACT_GELU_ERF: f(gelu_erf()); break;
     case MEG_ACT_TANH: f(hyperbolic_tangent()); break;
+    case MEG_ACT_RELU: f(relu()); break;
     default: f(identity()); /* MEG_ACT_NONE */
     }
 }

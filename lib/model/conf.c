@@ -62,8 +62,12 @@ const struct meg_opt meg_model_opts[] = {
       "use SwiGLU, a gated linear unit with SiLU, instead of GELU in the MLP" },
     { "glu-activation", 0, MEG_ENUM(C, glu_activation), "none|geglu|reglu", "none",
       "use a gated linear unit with GELU or ReLU in the MLP" },
+    { "activation-func", 0, MEG_ENUM(C, activation_func), "gelu|relu", "gelu",
+      "activation function of an MLP without gated linear unit" },
     { "softmax-scale", 0, MEG_F64(C, softmax_scale), "X", NULL,
       "factor of attention scores before the softmax; default: 1 / sqrt(--kv-channels)" },
+    { "logits-scale", 0, MEG_F64(C, logits_scale), "X", NULL,
+      "factor of the input of the output layer of T5, and so of the logits; default: 1" },
     { "disable-bias-linear", 0, MEG_STORE_FALSE(C, has_bias), NULL, "no", "omit the biases of linear layers" },
     { "add-qkv-bias", 0, MEG_BOOL(C, add_qkv_bias), NULL, "no",
       "keep the biases of queries, keys and values with --disable-bias-linear" },
@@ -99,6 +103,14 @@ static int check_range(double v, double lo, double hi, const char *name, struct 
     if (isinf(hi))
         return meg_fail(e, MEG_EUSAGE, "--%s %g: must be finite and at least %g", name, v, lo);
     return meg_fail(e, MEG_EUSAGE, "--%s %g: must be at least %g and less than %g", name, v, lo, hi);
+}
+
+/* Check a factor, which is NaN or 0 if it is unset. */
+static int check_factor(double v, const char *name, struct meg_err *e)
+{
+    if (v < 0 || isinf(v))
+        return meg_fail(e, MEG_EUSAGE, "--%s %g: must be positive and finite", name, v);
+    return 0;
 }
 
 static int check_groups(struct meg_model_conf *c, struct meg_err *e)
@@ -158,6 +170,7 @@ static int check_one_stack(struct meg_model_conf *c, struct meg_err *e)
         { c->decoder_num_layers > 0, "decoder-num-layers", ": requires --model t5" },
         { c->position_embedding_type == MEG_POSITION_RELATIVE, "position-embedding-type",
           ": relative requires --model t5" },
+        { c->logits_scale > 0, "logits-scale", ": requires --model t5" },
         { 0 },
     };
 
@@ -208,12 +221,17 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         (r = check_range(c->norm_epsilon, 0, 1, "norm-epsilon", e)) < 0 ||
         (r = check_range(c->init_method_std, 0, HUGE_VAL, "init-method-std", e)) < 0 ||
         (r = check_range(c->attention_dropout, 0, 1, "attention-dropout", e)) < 0 ||
-        (r = check_range(c->hidden_dropout, 0, 1, "hidden-dropout", e)) < 0)
+        (r = check_range(c->hidden_dropout, 0, 1, "hidden-dropout", e)) < 0 ||
+        (r = check_factor(c->softmax_scale, "softmax-scale", e)) < 0 ||
+        (r = check_factor(c->logits_scale, "logits-scale", e)) < 0)
         return r;
     if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
         return r;
     if (c->swiglu && c->glu_activation != MEG_GLU_ACTIVATION_NONE)
         return meg_fail(e, MEG_EUSAGE, "--glu-activation: cannot be combined with --swiglu");
+    if (meg_model_is_gated(c) && c->activation_func != MEG_ACTIVATION_FUNC_GELU)
+        return meg_fail(e, MEG_EUSAGE, "--activation-func: cannot be combined with --%s",
+                        c->swiglu ? "swiglu" : "glu-activation");
     r = meg_family_of(c)->check ? meg_family_of(c)->check(c, e) : check_one_stack(c, e);
     if (r < 0)
         return r;

@@ -18,6 +18,7 @@ MEG_BEGIN_DECLS
 /* Indices of the families (model/family.h), in the order of the choices of --model. */
 enum meg_model_family { MEG_FAMILY_GPT, MEG_FAMILY_BERT, MEG_FAMILY_T5 };
 enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE, MEG_POSITION_RELATIVE };
+enum meg_activation_func { MEG_ACTIVATION_FUNC_GELU, MEG_ACTIVATION_FUNC_RELU };
 enum meg_glu_activation { MEG_GLU_ACTIVATION_NONE, MEG_GLU_ACTIVATION_GEGLU, MEG_GLU_ACTIVATION_REGLU };
 
 /* Architecture hyper-parameters.  Integers that are not set are MEG_UNSET (see meg_model_conf_check). */
@@ -44,8 +45,10 @@ struct meg_model_conf {
     bool init_method_xavier_uniform;
     bool is_untied; /* --untie-embeddings-and-output-weights */
     bool swiglu;
-    enum meg_glu_activation glu_activation; /* another gated linear unit */
-    double softmax_scale;                   /* factor of attention scores; not above 0: 1 / sqrt(kv_channels) */
+    enum meg_glu_activation glu_activation;   /* another gated linear unit */
+    double softmax_scale;                     /* factor of attention scores; not above 0: 1 / sqrt(kv_channels) */
+    enum meg_activation_func activation_func; /* of an MLP that is not gated */
+    double logits_scale;                      /* factor of the input of the output layer (T5); not above 0: 1 */
     bool has_bias; /* linear layers have biases; if false, only qkv has one, and only with add_qkv_bias */
     bool add_qkv_bias;
     bool bias_gelu_fusion; /* with has_bias, GELU is the tanh approximation; in all other cases, it is exact */

@@ -1,7 +1,8 @@
 /*
  * t5.c - T5 (Raffel et al. 2020), arranged as in Megatron-LM: an encoder, and a decoder whose layers have cross-attention
- * to the output of the encoder.  Both begin with the same embeddings, and end with a norm.  With other options, it is T5
- * v1.1 (Shazeer 2020): RMSNorm without biases, gated GELU, relative bias, an untied output layer.
+ * to the output of the encoder.  Both begin with the same embeddings, and end with a norm.  With other options, it is the
+ * original T5 (v1.0): RMSNorm, no biases, ReLU, relative bias, scaled logits; or T5 v1.1 (Shazeer 2020): gated GELU instead
+ * of ReLU, and an untied output layer.
  */
 #include <inttypes.h>
 #include "model/family.h"
@@ -57,6 +58,7 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         .v = c->vocab_size,
         .tied = c->is_untied ? NULL : "embedding.word_embeddings.weight",
         .has_bias = c->has_bias && !c->is_untied,
+        .scale = c->logits_scale > 0 && c->logits_scale != 1 ? (float)c->logits_scale : 0,
         .std = c->init_method_std,
     };
     const struct meg_transformer encoder = { .name = "encoder", .layers = c->num_layers, .is_bidirectional = true };

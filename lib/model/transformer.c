@@ -58,6 +58,13 @@ static struct meg_cross_attn_conf cross_attention(const struct meg_model_conf *c
     };
 }
 
+static enum meg_act activation(const struct meg_model_conf *c)
+{
+    if (c->activation_func == MEG_ACTIVATION_FUNC_RELU)
+        return MEG_ACT_RELU;
+    return c->openai_gelu || (c->bias_gelu_fusion && c->has_bias) ? MEG_ACT_GELU_TANH : MEG_ACT_GELU_ERF;
+}
+
 static struct meg_mlp_conf mlp(const struct meg_model_conf *c, double std_out)
 {
     const enum meg_glu_type geglu = c->openai_gelu ? MEG_GLU_GELU_TANH : MEG_GLU_GELU_ERF;
@@ -66,7 +73,7 @@ static struct meg_mlp_conf mlp(const struct meg_model_conf *c, double std_out)
         .h = c->hidden_size,
         .f = c->ffn_hidden_size,
         .is_gated = meg_model_is_gated(c),
-        .act = c->openai_gelu || (c->bias_gelu_fusion && c->has_bias) ? MEG_ACT_GELU_TANH : MEG_ACT_GELU_ERF,
+        .act = activation(c),
         .glu = { .type = c->glu_activation == MEG_GLU_ACTIVATION_GEGLU   ? geglu
                          : c->glu_activation == MEG_GLU_ACTIVATION_REGLU ? MEG_GLU_RELU
                                                                          : MEG_GLU_SILU },

@@ -15,8 +15,12 @@ struct meg_mat meg_lm_head_transform(struct meg_ctx *c, const struct meg_lm_head
     const struct meg_mat y = rows_like(l->y, x), act = rows_like(l->act, x);
     struct meg_norm_stats stats = l->stats;
 
-    if (!l->is_transformed)
+    if (l->scale == 0 && !l->is_transformed)
         return x;
+    if (l->scale != 0) {
+        c->op->scale(c->stream, y, x, l->scale);
+        return y;
+    }
     c->op->linear_fwd(c->stream, l->dense.plan, act, rows_like(l->pre, x), x, l->dense.w, l->dense.bias, l->activation);
     meg_norm_fwd(c, y, act, &stats, &l->norm);
     return y;
@@ -95,6 +99,8 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
     meg_sp_reduce(c, d_y, partial);
     if (l->is_transformed)
         transform_bwd(c, l, dx, d_y, x);
+    else if (l->scale != 0)
+        c->op->scale(c->stream, dx, dx, l->scale);
 }
 
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
@@ -110,6 +116,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     out.tied = c->tied;
     meg_bind_linear(b, &l->out, "output_layer", &out);
     l->v0 = meg_partition_begin(c->v, env->tp, env->tp_rank);
+    l->scale = c->scale;
     l->is_transformed = c->is_transformed;
     l->activation = c->act;
     if (!c->is_transformed)
@@ -132,11 +139,12 @@ static void suballoc(void *weights, const struct meg_block_arena *a, const void 
     l->logits.cols = v;
     l->lse = meg_suballoc(a->mem, (size_t)chunk * sizeof *l->lse);
     l->partial_stats = meg_suballoc(a->mem, (size_t)(2 * chunk * a->tp) * sizeof *l->partial_stats);
+    if (c->scale != 0 || c->is_transformed)
+        l->y = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows, c->h);
     if (!c->is_transformed)
         return;
     l->pre = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows, c->h);
     l->act = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows, c->h);
-    l->y = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows, c->h);
     l->d_y = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows, c->h);
     l->stats.mean = meg_suballoc(a->mem, (size_t)a->residual_rows * sizeof *l->stats.mean);
     l->stats.rstd = meg_suballoc(a->mem, (size_t)a->residual_rows * sizeof *l->stats.rstd);

@@ -1,7 +1,7 @@
 /*
  * lm_head.h - language-model head: logits = x w^T + bias, and the cross-entropy of each token.  BERT's head first
- * transforms x:
- *   x' = LayerNorm(GELU(dense(x)))
+ * transforms x, and the head of T5 v1.0 scales x:
+ *   x' = LayerNorm(GELU(dense(x))), or x' = scale * x
  *
  * The vocabulary is split over tensor-parallel ranks.  Rows are processed in chunks, and only the logits of one chunk
  * are stored at a time (logits_rows in tensor/ops.h): the gradient of the logits overwrites the logits.
@@ -22,6 +22,7 @@ struct meg_lm_head_conf {
     bool has_bias;       /* output_layer.bias */
     bool is_transformed; /* x is transformed; the parameters are lm_head.dense and lm_head.layer_norm */
     enum meg_act act;    /* of the transform */
+    float scale;         /* factor of x, without the transform; 0: none */
     double std;          /* of the initial weights */
     double norm_eps;
 };
@@ -35,6 +36,7 @@ struct meg_lm_head_weights {
     struct meg_mat logits; /* [chunk,v], workspace */
     float *lse;            /* [chunk], workspace */
     float *partial_stats;  /* [tp,2,chunk], workspace: log-sum-exp and target logit, computed by each rank */
+    float scale;           /* factor of x; 0: none.  Otherwise, y is used */
     bool is_transformed;   /* the following are used */
     enum meg_act activation;
     struct meg_linear_weights dense;

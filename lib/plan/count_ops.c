@@ -15,6 +15,12 @@ static void act_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy,
     cost_traffic(st, cost_mat_nbytes(dx) + cost_mat_nbytes(dy) + cost_mat_nbytes(pre));
 }
 
+static void scale(struct meg_stream *st, struct meg_mat y, struct meg_mat x, float factor)
+{
+    (void)factor;
+    cost_traffic(st, cost_mat_nbytes(y) + cost_mat_nbytes(x));
+}
+
 static void glu_fwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat y, struct meg_mat x)
 {
     (void)unit;
@@ -217,6 +223,7 @@ const struct meg_ops cost_count_ops = {
     .linear_bwd_data = cost_linear_bwd_data,
     .linear_bwd_weight = cost_linear_bwd_weight,
     .act_bwd = act_bwd,
+    .scale = scale,
     .glu_fwd = glu_fwd,
     .glu_bwd = glu_bwd,
     .rope = cost_rope,

@@ -206,7 +206,7 @@ static void linear_fwd(struct meg_stream *st, struct meg_linear *l, struct meg_m
                        struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act)
 {
     MEG_ASSERT(l);
-    MEG_ASSERT_LE(act, MEG_ACT_TANH);
+    MEG_ASSERT_LE(act, MEG_ACT_RELU);
     CHECK_MAT(x, x.rows, x.cols);
     CHECK_MAT(w, w.rows, x.cols);
     CHECK_MAT(y, x.rows, w.rows);
@@ -257,6 +257,14 @@ static void act_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy,
     CHECK_MAT(pre, dx.rows, dx.cols);
     CHECK_DISJOINT(1, dx, unless_in_place(dy, dx), pre);
     op->act_bwd(st, dx, dy, pre, act);
+}
+
+static void scale(struct meg_stream *st, struct meg_mat y, struct meg_mat x, float factor)
+{
+    CHECK_MAT(y, y.rows, y.cols);
+    CHECK_MAT(x, y.rows, y.cols);
+    CHECK_DISJOINT(1, y, unless_in_place(x, y));
+    op->scale(st, y, x, factor);
 }
 
 static void glu_fwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat y, struct meg_mat x)
@@ -700,6 +708,7 @@ static void check(const struct meg_ops *table)
     checked.linear_bwd_data = linear_bwd_data;
     checked.linear_bwd_weight = linear_bwd_weight;
     checked.act_bwd = act_bwd;
+    checked.scale = scale;
     checked.glu_fwd = glu_fwd;
     checked.glu_bwd = glu_bwd;
     checked.rope = rope;

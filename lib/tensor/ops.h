@@ -55,7 +55,7 @@ struct meg_heads {
     int64_t ld_s, ld_b, ld_g, ld_h;
 };
 
-enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF, MEG_ACT_TANH };
+enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF, MEG_ACT_TANH, MEG_ACT_RELU };
 
 /* The types with 1P store a weight as its difference from 1 (Megatron's --apply-layernorm-1p; RMSNorm of Gemma). */
 enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS, MEG_NORM_LAYER_1P, MEG_NORM_RMS_1P };
@@ -341,6 +341,9 @@ struct meg_ops {
      */
     void (*act_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act);
 
+    /* y [n,f] = factor * x; y may be x. */
+    void (*scale)(struct meg_stream *st, struct meg_mat y, struct meg_mat x, float factor);
+
     /* Compute the output y [n,f] of a gated linear unit from x [n,2f] = [gate | up]. */
     void (*glu_fwd)(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat y, struct meg_mat x);
     /* Compute dx [n,2f] from dy [n,f] and x; dx may be x. */
@@ -539,11 +542,11 @@ struct meg_ops {
 /* clang-format off */
 /* X(name) for each operation that has one implementation per CPU instruction set, and one for GPUs. */
 #define MEG_TENSOR_OPS(X)                                                                                              \
-    X(linear_fwd) X(linear_bwd_data) X(linear_bwd_weight) X(act_bwd) X(glu_fwd) X(glu_bwd) X(rope) X(qk_norm_fwd)      \
-    X(qk_norm_bwd) X(norm_fwd) X(norm_bwd) X(add_fwd) X(add_bwd) X(add_norm_fwd) X(attn_fwd) X(attn_merge)             \
-    X(attn_delta) X(attn_bwd) X(attn_bwd_nbytes) X(embed_fwd) X(embed_bwd) X(position_fwd) X(position_bwd)             \
-    X(xent_partial) X(xent_combine) X(xent_bwd) X(xent_fwd_bwd) X(cast) X(sumsq) X(sumsq_ranges) X(weighted_sum)       \
-    X(count_zeros) X(adamw) X(sgd)
+    X(linear_fwd) X(linear_bwd_data) X(linear_bwd_weight) X(act_bwd) X(scale) X(glu_fwd) X(glu_bwd) X(rope)            \
+    X(qk_norm_fwd) X(qk_norm_bwd) X(norm_fwd) X(norm_bwd) X(add_fwd) X(add_bwd) X(add_norm_fwd) X(attn_fwd)            \
+    X(attn_merge) X(attn_delta) X(attn_bwd) X(attn_bwd_nbytes) X(embed_fwd) X(embed_bwd) X(position_fwd)               \
+    X(position_bwd) X(xent_partial) X(xent_combine) X(xent_bwd) X(xent_fwd_bwd) X(cast) X(sumsq) X(sumsq_ranges)       \
+    X(weighted_sum) X(count_zeros) X(adamw) X(sgd)
 /* clang-format on */
 
 MEG_END_DECLS

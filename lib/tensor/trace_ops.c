@@ -127,7 +127,7 @@ static void put_str(struct line *l, const char *key, const char *s)
 
 static void put_act(struct line *l, enum meg_act act)
 {
-    static const char *const name[] = { "none", "gelu_tanh", "gelu_erf", "tanh" };
+    static const char *const name[] = { "none", "gelu_tanh", "gelu_erf", "tanh", "relu" };
 
     put_str(l, "act", name[act]);
 }
@@ -303,6 +303,18 @@ static void act_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy,
     put_mat(&l, "dy", dy);
     put_mat(&l, "pre", pre);
     put_act(&l, act);
+    print(&l);
+}
+
+static void scale(struct meg_stream *st, struct meg_mat y, struct meg_mat x, float factor)
+{
+    struct line l = start(st);
+
+    op->scale(st, y, x, factor);
+    put_op(&l, "scale");
+    put_mat(&l, "y", y);
+    put_mat(&l, "x", x);
+    meg_json_set_f64(&l.json, "factor", (double)factor);
     print(&l);
 }
 
@@ -761,6 +773,7 @@ static void trace(const struct meg_ops *table)
     traced.linear_bwd_data = linear_bwd_data;
     traced.linear_bwd_weight = linear_bwd_weight;
     traced.act_bwd = act_bwd;
+    traced.scale = scale;
     traced.glu_fwd = glu_fwd;
     traced.glu_bwd = glu_bwd;
     traced.rope = rope;

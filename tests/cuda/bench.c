@@ -189,6 +189,13 @@ static void act_bwd(void *arg)
     op->act_bwd(stream, x->c, x->a, x->b, MEG_ACT_GELU_TANH);
 }
 
+static void scale(void *arg)
+{
+    const struct rows *x = arg;
+
+    op->scale(stream, x->c, x->a, 0.3f);
+}
+
 static void rope(void *arg)
 {
     const struct rows *x = arg;
@@ -297,6 +304,7 @@ static void bench_rows(void)
     report_bytes("glu_fwd", 3 * row, glu_fwd, &x);
     report_bytes("glu_bwd", 5 * row, glu_bwd, &x);
     report_bytes("act_bwd gelu_tanh", 3 * row, act_bwd, &x);
+    report_bytes("scale", 2 * row, scale, &x);
     report_bytes("rope", 2 * row + 2.0 * N * D / 2 * 4, rope, &x);
     report_bytes("embed_fwd", 2 * row, embed_fwd, &x);
     report_bytes("embed_bwd, f32 gradients", 5 * row, embed_bwd, &x);

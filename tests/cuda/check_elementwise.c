@@ -1,9 +1,9 @@
-/* check_elementwise.c - cases of activation functions, biases, gated linear units, casts and copies of heads. */
+/* check_elementwise.c - cases of activation functions, biases, factors, gated linear units, casts and copies of heads. */
 #include <stdlib.h>
 #include "check.h"
 #include "cuda/internal.h"
 
-enum { ACTS = MEG_ACT_TANH + 1, GLUS = MEG_GLU_SQUARED_RELU + 1, TYPES = MEG_DTYPE_F16 + 1 };
+enum { ACTS = MEG_ACT_RELU + 1, GLUS = MEG_GLU_SQUARED_RELU + 1, TYPES = MEG_DTYPE_F16 + 1 };
 
 /*
  * Shapes.  The first has rows at multiples of 16 bytes and only complete vectors.  The next two have an incomplete last
@@ -45,6 +45,7 @@ static double act_of(enum meg_act act, double x)
     case MEG_ACT_GELU_TANH: return x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)));
     case MEG_ACT_GELU_ERF: return 0.5 * x * erfc(-x / 1.4142135623730951);
     case MEG_ACT_TANH: return tanh(x);
+    case MEG_ACT_RELU: return x < 0 ? 0 : x;
     default: return x;
     }
 }
@@ -147,6 +148,24 @@ static void add_bias(void)
             add_bias_one((enum meg_dtype)(i / TYPES), (enum meg_dtype)(i % TYPES), shapes[s], 0);
     for (int s = 0; s < SHAPES; s++)
         add_bias_one(MEG_DTYPE_F32, MEG_DTYPE_BF16, shapes[s], 1);
+}
+
+static void scale_one(enum meg_dtype ty, enum meg_dtype tx, struct shape s, bool is_in_place)
+{
+    const struct twin x = random_twin(tx, s, 3), y = is_in_place ? x : twin_output(ty, s.rows, s.cols, s.pad + 8);
+
+    cpu->scale(NULL, y.host, x.host, 0.3f);
+    gpu->scale(stream, y.dev, x.dev, 0.3f);
+    expect_equal(&y, "y");
+}
+
+static void scale(void)
+{
+    for (int i = 0; i < TYPES * TYPES; i++)
+        for (int s = 0; s < SMALL_SHAPES; s++)
+            scale_one((enum meg_dtype)(i / TYPES), (enum meg_dtype)(i % TYPES), shapes[s], false);
+    for (int s = 0; s < SHAPES; s++)
+        scale_one(MEG_DTYPE_BF16, MEG_DTYPE_BF16, shapes[s], true);
 }
 
 /* ---- gated linear units ---- */
@@ -347,6 +366,7 @@ const struct check_case cases_elementwise[] = {
     { "act_bwd: types and activation functions", act_bwd_types },
     { "act_bwd: shapes, in place, infinity and NaN", act_bwd_shapes },
     { "add_bias: types and shapes", add_bias },
+    { "scale: types, shapes, in place", scale },
     { "glu_fwd: types and units", glu_fwd_types },
     { "glu_fwd: shapes, infinity and NaN", glu_fwd_shapes },
     { "glu_bwd: types and units", glu_bwd_types },

@@ -108,6 +108,7 @@ OP(linear_fwd, struct meg_linear *, struct meg_mat, struct meg_mat, struct meg_m
 OP(linear_bwd_data, struct meg_linear *, struct meg_mat, struct meg_mat, struct meg_mat, struct meg_mat, enum meg_act)
 OP(linear_bwd_weight, struct meg_linear *, struct meg_mat, void *, struct meg_mat, struct meg_mat, bool)
 OP(act_bwd, struct meg_mat, struct meg_mat, struct meg_mat, enum meg_act)
+OP(scale, struct meg_mat, struct meg_mat, float)
 OP(glu_fwd, const struct meg_glu *, struct meg_mat, struct meg_mat)
 OP(glu_bwd, const struct meg_glu *, struct meg_mat, struct meg_mat, struct meg_mat)
 OP(rope, struct meg_heads, int64_t, int64_t, int64_t, int64_t, int64_t, int, const float *, const float *,
@@ -209,6 +210,7 @@ const struct meg_ops *queue_ops(const struct meg_ops *base)
     table.linear_bwd_data = linear_bwd_data;
     table.linear_bwd_weight = linear_bwd_weight;
     table.act_bwd = act_bwd;
+    table.scale = scale;
     table.glu_fwd = glu_fwd;
     table.glu_bwd = glu_bwd;
     table.rope = rope;

@@ -42,7 +42,6 @@ static const struct rule {
     { "enable_mhc_connections", "False", "several residual streams" },
     { "squared_relu", "False", "another activation function" },
     { "quick_geglu", "False", "another activation function" },
-    { "activation_func", "", "another activation function" },
     { "gated_linear_unit", "False", "another activation function" },
     { "glu_linear_offset", "0", "an offset in the gated linear unit" },
     { "activation_func_clamp_value", "", "a clamped activation" },

@@ -217,7 +217,9 @@ static bool is_written(const char *name, const struct meg_model_conf *m)
         { "relative_attention_num_buckets", m->position_embedding_type == MEG_POSITION_RELATIVE },
         { "relative_attention_max_distance", m->position_embedding_type == MEG_POSITION_RELATIVE },
         { "glu_activation", m->glu_activation != MEG_GLU_ACTIVATION_NONE },
+        { "activation_func", m->activation_func != MEG_ACTIVATION_FUNC_GELU },
         { "softmax_scale", m->softmax_scale > 0 },
+        { "logits_scale", m->logits_scale > 0 },
     };
 
     for (size_t i = 0; i < sizeof rare / sizeof *rare; i++)

@@ -1,13 +1,13 @@
 /*
- * t5_golden.c - T5 with learned and with relative positions, and T5 v1.1, against an independent float64 implementation
- * (tests/data/golden/README.md): loss, logits, every gradient, five steps of AdamW, and losses and gradient norm under
+ * t5_golden.c - T5 with learned and with relative positions, T5 v1.1 and T5 v1.0, against an independent float64
+ * implementation (tests/data/golden/README.md): loss, logits, every gradient, five steps of AdamW, and losses and gradient norm under
  * other options.  The tolerances of logits and gradients are ten times the error of the reference's own float32 run.
  */
 #include "golden_model.h"
 #include "cpu/cpu.h"
 #include "tiny_gpt.h"
 
-enum { S_ENC = 32, S = 16, B = 3, N = S * B, V = 128 };
+enum { S_ENC_MAX = 32, S = 16, B = 3, N = S * B, V_MAX = 128 };
 
 /* ---- names of Hugging Face --------------------------------------------------------------------------- */
 
@@ -46,30 +46,38 @@ static const struct {
     { "output_layer.weight", "lm_head.weight" },
 };
 
+/* Head size, and width of the gate of the MLP; 0: no gate. */
+struct widths {
+    int64_t d, gate;
+};
+
 /* Return the name and row of a parameter of a layer whose rows are those of several tensors of Hugging Face. */
-static bool packed_row(struct hf_row *p, const char *rest, const char *block, int mlp)
+static bool packed_row(struct hf_row *p, const char *rest, const char *block, int mlp, struct widths w)
 {
-    enum { D = 16, FFN = 96 }; /* head size, inner width of the MLP */
     static const char qkv[] = "qkv", kv[] = "kv";
     const int64_t o = p->row;
 
     if (!strcmp(rest, "self_attention.linear_qkv.weight")) {
-        p->row = o / (3 * D) * D + o % D;
-        snprintf(p->name, sizeof p->name, "%s.layer.0.SelfAttention.%c.weight", block, qkv[o / D % 3]);
+        p->row = o / (3 * w.d) * w.d + o % w.d;
+        snprintf(p->name, sizeof p->name, "%s.layer.0.SelfAttention.%c.weight", block, qkv[o / w.d % 3]);
     } else if (!strcmp(rest, "cross_attention.linear_kv.weight")) {
-        p->row = o / (2 * D) * D + o % D;
-        snprintf(p->name, sizeof p->name, "%s.layer.1.EncDecAttention.%c.weight", block, kv[o / D % 2]);
+        p->row = o / (2 * w.d) * w.d + o % w.d;
+        snprintf(p->name, sizeof p->name, "%s.layer.1.EncDecAttention.%c.weight", block, kv[o / w.d % 2]);
     } else if (!strcmp(rest, "mlp.linear_fc1.weight")) {
-        p->row = o % FFN;
-        snprintf(p->name, sizeof p->name, "%s.layer.%d.DenseReluDense.wi_%d.weight", block, mlp, (int)(o / FFN));
+        snprintf(p->name, sizeof p->name, "%s.layer.%d.DenseReluDense.wi", block, mlp);
+        if (w.gate) {
+            p->row = o % w.gate;
+            strcat(p->name, o < w.gate ? "_0" : "_1");
+        }
+        strcat(p->name, ".weight");
     } else {
         return false;
     }
     return true;
 }
 
-/* Return the row of row o in the reference T5 v1.1, whose names are those of Hugging Face. */
-static struct hf_row hf_t5_row(const char *name, int64_t o)
+/* Return the row of row o in a reference whose names are those of Hugging Face. */
+static struct hf_row hf_t5_row(const char *name, int64_t o, struct widths w)
 {
     struct hf_row p = { .row = o };
     int layer = -1, skipped = 0, mlp = strncmp(name, "decoder", 7) ? 1 : 2;
@@ -84,7 +92,7 @@ static struct hf_row hf_t5_row(const char *name, int64_t o)
     assert_int_equal(sscanf(name, "%7[a-z].layers.%d.%n", stack, &layer, &skipped), 2);
     rest = name + skipped;
     snprintf(block, sizeof block, "%s.block.%d", stack, layer);
-    if (packed_row(&p, rest, block, mlp))
+    if (packed_row(&p, rest, block, mlp, w))
         return p;
     for (size_t i = 0; i < sizeof layer_names / sizeof *layer_names; i++)
         if (!strcmp(rest, layer_names[i].core)) {
@@ -97,10 +105,21 @@ static struct hf_row hf_t5_row(const char *name, int64_t o)
     return p;
 }
 
+static struct hf_row v1_1_row(const char *name, int64_t o)
+{
+    return hf_t5_row(name, o, (struct widths){ 16, 96 });
+}
+
+static struct hf_row v1_0_row(const char *name, int64_t o)
+{
+    return hf_t5_row(name, o, (struct widths){ 8, 0 });
+}
+
 /* ---- models and inputs ------------------------------------------------------------------------------- */
 
 struct input {
-    int32_t tokens[N], labels[N], position[N], enc_tokens[S_ENC * B], enc_position[S_ENC * B], enc_key_length[B];
+    int32_t tokens[N], labels[N], position[N], enc_tokens[S_ENC_MAX * B], enc_position[S_ENC_MAX * B],
+        enc_key_length[B];
     float mask[N];
     double num_tokens;
 };
@@ -110,11 +129,12 @@ struct tiny_t5 {
     const char *dir;
     struct hf_row (*hf_row_of)(const char *name, int64_t o);
     struct meg_model_conf conf;
+    int s_enc;
 };
 
 static struct tiny_t5 learned(void)
 {
-    struct tiny_t5 t = { "t5-learned-tiny", core_row, tiny_gpt(2, 64, 128, 4, 64, V) };
+    struct tiny_t5 t = { "t5-learned-tiny", core_row, tiny_gpt(2, 64, 128, 4, 64, 128), 32 };
 
     t.conf.family = MEG_FAMILY_T5;
     t.conf.decoder_num_layers = 2;
@@ -137,7 +157,7 @@ static struct tiny_t5 v1_1(void)
     struct tiny_t5 t = relative();
 
     t.dir = "t5-v1_1-tiny";
-    t.hf_row_of = hf_t5_row;
+    t.hf_row_of = v1_1_row;
     t.conf.ffn_hidden_size = 96;
     t.conf.normalization = MEG_NORM_RMS;
     t.conf.norm_epsilon = 1e-6;
@@ -146,6 +166,24 @@ static struct tiny_t5 v1_1(void)
     t.conf.openai_gelu = true;
     t.conf.is_untied = true;
     t.conf.softmax_scale = 1;
+    return t;
+}
+
+static struct tiny_t5 v1_0(void)
+{
+    struct tiny_t5 t = v1_1();
+
+    t.dir = "t5-v1_0-tiny";
+    t.hf_row_of = v1_0_row;
+    t.conf.hidden_size = 48;
+    t.conf.kv_channels = 8;
+    t.conf.ffn_hidden_size = 64;
+    t.conf.vocab_size = 96;
+    t.conf.glu_activation = MEG_GLU_ACTIVATION_NONE;
+    t.conf.activation_func = MEG_ACTIVATION_FUNC_RELU;
+    t.conf.is_untied = false;
+    t.conf.logits_scale = 1 / sqrt(48);
+    t.s_enc = 28;
     return t;
 }
 
@@ -163,12 +201,13 @@ static void read_input(struct input *x, const char *dir)
     const int64_t *labels = golden_tensor(&g, "labels", "I64", &n);
     const float *mask = golden_tensor(&g, "loss_mask", "F32", &n);
     const int64_t *encoder, *padding;
+    int s_enc;
 
     assert_int_equal(n, N);
     encoder = golden_tensor(&g, "text_enc", "I64", &n);
     padding = golden_tensor(&g, "enc_padding_mask", "I64", &n);
-    assert_int_equal(n, S_ENC * B);
     memset(x, 0, sizeof *x);
+    s_enc = (int)n / B;
     for (int r = 0; r < N; r++) {
         x->tokens[r] = (int32_t)decoder[batch_first(r, S)];
         x->mask[r] = mask[batch_first(r, S)];
@@ -176,19 +215,19 @@ static void read_input(struct input *x, const char *dir)
         x->position[r] = r / B;
         x->num_tokens += (double)x->mask[r];
     }
-    for (int r = 0; r < S_ENC * B; r++) {
-        x->enc_tokens[r] = (int32_t)encoder[batch_first(r, S_ENC)];
+    for (int r = 0; r < n; r++) {
+        x->enc_tokens[r] = (int32_t)encoder[batch_first(r, s_enc)];
         x->enc_position[r] = r / B;
-        x->enc_key_length[r % B] += (int32_t)padding[batch_first(r, S_ENC)];
+        x->enc_key_length[r % B] += (int32_t)padding[batch_first(r, s_enc)];
     }
     golden_close(&g);
 }
 
-static struct meg_batch batch_of(struct input *x)
+static struct meg_batch batch_of(struct input *x, const struct tiny_t5 *t)
 {
     return (struct meg_batch){ .s = S,
                                .b = B,
-                               .s_enc = S_ENC,
+                               .s_enc = t->s_enc,
                                .tokens = x->tokens,
                                .labels = x->labels,
                                .position_ids = x->position,
@@ -200,7 +239,7 @@ static struct meg_batch batch_of(struct input *x)
 
 static struct meg_model *create(const struct tiny_t5 *t)
 {
-    const struct meg_model_run run = { .s = S, .s_enc = S_ENC, .b = B, .is_training = true, .seed = 1 };
+    const struct meg_model_run run = { .s = S, .s_enc = t->s_enc, .b = B, .is_training = true, .seed = 1 };
 
     return create_from_golden(&t->conf, &run, t->dir, t->hf_row_of);
 }
@@ -214,8 +253,9 @@ static void check_model(const struct tiny_t5 *t)
     struct golden_file tensors = golden_open(in_dir(t->dir, "expected.safetensors"));
     struct meg_model *g = create(t);
     struct input in;
-    struct meg_batch x = batch_of(&in);
-    static float logits[N * V];
+    struct meg_batch x = batch_of(&in, t);
+    static float logits[N * V_MAX];
+    const int64_t v = t->conf.vocab_size;
     const float *expected;
     double most, loss;
     int64_t n;
@@ -225,8 +265,8 @@ static void check_model(const struct tiny_t5 *t)
     most = 10 * number(json_object_get(want, "f32_vs_f64_output_max_abs"), "logits");
     meg_model_logits(g, &x, logits);
     for (int r = 0; r < N; r++)
-        for (int k = 0; k < V && in.mask[r] != 0; k++)
-            close_to(logits[r * V + k], expected[batch_first(r, S) * V + k], most, "logit");
+        for (int k = 0; k < v && in.mask[r] != 0; k++)
+            close_to(logits[r * v + k], expected[batch_first(r, S) * v + k], most, "logit");
     meg_model_zero_grads(g);
     loss = meg_model_forward_backward(g, &x, 1 / in.num_tokens) / in.num_tokens;
     close_to(loss, number(want, "loss_f64"), 1e-6 * number(want, "loss_f64"), "loss");
@@ -239,7 +279,7 @@ static void check_model(const struct tiny_t5 *t)
 
 static void loss_logits_and_every_gradient(void **state)
 {
-    const struct tiny_t5 models[] = { learned(), relative(), v1_1() };
+    const struct tiny_t5 models[] = { learned(), relative(), v1_1(), v1_0() };
 
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
@@ -256,7 +296,7 @@ static void loss_under_other_options(void **state)
         json_t *want = golden_json(in_dir(t->dir, "expected.json")), *variants = json_object_get(want, "variants"), *v;
         struct meg_model *g;
         struct input in;
-        struct meg_batch x = batch_of(&in);
+        struct meg_batch x = batch_of(&in, t);
         double loss;
 
         t->conf.bias_gelu_fusion = false;
@@ -289,14 +329,14 @@ static double mean_loss_pass(struct meg_model *g, void *batch)
 
 static void five_steps_of_adamw(void **state)
 {
-    const struct tiny_t5 models[] = { learned(), relative(), v1_1() };
+    const struct tiny_t5 models[] = { learned(), relative(), v1_1(), v1_0() };
 
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         const struct tiny_t5 *t = &models[i];
         struct meg_model *g = create(t);
         struct input in;
-        struct counted_batch b = { batch_of(&in), 0 };
+        struct counted_batch b = { batch_of(&in, t), 0 };
 
         read_input(&in, t->dir);
         b.num_tokens = in.num_tokens;
