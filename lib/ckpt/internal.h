@@ -80,7 +80,7 @@ static inline bool ckpt_is_optim_name(const char *name)
 /*
  * These values describe how a foreign tensor maps to a native tensor.  Foreign tensors are in the format of Hugging
  * Face or Megatron.  The native qkv tensor has these rows for each query group, in this order: the queries, the key,
- * the value.
+ * the value.  The kv tensor of cross-attention has no queries.
  */
 enum ckpt_remap {
     CKPT_SAME,
@@ -93,7 +93,7 @@ enum ckpt_remap {
     CKPT_V,
     CKPT_GATE, /* the first half of the native rows; CKPT_UP: the second */
     CKPT_UP,
-    CKPT_GATE_UP /* both halves, each sharded over the tensor-parallel ranks; without SwiGLU, as CKPT_SAME */
+    CKPT_GATE_UP /* both halves, each sharded over the tensor-parallel ranks; without a gate, as CKPT_SAME */
 };
 
 /*
@@ -382,24 +382,26 @@ int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
  * before c is closed.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
-/* ---- hf/gpt2.c, hf/llama.c, hf/bert.c ---- */
+/* ---- hf/gpt2.c, hf/llama.c, hf/bert.c, hf/t5.c ---- */
 
 /* A Hugging Face model family: model types with common tensor names and settings. */
 struct ckpt_hf_family {
     const char *const *model_types; /* list that ends with NULL; messages print the first name */
     const struct ckpt_format *format;
+    const struct ckpt_format *gated_format; /* T5: the format if the MLP is gated */
     int (*read_config)(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e);
     /* Return the reason why the family cannot represent a model, or NULL if it can. */
     const char *(*unsupported_reason)(const struct meg_model_conf *m);
     json_t *(*make_config)(const struct meg_model_conf *m); /* config.json without the members common to all families */
-    bool is_encoder; /* BERT: texts have no bos and eos ids, and vocab.txt is preferred to tokenizer.json */
+    const char *bos_key; /* member of config.json with the id that begins a text; NULL: bos_token_id */
+    bool is_encoder;     /* BERT: texts have no bos and eos ids, and vocab.txt is preferred to tokenizer.json */
 };
 /* A boolean member of config.json that may be missing, and otherwise must be `value`.  A list ends with { 0 }. */
 struct ckpt_hf_fixed {
     const char *key;
     bool value;
 };
-extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_bert, ckpt_hf_megatron_bert;
+extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_bert, ckpt_hf_megatron_bert, ckpt_hf_t5;
 
 /* ---- hf/settings.c: members of config.json that several families have ---- */
 

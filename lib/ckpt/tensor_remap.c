@@ -56,15 +56,17 @@ static struct ckpt_row_map row_map(int64_t n, int64_t src, int64_t dst, int64_t 
 }
 
 /*
- * Map the queries, keys and values of the rank's query groups, which the native tensor interleaves by group.  Return
- * the number of maps: 1 for a tensor of queries, keys or values, 3 for a tensor of all three.
+ * Map the queries, keys and values of the rank's query groups, which the native tensor interleaves by group.  In
+ * cross-attention, the tensor has only keys and values.  Return the number of maps: 1 for a tensor of queries, keys or
+ * values, 2 or 3 for a tensor of all of them.
  */
-static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, enum ckpt_remap remap)
+static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, const struct meg_param *row,
+                        enum ckpt_remap remap)
 {
     const struct meg_model_conf *m = shard->model;
     const int64_t d = m->kv_channels, groups = m->num_query_groups / shard->tp_size;
-    const int64_t q = m->num_attention_heads / m->num_query_groups * d, group = q + 2 * d; /* rows of a group */
-    const int64_t dst = shard->tp_rank * groups * group;
+    const int64_t group = row->dim[0] / m->num_query_groups, q = group - 2 * d; /* rows of a group; of its queries */
+    const int64_t dst = shard->tp_rank * groups * group, nparts = group / d;
 
     if (remap == CKPT_Q)
         out[0] = row_map(groups * q, 0, dst, q, group);
@@ -72,14 +74,14 @@ static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *
         out[0] = row_map(groups * d, 0, dst + q + (remap == CKPT_V ? d : 0), d, group);
     if (remap == CKPT_Q || remap == CKPT_K || remap == CKPT_V)
         return 1;
-    for (int part = 0; part < 3; part++) { /* CKPT_QKV* requires one key head per query head, so q == d */
+    for (int part = 0; part < nparts; part++) { /* CKPT_QKV* requires one key head per query head: q is d or 0 */
         out[part] = row_map(groups * d, part * groups * d, dst + part * d, d, group);
         if (remap == CKPT_QKV_INTERLEAVED) {
             out[part].src_row = part;
-            out[part].src_step = 3;
+            out[part].src_step = nparts;
         }
     }
-    return 3;
+    return (int)nparts;
 }
 
 int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, const struct meg_param *row,
@@ -90,7 +92,7 @@ int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard,
     int64_t dst, left;
     int n = 1;
 
-    if (remap == CKPT_GATE_UP && !shard->model->swiglu)
+    if (remap == CKPT_GATE_UP && !meg_model_is_gated(shard->model))
         remap = CKPT_SAME;
     switch (remap) {
     case CKPT_SAME:
@@ -106,7 +108,7 @@ int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard,
         out[0] = row_map(rows / 2, 0, shard->tp_rank * (rows / 2), f, f);
         out[1] = row_map(rows / 2, rows / 2, f + shard->tp_rank * (rows / 2), f, f);
         break;
-    default: n = qkv_row_maps(out, shard, remap); break;
+    default: n = qkv_row_maps(out, shard, row, remap); break;
     }
     for (int i = 0; i < n; i++) {
         out[i].rows = rows;

@@ -21,6 +21,7 @@ enum { GENERATION_CONFIG }; /* index in meg_ckpt_extra_files */
  * model in a file called tokenizer.model.
  */
 #define MEG_MODEL "meg_tokenizer.model"
+#define T5_MODEL "spiece.model" /* file name of the SentencePiece model of T5 */
 
 /* ---- reading ---- */
 
@@ -72,7 +73,7 @@ static int open_weights(struct meg_ckpt *c, struct meg_err *e)
 }
 
 static const struct ckpt_hf_family *const families[] = { &ckpt_hf_gpt2, &ckpt_hf_llama, &ckpt_hf_bert,
-                                                         &ckpt_hf_megatron_bert };
+                                                         &ckpt_hf_megatron_bert, &ckpt_hf_t5 };
 enum { NFAMILIES = sizeof families / sizeof families[0] };
 
 static const struct ckpt_hf_family *family_of(const char *model_type, struct meg_str *known)
@@ -86,13 +87,24 @@ static const struct ckpt_hf_family *family_of(const char *model_type, struct meg
     return NULL;
 }
 
+static const struct ckpt_format *format_of(const struct ckpt_hf_family *family, const struct meg_model_conf *m)
+{
+    return family->gated_format && meg_model_is_gated(m) ? family->gated_format : family->format;
+}
+
+static const char *bos_key_of(const struct ckpt_hf_family *family)
+{
+    return family->bos_key ? family->bos_key : "bos_token_id";
+}
+
 /* Add the eos ids of one JSON file to c, and its bos id if c has none. */
-static void add_text_ids(struct meg_ckpt *c, const json_t *file, int64_t vocab_size)
+static void add_text_ids(struct meg_ckpt *c, const struct ckpt_hf_family *family, const json_t *file,
+                         int64_t vocab_size)
 {
     struct meg_ids bos = { 0 };
 
     ckpt_add_ids(&c->eos_ids, json_object_get(file, "eos_token_id"), vocab_size);
-    ckpt_add_ids(&bos, json_object_get(file, "bos_token_id"), vocab_size);
+    ckpt_add_ids(&bos, json_object_get(file, bos_key_of(family)), vocab_size);
     if (c->bos < 0 && bos.n > 0)
         c->bos = bos.v[0];
     free(bos.v);
@@ -102,7 +114,7 @@ static void add_text_ids(struct meg_ckpt *c, const json_t *file, int64_t vocab_s
  * Set c->extra_file, and read the bos and eos ids of config.json and of generation_config.json, which often has more
  * eos ids.
  */
-static int read_text_ids(struct meg_ckpt *c, int64_t vocab_size, struct meg_err *e)
+static int read_text_ids(struct meg_ckpt *c, const struct ckpt_hf_family *family, int64_t vocab_size, struct meg_err *e)
 {
     json_t *generation = NULL;
     int r;
@@ -110,11 +122,11 @@ static int read_text_ids(struct meg_ckpt *c, int64_t vocab_size, struct meg_err 
     for (int i = 0; i < MEG_CKPT_EXTRA_FILES; i++)
         if (ckpt_path_exists(c->path, meg_ckpt_extra_files[i]))
             c->extra_file[i] = ckpt_path(c->path, meg_ckpt_extra_files[i]);
-    add_text_ids(c, c->state, vocab_size);
+    add_text_ids(c, family, c->state, vocab_size);
     if (!c->extra_file[GENERATION_CONFIG])
         return 0;
     if ((r = meg_json_load_regular(&generation, c->extra_file[GENERATION_CONFIG], e)) == 0)
-        add_text_ids(c, generation, vocab_size);
+        add_text_ids(c, family, generation, vocab_size);
     json_decref(generation);
     return r;
 }
@@ -123,13 +135,16 @@ static int read_text_ids(struct meg_ckpt *c, int64_t vocab_size, struct meg_err 
 
 static void find_tokenizer(struct meg_ckpt *c)
 {
+    static const char *const other_models[] = { T5_MODEL, MEG_MODEL };
+
     for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         if (ckpt_path_exists(c->path, meg_tok_files[i].name))
             c->tok_file[i] = ckpt_path(c->path, meg_tok_files[i].name);
-    if (ckpt_path_exists(c->path, MEG_MODEL)) {
-        free(c->tok_file[MEG_TOK_FILE_MODEL]);
-        c->tok_file[MEG_TOK_FILE_MODEL] = ckpt_path(c->path, MEG_MODEL);
-    }
+    for (int i = 0; i < 2; i++)
+        if (ckpt_path_exists(c->path, other_models[i])) {
+            free(c->tok_file[MEG_TOK_FILE_MODEL]);
+            c->tok_file[MEG_TOK_FILE_MODEL] = ckpt_path(c->path, other_models[i]);
+        }
 }
 
 /*
@@ -198,9 +213,11 @@ static const char *guess_wordpiece_type(const json_t *config)
  * pre-tokenizer.  A tokenizer.model that begins with '[' (JSON) or a base64 character is a tiktoken vocabulary;
  * SentencePiece protobufs begin with byte 0x0A.
  */
-static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *config, bool is_encoder)
+static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *config,
+                                        const struct ckpt_hf_family *family)
 {
-    const char *wordpiece = is_encoder && c->tok_file[MEG_TOK_FILE_BERT_VOCAB] ? guess_wordpiece_type(config) : NULL;
+    const char *wordpiece =
+        family->is_encoder && c->tok_file[MEG_TOK_FILE_BERT_VOCAB] ? guess_wordpiece_type(config) : NULL;
     char *path = c->tok_file[MEG_TOK_FILE_MODEL];
     struct meg_mmap m = { 0 };
     const int first = path && meg_mmap_open(&m, path, NULL) == 0 && m.n ? m.p[0] : 0;
@@ -216,12 +233,14 @@ static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *
         return NULL;
     if (first == '[' || first == '+' || first == '/' || isalnum(first))
         return "TikTokenizer";
-    return json_is_false(json_object_get(config, "add_bos_token")) ? "GPTSentencePieceTokenizer" : "Llama2Tokenizer";
+    return family == &ckpt_hf_t5 || json_is_false(json_object_get(config, "add_bos_token"))
+               ? "GPTSentencePieceTokenizer"
+               : "Llama2Tokenizer";
 }
 
 /* Set the tokenizer options from the files of the directory. */
 static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, struct meg_tok_conf *tok,
-                          bool is_encoder, struct meg_err *e)
+                          const struct ckpt_hf_family *family, struct meg_err *e)
 {
     json_t *config = NULL;
     int r = 0;
@@ -231,7 +250,7 @@ static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, 
         (r = meg_json_load_regular(&config, c->tok_file[MEG_TOK_FILE_CONFIG], e)) < 0)
         return r;
     if (!read_own_options(c, config, group, tok))
-        tok->type = guess_tokenizer_type(c, config, is_encoder);
+        tok->type = guess_tokenizer_type(c, config, family);
     json_decref(config);
     return 0;
 }
@@ -258,12 +277,12 @@ static int read_config(struct meg_ckpt *c, const struct ckpt_hf_family **family,
         goto out;
     }
     meg_opt_defaults(groups);
-    if ((r = f->read_config(&m, c->state, path, e)) < 0 || (r = read_text_ids(c, m.vocab_size, e)) < 0)
+    if ((r = f->read_config(&m, c->state, path, e)) < 0 || (r = read_text_ids(c, f, m.vocab_size, e)) < 0)
         goto out;
     *family = f;
-    c->format = f->format;
+    c->format = format_of(f, &m);
     c->vocab_size = m.vocab_size;
-    if ((r = read_tokenizer(c, groups + 1, &tok, f->is_encoder, e)) < 0)
+    if ((r = read_tokenizer(c, groups + 1, &tok, f, e)) < 0)
         goto out;
     meg_opt_dump(groups, &options);
     c->options = options.s;
@@ -355,7 +374,7 @@ static void set_text_ids(json_t *o, const struct ckpt_hf_family *family, const s
     for (int64_t i = 0; i < tok->eos_ids.n; i++)
         ckpt_add_id(&ends, tok->eos_ids.v[i], INT32_MAX);
     if (bos >= 0)
-        json_object_set_new(o, "bos_token_id", json_integer(bos));
+        json_object_set_new(o, bos_key_of(family), json_integer(bos));
     if (ends.n > 0)
         json_object_set_new(o, "eos_token_id", ckpt_ids_json(&ends));
     free(ends.v);
@@ -388,7 +407,7 @@ static int write_config(const char *dir, const struct ckpt_hf_family *family, co
 
     if (s->tok)
         set_text_ids(config, family, s->tok);
-    if (s->tok && family->is_encoder)
+    if (s->tok && json_object_get(config, "pad_token_id"))
         json_object_set_new(config, "pad_token_id", json_integer(pad_id_of(&s->tok->file[MEG_TOK_FILE_BERT_VOCAB])));
     json_object_set_new(config, "torch_dtype", json_string(name[dtype]));
     r = write_sorted(dir, "config.json", config, e);
@@ -421,7 +440,7 @@ static int write_folder(const char *dir, const struct ckpt_hf_family *family, co
 {
     int r;
 
-    if ((r = ckpt_write_hf_weights(dir, family->format, s, to, e)) < 0 ||
+    if ((r = ckpt_write_hf_weights(dir, format_of(family, s->model), s, to, e)) < 0 ||
         (r = write_config(dir, family, s, to->dtype, e)) < 0 ||
         (s->tok && (r = write_extras(dir, family, s->tok, e)) < 0))
         return r;
@@ -437,7 +456,17 @@ static const struct ckpt_hf_family *family_of_model(const struct meg_model_conf 
 {
     if (m->family == MEG_FAMILY_BERT)
         return m->is_post_norm ? &ckpt_hf_bert : &ckpt_hf_megatron_bert;
+    if (m->family == MEG_FAMILY_T5)
+        return &ckpt_hf_t5;
     return meg_model_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;
+}
+
+/* Return the reason why only T5 has a setting of the model, or NULL. */
+static const char *t5_option_of(const struct meg_model_conf *m)
+{
+    if (m->glu_activation != MEG_GLU_ACTIVATION_NONE || m->activation_func != MEG_ACTIVATION_FUNC_GELU)
+        return "the format has neither --glu-activation nor --activation-func relu";
+    return m->softmax_scale > 0 ? "the format has no --softmax-scale" : NULL;
 }
 
 /* Choose the family of a model.  Return MEG_EUSAGE, with the reason, if the family cannot represent the model. */
@@ -446,6 +475,8 @@ static int choose_family(const struct ckpt_hf_family **out, const struct meg_mod
     const struct ckpt_hf_family *f = family_of_model(m);
     const char *why = f->unsupported_reason(m);
 
+    if (!why && f != &ckpt_hf_t5)
+        why = t5_option_of(m);
     if (why)
         return meg_fail(e, MEG_EUSAGE, "the model cannot be converted to Hugging Face's %s format: %s",
                         f->model_types[0], why);
@@ -474,6 +505,7 @@ static const char *const known_files[] = {
     "training_args.bin",
     "preprocessor_config.json",
     MEG_MODEL,
+    T5_MODEL,
 };
 
 static bool is_known(const char *name)

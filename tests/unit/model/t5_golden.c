@@ -4,6 +4,7 @@
  * other options.  The tolerances of logits and gradients are ten times the error of the reference's own float32 run.
  */
 #include "golden_model.h"
+#include "ckpt/ckpt.h"
 #include "cpu/cpu.h"
 #include "tiny_gpt.h"
 
@@ -345,12 +346,47 @@ static void five_steps_of_adamw(void **state)
     }
 }
 
+/* The folder of Hugging Face, loaded as a checkpoint, has the loss of the reference. */
+static void losses_of_the_loaded_folders(void **state)
+{
+    const struct tiny_t5 models[] = { v1_1(), v1_0() };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        const struct tiny_t5 *t = &models[i];
+        const struct meg_model_run run = { .s = S, .s_enc = t->s_enc, .b = B, .is_training = true, .seed = 1 };
+        json_t *want = golden_json(in_dir(t->dir, "expected.json"));
+        struct meg_ckpt_shard w = { 0 };
+        struct meg_model_conf c;
+        struct meg_ckpt *ckpt;
+        struct meg_model *g;
+        struct input in;
+        struct counted_batch b = { batch_of(&in, t), 0 };
+        struct meg_err e;
+
+        if (meg_ckpt_open(&ckpt, golden(in_dir(t->dir, "")), MEG_UNSET, &e) < 0 ||
+            meg_ckpt_model_conf(ckpt, &c, &e) < 0 ||
+            meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
+            fail_msg("%s", e.msg);
+        w.data = g->w;
+        if (meg_ckpt_load(ckpt, &g->params, &meg_mesh_one, &w, 1, &e) < 0)
+            fail_msg("%s", e.msg);
+        read_input(&in, t->dir);
+        b.num_tokens = in.num_tokens;
+        close_to(mean_loss_pass(g, &b), number(want, "loss_f64"), 1e-6 * number(want, "loss_f64"), "loss");
+        meg_model_close(g);
+        meg_ckpt_close(ckpt);
+        json_decref(want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_logits_and_every_gradient),
         cmocka_unit_test(loss_under_other_options),
         cmocka_unit_test(five_steps_of_adamw),
+        cmocka_unit_test(losses_of_the_loaded_folders),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,492 @@
+/*
+ * Import and export of T5 in Hugging Face's format.  Round trips, stored copies of tensors, settings, refusals.
+ */
+#define _GNU_SOURCE /* memmem */
+#include "ckpt_convert.h"
+#include <math.h>
+
+/* The arrangement of Megatron: learned positions, LayerNorm, biases, tied embeddings. */
+static void set_megatron(struct meg_model_conf *m)
+{
+    (void)m;
+}
+
+static void set_relative(struct meg_model_conf *m)
+{
+    m->position_embedding_type = MEG_POSITION_RELATIVE;
+    m->relative_attention_num_buckets = 6;
+    m->relative_attention_max_distance = 20;
+}
+
+/* What T5 v1.0 and v1.1 have in common. */
+static void set_rms_norm(struct meg_model_conf *m)
+{
+    set_relative(m);
+    m->normalization = MEG_NORM_RMS;
+    m->norm_epsilon = 1e-6;
+    m->has_bias = false;
+    m->softmax_scale = 1;
+}
+
+static void set_v1_0(struct meg_model_conf *m)
+{
+    set_rms_norm(m);
+    m->activation_func = MEG_ACTIVATION_FUNC_RELU;
+    m->logits_scale = 0.25;
+}
+
+static void set_v1_1(struct meg_model_conf *m)
+{
+    set_rms_norm(m);
+    m->glu_activation = MEG_GLU_ACTIVATION_GEGLU;
+    m->openai_gelu = true;
+    m->is_untied = true;
+}
+
+/* Create a T5 of 2 and 4 layers, and 4 heads of 6; tune modifies its configuration. */
+static void make_t5(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_model_conf *m))
+{
+    begin_model(b);
+    b->m.family = MEG_FAMILY_T5;
+    b->m.num_layers = 2;
+    b->m.decoder_num_layers = 4;
+    b->m.hidden_size = 16;
+    b->m.ffn_hidden_size = 12;
+    b->m.num_attention_heads = 4;
+    b->m.kv_channels = 6;
+    b->m.max_position_embeddings = 8;
+    b->m.vocab_size = 11;
+    tune(&b->m);
+    end_model(b, seed);
+}
+
+/* ---- Hugging Face ---- */
+
+/* The weights and settings that another program wrote are written unchanged. */
+static void folders_of_other_programs_are_reproduced(void **state)
+{
+    (void)state;
+    assert_folder_is_reproduced("t5-v1_0-tiny");
+    assert_folder_is_reproduced("t5-v1_1-tiny");
+}
+
+/* transformers 5 writes other members to config.json, which mean the same model. */
+static void newer_settings_mean_the_same_model(void **state)
+{
+    struct meg_str weights = read_bytes(golden("models/t5-v1_0-tiny/model.safetensors")), config, again;
+    struct meg_model_conf m[2];
+    struct meg_ckpt *c;
+    struct meg_err e;
+
+    (void)state;
+    convert_hf(golden("models/t5-v1_0-tiny"), "set");
+    c = open_ok("set", MEG_UNSET);
+    assert_int_equal(meg_ckpt_model_conf(c, &m[0], &e), 0);
+    meg_ckpt_close(c);
+    config = read_bytes(golden("models/t5-v1_0-tiny/config-v5.json"));
+    put_file("set/config.json", config.s, config.n);
+    c = open_ok("set", MEG_UNSET);
+    assert_int_equal(meg_ckpt_model_conf(c, &m[1], &e), 0);
+    meg_ckpt_close(c);
+    assert_same_options(&m[0], &m[1]);
+    convert_hf("set", "again");
+    again = read_bytes("again/model.safetensors");
+    assert_int_equal(again.n, weights.n);
+    assert_memory_equal(again.s, weights.s, weights.n);
+    meg_str_free(&weights);
+    meg_str_free(&config);
+    meg_str_free(&again);
+}
+
+static void set_gelu(struct meg_model_conf *m)
+{
+    set_v1_0(m);
+    m->activation_func = MEG_ACTIVATION_FUNC_GELU;
+}
+
+static void set_gelu_new(struct meg_model_conf *m)
+{
+    set_gelu(m);
+    m->openai_gelu = true;
+}
+
+static void set_reglu(struct meg_model_conf *m)
+{
+    set_v1_1(m);
+    m->glu_activation = MEG_GLU_ACTIVATION_REGLU;
+    m->openai_gelu = false;
+}
+
+static void set_swiglu(struct meg_model_conf *m)
+{
+    set_v1_1(m);
+    m->glu_activation = MEG_GLU_ACTIVATION_NONE;
+    m->swiglu = true;
+    m->openai_gelu = false;
+}
+
+static void hf_round_trip_is_bit_identical(void **state)
+{
+    static const struct {
+        void (*tune)(struct meg_model_conf *m);
+        const char *config; /* strings expected in config.json, separated by | */
+    } variant[] = {
+        { set_v1_0, "\"feed_forward_proj\": \"relu\"|\"is_gated_act\": false|\"tie_word_embeddings\": true|"
+                    "\"num_layers\": 2|\"num_decoder_layers\": 4|\"d_kv\": 6|\"scale_decoder_outputs\": true" },
+        { set_v1_1, "\"T5ForConditionalGeneration\"|\"feed_forward_proj\": \"gated-gelu\"|\"is_gated_act\": true|"
+                    "\"dense_act_fn\": \"gelu_new\"|\"tie_word_embeddings\": false|\"relative_attention_num_buckets\": "
+                    "6|\"relative_attention_max_distance\": 20|\"scale_decoder_outputs\": false" },
+        { set_gelu, "\"feed_forward_proj\": \"gelu\"|\"dense_act_fn\": \"gelu\"" },
+        { set_gelu_new, "\"feed_forward_proj\": \"gelu_new\"" },
+        { set_reglu, "\"feed_forward_proj\": \"gated-relu\"|\"dense_act_fn\": \"relu\"" },
+        { set_swiglu, "\"feed_forward_proj\": \"gated-silu\"|\"dense_act_fn\": \"silu\"" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof variant / sizeof *variant; i++) {
+        struct meg_str config;
+        struct ckpt_fixture a;
+
+        make_t5(&a, 1, variant[i].tune);
+        export_hf_ok(&a, "out");
+        config = read_bytes("out/config.json");
+        assert_contains(config.s, variant[i].config);
+        check_equal(&a, "out");
+        meg_str_free(&config);
+        free_fixture(&a);
+    }
+}
+
+/* Older files have copies of the word embedding, and a table that Hugging Face does not use. */
+static void reads_copies_and_the_unused_table(void **state)
+{
+    static const float unused[24] = { 1 };
+    struct ckpt_fixture a;
+    struct meg_ckpt *c = NULL;
+    struct meg_err e;
+    struct meg_st_tensor more[] = {
+        { .name = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+          .dtype = "F32",
+          .ndim = 2,
+          .dim = { 6, 4 },
+          .data = unused },
+        { .name = "decoder.embed_tokens.weight", .dtype = "F32", .ndim = 2, .dim = { 11, 16 } },
+        { .name = "encoder.embed_tokens.weight", .dtype = "F32", .ndim = 2, .dim = { 11, 16 } },
+        { .name = "lm_head.weight", .dtype = "F32", .ndim = 2, .dim = { 11, 16 } },
+    };
+
+    (void)state;
+    make_t5(&a, 1, set_v1_0);
+    export_hf_ok(&a, "out");
+    for (int i = 1; i < 4; i++)
+        more[i].data = a.w + meg_params_find(&a.p, "embedding.word_embeddings.weight")->offset;
+    change_tensors(keep, more, 4);
+    check_equal(&a, "set");
+    more[3].data = a.w + 16;
+    change_tensors(keep, more, 4);
+    assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_contains(e.msg, "1 mismatched: lm_head.weight differs from the word embedding");
+    more[2].data = a.w + 16;
+    change_tensors(keep, more, 3);
+    assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_contains(e.msg, "1 mismatched: encoder.embed_tokens.weight differs from embedding.word_embeddings.weight");
+    free_fixture(&a);
+}
+
+static void drop_decoder_table(struct meg_st_tensor *t)
+{
+    if (strstr(t->name, "decoder.block.0.layer.0.SelfAttention.relative"))
+        t->name = NULL;
+}
+
+static void drop_head(struct meg_st_tensor *t)
+{
+    if (strstr(t->name, "lm_head"))
+        t->name = NULL;
+}
+
+static void cut_value(struct meg_st_tensor *t)
+{
+    if (strcmp(t->name, "decoder.block.3.layer.1.EncDecAttention.v.weight") == 0)
+        t->dim[0] = 12;
+}
+
+static void rename_gate(struct meg_st_tensor *t)
+{
+    if (strcmp(t->name, "encoder.block.1.layer.1.DenseReluDense.wi_0.weight") == 0)
+        t->name = "encoder.block.1.layer.1.DenseReluDense.wi.weight";
+}
+
+static void names_wrong_tensors(void **state)
+{
+    static const struct {
+        void (*change)(struct meg_st_tensor *t);
+        const char *message;
+    } bad[] = {
+        { drop_decoder_table, "1 missing: decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight" },
+        { drop_head, "1 missing: lm_head.weight; the checkpoint must have the tensors of T5ForConditionalGeneration" },
+        { cut_value, "1 mismatched: decoder.block.3.layer.1.EncDecAttention.v.weight has shape [12,16], expected "
+                     "[24,16]" },
+        { rename_gate, "1 missing: encoder.block.1.layer.1.DenseReluDense.wi_0.weight; 1 unknown: "
+                       "encoder.block.1.layer.1.DenseReluDense.wi.weight" },
+    };
+    struct ckpt_fixture a;
+
+    (void)state;
+    make_t5(&a, 1, set_v1_1);
+    export_hf_ok(&a, "out");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct meg_ckpt *c = NULL;
+        struct meg_err e;
+
+        change_tensors(bad[i].change, NULL, 0);
+        assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
+        assert_contains(e.msg, bad[i].message);
+    }
+    free_fixture(&a);
+}
+
+#define CONFIG(more)                                                                                                   \
+    "{\"model_type\":\"t5\",\"num_layers\":2,\"d_model\":16,\"d_ff\":12,\"num_heads\":4,\"vocab_size\":11" more "}"
+#define V1_0(more) CONFIG(",\"num_decoder_layers\":4,\"d_kv\":6,\"relative_attention_num_buckets\":6" more)
+
+static void reads_settings_and_their_defaults(void **state)
+{
+    struct meg_model_conf m;
+    struct meg_ckpt *c;
+    struct ckpt_fixture a;
+    struct meg_err e;
+
+    (void)state;
+    make_t5(&a, 1, set_v1_0);
+    export_hf_ok(&a, "set");
+    if (open_with_config(V1_0(",\"use_cache\":true"), &c, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
+    assert_true(m.family == MEG_FAMILY_T5 && !m.is_untied && m.activation_func == MEG_ACTIVATION_FUNC_RELU);
+    assert_true(m.norm_epsilon == 1e-6 && m.hidden_dropout == 0.1 && m.attention_dropout == 0.1);
+    assert_true(m.softmax_scale == 1 && m.logits_scale == 0.25 && !m.has_bias && m.normalization == MEG_NORM_RMS);
+    assert_int_equal(m.max_position_embeddings, 512);
+    assert_int_equal(m.relative_attention_max_distance, 128);
+    meg_ckpt_close(c);
+    free_fixture(&a);
+}
+
+/* transformers 5 writes tie_word_embeddings as true for T5 v1.1, too. */
+static void unscaled_outputs_imply_an_untied_head(void **state)
+{
+    static const char config[] =
+        V1_0(",\"feed_forward_proj\":\"gated-gelu\",\"tie_word_embeddings\":true,\"scale_decoder_outputs\":false");
+    struct meg_model_conf m;
+    struct meg_ckpt *c;
+    struct ckpt_fixture a;
+    struct meg_err e;
+
+    (void)state;
+    make_t5(&a, 1, set_v1_1);
+    export_hf_ok(&a, "set");
+    if (open_with_config(config, &c, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
+    assert_true(m.is_untied && isnan(m.logits_scale));
+    meg_ckpt_close(c);
+    free_fixture(&a);
+}
+
+static void refuses_unsupported_settings(void **state)
+{
+    static const struct {
+        const char *config, *message;
+    } bad[] = {
+        { "{\"model_type\":\"t5\",\"num_layers\":2}", "\"d_model\" is missing" },
+        { CONFIG(",\"feed_forward_proj\":\"gated-tanh\""), "unsupported feed_forward_proj gated-tanh; expected relu" },
+        { CONFIG(",\"tie_word_embeddings\":false,\"scale_decoder_outputs\":true"), "only tied embeddings" },
+        { CONFIG(",\"is_encoder_decoder\":false"), "is_encoder_decoder is false, but only true" },
+        { CONFIG(",\"layer_norm_epsilon\":\"small\""), "layer_norm_epsilon" },
+        { CONFIG(",\"relative_attention_num_buckets\":7"), "--relative-attention-num-buckets 7: must be even" },
+        { CONFIG(",\"num_decoder_layers\":0"), "--decoder-num-layers 0: must be at least 1" },
+        { CONFIG(",\"num_decoder_layers\":4"), "SelfAttention.q.weight has shape [24,16], expected [256,16]" },
+        { CONFIG(",\"d_kv\":6,\"relative_attention_num_buckets\":6"), "unknown: decoder.block.2." },
+        { V1_0(",\"feed_forward_proj\":\"gated-gelu\""), "missing: encoder.block.0.layer.1.DenseReluDense.wi_0" },
+        { V1_0(",\"tie_word_embeddings\":false"), "1 missing: lm_head.weight" },
+    };
+    struct ckpt_fixture a;
+
+    (void)state;
+    make_t5(&a, 1, set_v1_0);
+    export_hf_ok(&a, "set");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_config_refused(bad[i].config, bad[i].message);
+    free_fixture(&a);
+}
+
+static void set_biases(struct meg_model_conf *m)
+{
+    set_v1_0(m);
+    m->has_bias = true;
+}
+
+static void set_default_scale(struct meg_model_conf *m)
+{
+    set_v1_0(m);
+    m->softmax_scale = NAN;
+}
+
+static void set_exact_geglu(struct meg_model_conf *m)
+{
+    set_v1_1(m);
+    m->openai_gelu = false;
+}
+
+static void set_unscaled_logits(struct meg_model_conf *m)
+{
+    set_v1_0(m);
+    m->logits_scale = NAN;
+}
+
+static void set_scaled_logits(struct meg_model_conf *m)
+{
+    set_v1_1(m);
+    m->logits_scale = 0.25;
+}
+
+static void refuses_to_export_what_hf_cannot_express(void **state)
+{
+    static const struct {
+        void (*tune)(struct meg_model_conf *m);
+        const char *message;
+    } bad[] = {
+        { set_megatron, "Hugging Face's t5 format|--position-embedding-type relative" },
+        { set_relative, "RMSNorm and no biases" },
+        { set_biases, "RMSNorm and no biases" },
+        { set_default_scale, "--softmax-scale 1" },
+        { set_exact_geglu, "--openai-gelu with --glu-activation geglu" },
+        { set_unscaled_logits, "--logits-scale of 1 divided by" },
+        { set_scaled_logits, "--logits-scale of 1 divided by" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct ckpt_fixture b;
+
+        make_t5(&b, 1, bad[i].tune);
+        assert_export_refused(&b, bad[i].message);
+        free_fixture(&b);
+    }
+}
+
+static void set_gpt_relu(struct meg_model_conf *m)
+{
+    m->activation_func = MEG_ACTIVATION_FUNC_RELU;
+}
+
+static void set_gpt_geglu(struct meg_model_conf *m)
+{
+    m->glu_activation = MEG_GLU_ACTIVATION_GEGLU;
+}
+
+static void set_gpt_scale(struct meg_model_conf *m)
+{
+    m->softmax_scale = 0.5;
+}
+
+static void other_families_do_not_have_settings_of_t5(void **state)
+{
+    static const struct {
+        void (*tune)(struct meg_model_conf *m);
+        const char *message;
+    } bad[] = {
+        { set_gpt_relu, "gpt2 format|neither --glu-activation nor --activation-func relu" },
+        { set_gpt_geglu, "gpt2 format|neither --glu-activation nor --activation-func relu" },
+        { set_gpt_scale, "gpt2 format|no --softmax-scale" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct ckpt_fixture b;
+
+        begin_model(&b);
+        b.m = small_gpt_conf(2, 8);
+        bad[i].tune(&b.m);
+        end_model(&b, 1);
+        assert_export_refused(&b, bad[i].message);
+        free_fixture(&b);
+    }
+}
+
+/* The decoder starts with the bos id of the tokenizer, and an imported start is the bos id. */
+static void the_first_token_of_the_decoder_is_bos(void **state)
+{
+    const struct meg_ckpt_tokenizer files = { .eod = 4, .bos = 3 };
+    struct meg_ckpt_save_args s = { .dir = "tok", .tok = &files };
+    struct meg_str config, generation;
+    struct meg_ckpt *c;
+    struct ckpt_fixture a;
+    struct meg_err e;
+
+    (void)state;
+    make_t5(&a, 1, set_v1_1);
+    s.model = &a.m;
+    s.params = &a.p;
+    s.weights.data = a.w;
+    assert_int_equal(meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, &e), 0);
+    config = read_bytes("tok/config.json");
+    generation = read_bytes("tok/generation_config.json");
+    assert_contains(config.s, "\"decoder_start_token_id\": 3|\"eos_token_id\": 4|\"pad_token_id\": 0");
+    assert_contains(generation.s, "\"decoder_start_token_id\": 3|\"eos_token_id\": 4");
+    assert_null(strstr(config.s, "bos_token_id"));
+    c = open_ok("tok", MEG_UNSET);
+    assert_int_equal(c->bos, 3);
+    assert_int_equal(meg_ckpt_eod(c), 4);
+    meg_ckpt_close(c);
+    meg_str_free(&config);
+    meg_str_free(&generation);
+    free_fixture(&a);
+}
+
+/* A tokenizer.json is preferred to spiece.model, which has no tokens for the sentinels. */
+static void the_tokenizer_follows_from_the_files(void **state)
+{
+    static const struct {
+        const char *file, *type;
+    } variant[] = { { "set/spiece.model", "GPTSentencePieceTokenizer" },
+                    { "set/tokenizer.json", "HuggingFaceTokenizer" } };
+    struct ckpt_fixture a;
+
+    (void)state;
+    make_t5(&a, 1, set_v1_1);
+    export_hf_ok(&a, "set");
+    for (size_t i = 0; i < sizeof variant / sizeof *variant; i++) {
+        struct meg_tok_conf tok = { .vocab_size = MEG_UNSET };
+        struct meg_ckpt *c;
+        struct meg_err e;
+
+        put_file(variant[i].file, "\n\0x", 3);
+        c = open_ok("set", MEG_UNSET);
+        meg_ckpt_tok_conf(c, &tok);
+        assert_string_equal(tok.type, variant[i].type);
+        assert_contains(tok.tokenizer_model, "set/spiece.model");
+        meg_ckpt_close(c);
+        assert_int_equal(meg_ckpt_check_replaceable("set", &e), 0);
+    }
+    free_fixture(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(folders_of_other_programs_are_reproduced),
+        cmocka_unit_test(newer_settings_mean_the_same_model),
+        cmocka_unit_test(hf_round_trip_is_bit_identical),
+        cmocka_unit_test(reads_copies_and_the_unused_table),
+        cmocka_unit_test(names_wrong_tensors),
+        cmocka_unit_test(reads_settings_and_their_defaults),
+        cmocka_unit_test(unscaled_outputs_imply_an_untied_head),
+        cmocka_unit_test(refuses_unsupported_settings),
+        cmocka_unit_test(refuses_to_export_what_hf_cannot_express),
+        cmocka_unit_test(other_families_do_not_have_settings_of_t5),
+        cmocka_unit_test(the_first_token_of_the_decoder_is_bos),
+        cmocka_unit_test(the_tokenizer_follows_from_the_files),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
