@@ -347,7 +347,7 @@ static int check_model_type(const struct meg_convert_conf *c, const struct meg_m
 
 int meg_convert(const struct meg_convert_conf *c, struct meg_err *e)
 {
-    struct source src = { .tok = { .vocab_size = MEG_UNSET } };
+    struct source src = { .tok = { .vocab_size = MEG_UNSET, .vocab_extra_ids = MEG_UNSET } };
     struct meg_ckpt *ckpt = NULL;
     struct meg_lock lock = { 0 };
     char *target = resolve_target(c->save_dir);

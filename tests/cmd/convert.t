@@ -138,6 +138,10 @@ meg-convert -q --load-dir bpe --save-dir bpe-ours && meg-convert -q --load-dir b
 is 'the eos id is that of the tokenizer if config.json has none' "$(jq .eos_token_id bpe-out/config.json)" 0
 printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' abc two blank '##s' the , : quick fox 12 >bert/vocab.txt
 round bert BertWordPieceLowerCase --vocab-file bert/vocab.txt
+printf '{"meg_tokenizer":["tokenizer-type = BertWordPieceCase","vocab-extra-ids = 3"]}' >bert/tokenizer_config.json
+meg-convert -q --load-dir bert --save-dir bert-ours && meg-convert -q --load-dir bert-ours --save-dir bert-out --overwrite
+is '--vocab-extra-ids is preserved' "$(for d in bert-ours bert-out; do meg-convert --info $d --json | jq -r '.options["vocab-extra-ids"]'; done | uniq)" 3
+is 'tokenizer.json has the extra ids' "$(jq -c '.model.vocab["<extra_id_2>"]' bert-out/tokenizer.json)" 19
 rm spm/tokenizer_config.json
 is 'a SentencePiece model alone is a Llama2Tokenizer' "$(meg-convert --info spm --json | jq -r '.options["tokenizer-type"]')" Llama2Tokenizer
 printf '{"add_bos_token":false}' >spm/tokenizer_config.json
