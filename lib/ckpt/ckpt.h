@@ -235,8 +235,9 @@ int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c); /* rows of the word embed
  */
 int64_t meg_ckpt_source_iteration(const struct meg_ckpt *c);
 int64_t meg_ckpt_consumed_samples(const struct meg_ckpt *c);
-/* Return --seq-length of the run that wrote the weights, or MEG_UNSET. */
+/* Return --seq-length or --decoder-seq-length of the run that wrote the weights, or MEG_UNSET. */
 int64_t meg_ckpt_seq_length(const struct meg_ckpt *c);
+int64_t meg_ckpt_decoder_seq_length(const struct meg_ckpt *c);
 
 /* Get the tensor and pipeline parallel sizes of the files; both are 1 if the tensors are unsharded. */
 void meg_ckpt_parallel_sizes(const struct meg_ckpt *c, int64_t *tensor, int64_t *pipeline);
@@ -342,7 +343,8 @@ struct meg_ckpt_megatron_conf {
     int64_t vocab_multiple;   /* vocabulary rows per tensor-parallel rank are padded to a multiple of this number */
     int64_t iteration;        /* iteration number, or MEG_CKPT_RELEASE */
     int64_t consumed_samples; /* consumed training samples; -1: unknown */
-    int64_t seq_length;       /* --seq-length to record; MEG_UNSET: max_position_embeddings */
+    /* --seq-length and --decoder-seq-length to record; MEG_UNSET: max_position_embeddings */
+    int64_t seq_length, decoder_seq_length;
     enum meg_ckpt_names names;
 };
 
@@ -353,9 +355,11 @@ struct meg_ckpt_megatron_conf {
  * rows of the vocabulary are copies of the last vocabulary row; in a bias, they are 0.  Returns MEG_EUSAGE if
  *   - a parallel size or vocab_multiple is out of range
  *   - the model has norms after the residual connections, and the names are those of Megatron core
+ *   - the model has a relative bias, and the names are older
  *   - the number of attention heads, the number of query groups or the width of the MLP is not a multiple of the
  *     tensor-parallel size
- *   - the pipeline-parallel size does not divide the number of layers
+ *   - the pipeline-parallel size does not divide the number of layers, or a stage would have layers of the encoder and of
+ *     the decoder of a T5
  * Members of s that are used: dir, model, params, reader or weights (unsharded, f32).
  */
 int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_megatron_conf *to,

@@ -26,7 +26,7 @@ const struct meg_opt meg_convert_opts[] = {
     { "saver", 0, MEG_STR(C, saver), "auto|native|hf|megatron|mcore", "auto",
       "format to write; auto: mcore with --target-tensor-parallel-size or --target-pipeline-parallel-size, else hf for "
       "a native source, else native" },
-    { "model-type", 0, MEG_STR(C, model_type), "GPT|BERT", NULL,
+    { "model-type", 0, MEG_STR(C, model_type), "GPT|BERT|T5", NULL,
       "require this type of the model in the source; default: any" },
     { "target-tensor-parallel-size", 0, MEG_I64(C, tensor), "N", NULL,
       "tensor-parallel size of the checkpoint to write; default: that of the source" },
@@ -96,8 +96,10 @@ int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e)
     const bool has_size = c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET, is_auto = strcmp(c->saver, "auto") == 0;
     const bool to_ranks = is_per_rank(target_format_of(c, false));
 
-    if (c->model_type && strcmp(c->model_type, "GPT") != 0 && strcmp(c->model_type, "BERT") != 0)
-        return meg_fail(e, MEG_EUSAGE, "--model-type %s: only GPT and BERT are supported; see meg(7)", c->model_type);
+    if (c->model_type && strcmp(c->model_type, "GPT") != 0 && strcmp(c->model_type, "BERT") != 0 &&
+        strcmp(c->model_type, "T5") != 0)
+        return meg_fail(e, MEG_EUSAGE, "--model-type %s: only GPT, BERT and T5 are supported; see meg(7)",
+                        c->model_type);
     if (c->info && (c->load_dir || c->save_dir))
         return meg_fail(e, MEG_EUSAGE, "--info cannot be combined with --load-dir or --save-dir");
     if (!c->info && (c->json || c->verify))
@@ -262,7 +264,8 @@ static int export_megatron(const struct meg_convert_conf *c, const struct meg_ck
     struct meg_ckpt_megatron_conf conf = { .vocab_multiple = c->vocab_multiple,
                                            .iteration = meg_ckpt_source_iteration(ckpt),
                                            .consumed_samples = meg_ckpt_consumed_samples(ckpt),
-                                           .seq_length = meg_ckpt_seq_length(ckpt) };
+                                           .seq_length = meg_ckpt_seq_length(ckpt),
+                                           .decoder_seq_length = meg_ckpt_decoder_seq_length(ckpt) };
 
     meg_ckpt_parallel_sizes(ckpt, &conf.tensor, &conf.pipeline);
     if (c->tensor != MEG_UNSET)
@@ -311,6 +314,8 @@ static int open_weights(struct source *src, struct meg_ckpt_save_args *save, con
     meg_opt_dump(groups, &src->options);
     if (meg_ckpt_seq_length(ckpt) != MEG_UNSET)
         meg_str_printf(&src->options, "seq-length = %" PRId64 "\n", meg_ckpt_seq_length(ckpt));
+    if (meg_ckpt_decoder_seq_length(ckpt) != MEG_UNSET)
+        meg_str_printf(&src->options, "decoder-seq-length = %" PRId64 "\n", meg_ckpt_decoder_seq_length(ckpt));
     save->options = src->options.s;
     if ((r = meg_ckpt_tokenizer_read(&src->files, &src->tok, NULL, e)) < 0 ||
         (r = meg_ckpt_tokenizer_inherit(&src->files, ckpt, e)) < 0)

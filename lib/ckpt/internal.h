@@ -46,14 +46,14 @@ struct meg_ckpt {
     int nfiles;
     struct ckpt_tensor_index *index; /* [tp]; NULL until ckpt_index_tensors */
     /*
-     * The next three members are read from Megatron's files.  In other formats, or if the files lack them, they are
+     * The next four members are read from Megatron's files.  In other formats, or if the files lack them, they are
      * MEG_CKPT_RELEASE, -1 and MEG_UNSET.
      */
-    int64_t source_iteration; /* iteration of the run that wrote the weights */
-    int64_t consumed_samples; /* training samples that this run had consumed */
-    int64_t seq_length;       /* --seq-length of this run */
-    int64_t tp;               /* tensor-parallel ranks of the files; 1: unsharded */
-    int64_t vocab_rows;       /* rows of the word embedding with padding; 0: the format has no padding */
+    int64_t source_iteration;               /* iteration of the run that wrote the weights */
+    int64_t consumed_samples;               /* training samples that this run had consumed */
+    int64_t seq_length, decoder_seq_length; /* --seq-length and --decoder-seq-length of this run */
+    int64_t tp;                             /* tensor-parallel ranks of the files; 1: unsharded */
+    int64_t vocab_rows;                     /* rows of the word embedding with padding; 0: the format has no padding */
     const struct ckpt_format *format;
 };
 
@@ -93,7 +93,8 @@ enum ckpt_remap {
     CKPT_V,
     CKPT_GATE, /* the first half of the native rows; CKPT_UP: the second */
     CKPT_UP,
-    CKPT_GATE_UP /* both halves, each sharded over the tensor-parallel ranks; without a gate, as CKPT_SAME */
+    CKPT_REPLICATED, /* the tensor-parallel ranks have replicas of a tensor that is natively sharded */
+    CKPT_GATE_UP     /* both halves, each sharded over the tensor-parallel ranks; without a gate, as CKPT_SAME */
 };
 
 /*
@@ -422,6 +423,8 @@ int ckpt_hf_read_gelu(bool *is_tanh, const json_t *config, const char *key, cons
  */
 enum { CKPT_DROP_NBYTES = 1 << 20 };
 void ckpt_drop_pages(const struct meg_st *st, const struct meg_st_tensor *t);
+/* Return whether two tensors have the same dtype and bytes; false if memory allocation fails. */
+bool ckpt_is_equal(struct ckpt_mapped_tensor a, struct ckpt_mapped_tensor b);
 
 /*
  * Check that the tensors of the files match the parameters p of model m in name, shape and dtype.  Otherwise returns

@@ -189,13 +189,17 @@ void ckpt_drop_pages(const struct meg_st *st, const struct meg_st_tensor *t)
         meg_mmap_drop(&st->map, t->data, (size_t)t->nbytes);
 }
 
-/* Return whether two tensors of equal size have equal bytes; false if memory allocation fails. */
-static bool is_equal(const struct ckpt_mapped_tensor a, const struct ckpt_mapped_tensor b)
+bool ckpt_is_equal(struct ckpt_mapped_tensor a, struct ckpt_mapped_tensor b)
 {
     void *block[2];
-    const void *x = meg_st_data(a.t, &block[0]), *y = meg_st_data(b.t, &block[1]);
-    const bool is_same = x && y && memcmp(x, y, (size_t)a.t->nbytes) == 0;
+    const void *x, *y;
+    bool is_same;
 
+    if (a.t->nbytes != b.t->nbytes || strcmp(a.t->dtype, b.t->dtype) != 0)
+        return false;
+    x = meg_st_data(a.t, &block[0]);
+    y = meg_st_data(b.t, &block[1]);
+    is_same = x && y && memcmp(x, y, (size_t)a.t->nbytes) == 0;
     ckpt_drop_pages(a.st, a.t);
     ckpt_drop_pages(b.st, b.t);
     free(block[0]);
@@ -203,31 +207,12 @@ static bool is_equal(const struct ckpt_mapped_tensor a, const struct ckpt_mapped
     return is_same;
 }
 
-/* Return whether `head`, the stored copy of a tied output weight, equals the word embedding. */
-static bool is_embedding(const struct sources *all, int64_t tp, struct ckpt_mapped_tensor head)
+/* Return whether `copy`, in a file of tensor-parallel rank tp, equals the tensor of the parameter called `native`. */
+static bool is_copy(const struct sources *all, const char *native, int64_t tp, struct ckpt_mapped_tensor copy)
 {
-    const struct meg_st_tensor *t = head.t;
-
-    for (int i = 0; i < all->n; i++) {
-        const struct meg_st_tensor *word = all->v[i].t;
-
-        if (all->v[i].tp.tp_rank == tp && strcmp(all->v[i].row->name, "embedding.word_embeddings.weight") == 0)
-            return word->nbytes == t->nbytes && strcmp(word->dtype, t->dtype) == 0 &&
-                   is_equal((struct ckpt_mapped_tensor){ all->v[i].st, word }, head);
-    }
-    return false;
-}
-
-/* Return whether `copy` equals the tensor of the parameter called `native`. */
-static bool is_copy(const struct sources *all, const char *native, struct ckpt_mapped_tensor copy)
-{
-    for (int i = 0; i < all->n; i++) {
-        const struct meg_st_tensor *from = all->v[i].t;
-
-        if (strcmp(all->v[i].row->name, native) == 0)
-            return from->nbytes == copy.t->nbytes && strcmp(from->dtype, copy.t->dtype) == 0 &&
-                   is_equal((struct ckpt_mapped_tensor){ all->v[i].st, from }, copy);
-    }
+    for (int i = 0; i < all->n; i++)
+        if (all->v[i].tp.tp_rank == tp && strcmp(all->v[i].row->name, native) == 0)
+            return ckpt_is_equal((struct ckpt_mapped_tensor){ all->v[i].st, all->v[i].t }, copy);
     return false;
 }
 
@@ -285,10 +270,11 @@ static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
             if (ckpt_is_ignored(c->format, t->name))
                 continue;
             if (native) {
-                if (!is_copy(all, native, (struct ckpt_mapped_tensor){ c->file[i], t }))
+                if (!is_copy(all, native, i % c->tp, (struct ckpt_mapped_tensor){ c->file[i], t }))
                     add_issue(&is->mismatched, "%s differs from %s, of which it is a copy", t->name, native);
             } else if (is_tied_head(c, p, t)) {
-                if (!is_embedding(all, i % c->tp, (struct ckpt_mapped_tensor){ c->file[i], t }))
+                if (!is_copy(all, "embedding.word_embeddings.weight", i % c->tp,
+                             (struct ckpt_mapped_tensor){ c->file[i], t }))
                     add_issue(&is->mismatched, "%s differs from the word embedding that it is tied to", t->name);
             } else if (!is_used(c, i % c->tp, t, &used)) {
                 add_issue(&is->unknown, "%s", t->name);

@@ -182,7 +182,7 @@ static void set_defaults(struct meg_ckpt *c)
     c->tp = 1;
     c->iteration = c->source_iteration = MEG_CKPT_RELEASE;
     c->consumed_samples = -1;
-    c->seq_length = MEG_UNSET;
+    c->seq_length = c->decoder_seq_length = MEG_UNSET;
 }
 
 /* Open a checkpoint, and set *c, which must be { 0 }.  The caller closes *c, also after an error. */
@@ -443,7 +443,7 @@ static int check_sizes(const struct meg_ckpt *c, const struct meg_model_conf *m,
         const char *name;
         int64_t v, max;
     } size[] = {
-        { "num-layers", m->num_layers, 0 },
+        { "number of layers", meg_model_all_layers(m), 0 },
         { "hidden-size", m->hidden_size, INT32_MAX },
         { "ffn-hidden-size", m->ffn_hidden_size, INT32_MAX },
         { "num-attention-heads", m->num_attention_heads, 1 << 20 },
@@ -522,13 +522,24 @@ char *ckpt_option_value(const char *dump, const char *name)
     return meg_strdup("unset");
 }
 
-int64_t meg_ckpt_seq_length(const struct meg_ckpt *c)
+/* Return the integer value of an option in the dump of c; otherwise `other`. */
+static int64_t integer_of(const struct meg_ckpt *c, const char *name, int64_t other)
 {
-    char *text = ckpt_option_value(c->options, "seq-length");
-    int64_t n = c->seq_length;
+    char *text = ckpt_option_value(c->options, name);
+    int64_t n = other;
 
     if (!meg_parse_i64(text, &n))
-        n = c->seq_length;
+        n = other;
     free(text);
     return n;
+}
+
+int64_t meg_ckpt_seq_length(const struct meg_ckpt *c)
+{
+    return integer_of(c, "seq-length", c->seq_length);
+}
+
+int64_t meg_ckpt_decoder_seq_length(const struct meg_ckpt *c)
+{
+    return integer_of(c, "decoder-seq-length", c->decoder_seq_length);
 }

@@ -14,6 +14,13 @@ static bool is_transposed(enum ckpt_remap remap)
     return remap == CKPT_TRANSPOSED || remap == CKPT_QKV_TRANSPOSED;
 }
 
+/* Return into how many tensor-parallel shards an axis of a foreign tensor is split. */
+static int64_t shards_of(const struct ckpt_tp_shard *shard, const struct meg_param *row, int axis,
+                         enum ckpt_remap remap)
+{
+    return row->tp_axis == axis && remap != CKPT_REPLICATED ? shard->tp_size : 1;
+}
+
 /* Return the number of rows of a foreign tensor before any transposition. */
 static int64_t foreign_rows(const struct ckpt_tp_shard *shard, const struct meg_param *row, enum ckpt_remap remap)
 {
@@ -27,14 +34,14 @@ static int64_t foreign_rows(const struct ckpt_tp_shard *shard, const struct meg_
     case CKPT_UP: return m->ffn_hidden_size;
     default: break;
     }
-    return (row->is_vocab ? shard->vocab_rows : row->dim[0]) / (row->tp_axis == 0 ? shard->tp_size : 1);
+    return (row->is_vocab ? shard->vocab_rows : row->dim[0]) / shards_of(shard, row, 0, remap);
 }
 
 int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *shard, const struct meg_param *row,
                        enum ckpt_remap remap)
 {
     dim[0] = foreign_rows(shard, row, remap);
-    dim[1] = row->ndim > 1 ? row->dim[1] / (row->tp_axis == 1 ? shard->tp_size : 1) : 1;
+    dim[1] = row->ndim > 1 ? row->dim[1] / shards_of(shard, row, 1, remap) : 1;
     if (row->ndim > 1 && is_transposed(remap)) {
         const int64_t rows = dim[0];
 
@@ -88,7 +95,7 @@ int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard,
                   enum ckpt_remap remap)
 {
     const int64_t f = shard->model->ffn_hidden_size, rows = foreign_rows(shard, row, remap);
-    const int64_t cols = row->ndim > 1 ? row->dim[1] / (row->tp_axis == 1 ? shard->tp_size : 1) : 1;
+    const int64_t cols = row->ndim > 1 ? row->dim[1] / shards_of(shard, row, 1, remap) : 1;
     int64_t dst, left;
     int n = 1;
 
@@ -97,7 +104,8 @@ int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard,
     switch (remap) {
     case CKPT_SAME:
     case CKPT_TRANSPOSED:
-        dst = row->tp_axis == 0 ? shard->tp_rank * rows : 0;
+    case CKPT_REPLICATED:
+        dst = shards_of(shard, row, 0, remap) > 1 ? shard->tp_rank * rows : 0;
         left = row->dim[0] > dst ? row->dim[0] - dst : 0;
         out[0] = row_map(rows < left ? rows : left, 0, dst, rows, rows);
         break;
@@ -113,7 +121,7 @@ int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard,
     for (int i = 0; i < n; i++) {
         out[i].rows = rows;
         out[i].cols = cols;
-        out[i].col = row->tp_axis == 1 ? shard->tp_rank * cols : 0;
+        out[i].col = shards_of(shard, row, 1, remap) > 1 ? shard->tp_rank * cols : 0;
         out[i].native_cols = row->ndim > 1 ? row->dim[1] : 1;
         out[i].is_transposed = row->ndim > 1 && is_transposed(remap);
     }

@@ -162,7 +162,7 @@ is '--info --json describes a native checkpoint' "$(meg-convert --info ours --js
 is '--info --json describes a Hugging Face directory' \
     "$(meg-convert --info hf --json | jq -c '[.format,.parameters,.options["tokenizer-type"]]')" '["hf",960,"GPT2BPETokenizer"]'
 
-status 'an unknown --model-type is refused' 2 meg-convert --model-type T5 --load-dir hf --save-dir bert
+status 'an unknown --model-type is refused' 2 meg-convert --model-type MAMBA --load-dir hf --save-dir bert
 status 'the --model-type of another model is refused' 65 meg-convert --model-type BERT --load-dir hf --save-dir bert
 like 'the message names both types' "$(cat err)" '^meg-convert: hf: --model-type is BERT, but the model of the checkpoint is a GPT'
 is 'a refused --model-type writes nothing' "$(echo bert*)" 'bert*'
@@ -402,5 +402,42 @@ true=$(loss bert-mcore)
 perl -pi -e 's/true_vocab_size/hush_vocab_size/' bert-mcore/iter_0000001/mp_rank_00/*.pt
 like 'padded rows in the softmax add about ln(128/9) to the loss at the start' \
     "$(echo "$true $(loss bert-mcore)" | awk '{ d = $2 - $1 - log(128 / 9); print (d * d < 0.0004 ? "yes" : "no"), $0 }')" '^yes'
+
+# ---- T5 ----
+for v in 0 1; do
+    tiny=$golden/models/t5-v1_$v-tiny
+    meg-convert -q --load-dir "$tiny" --save-dir t5-$v --model-type T5 && meg-convert -q --load-dir t5-$v --save-dir t5-$v-hf
+    ok "T5 v1.$v: the weights are bit-identical after a round trip through the native format" \
+        cmp "$tiny/model.safetensors" t5-$v-hf/model.safetensors
+    for impl in local transformer_engine; do
+        meg-convert -q --load-dir t5-$v --save-dir t5-ranks --overwrite --saver mcore --saver-transformer-impl $impl \
+            --target-tensor-parallel-size 2 --target-pipeline-parallel-size 4
+        meg-convert -q --load-dir t5-ranks --save-dir t5-$v-hf --overwrite --saver hf
+        ok "T5 v1.$v: the weights are bit-identical after a round trip through 8 ranks of Megatron Core, $impl" \
+            cmp "$tiny/model.safetensors" t5-$v-hf/model.safetensors
+    done
+    is "T5 v1.$v: config.json is that of the source after the round trip" \
+        "$(jq -S --slurpfile was "$tiny/config.json" 'with_entries(select(.key | in($was[0])))' t5-$v-hf/config.json)" \
+        "$(jq -S . "$tiny/config.json")"
+done
+is '--info knows the family' "$(meg-convert --info t5-ranks --json | jq -r .model_type)" T5
+status 'a stage with layers of both stacks is refused' 2 \
+    meg-convert --load-dir t5-1 --save-dir t5-no --saver mcore --target-pipeline-parallel-size 3
+status 'a relative bias has no name before Megatron Core' 2 meg-convert --load-dir t5-1 --save-dir t5-no --saver megatron
+like 'the message names the other format' "$(cat err)" 'relative.*use --saver mcore'
+cp -R "$golden/models/t5-v1_1-tiny" t5-files
+cat "$top/tests/data/spm/14.model" >t5-files/spiece.model
+printf '{"chat_template":"{{x}}"}' >t5-files/tokenizer_config.json
+printf '{"decoder_start_token_id": 5, "eos_token_id": [1, 7]}' >t5-files/generation_config.json
+jq '.decoder_start_token_id = 5' "$golden/models/t5-v1_1-tiny/config.json" >t5-files/config.json
+meg-convert -q --load-dir t5-files --save-dir t5-ours && meg-convert -q --load-dir t5-ours --save-dir t5-out
+is 'the tokenizer of T5 has a type' "$(meg-convert --info t5-ours --json | jq -r '.options["tokenizer-type"]')" GPTSentencePieceTokenizer
+ok 'the SentencePiece model of T5 is copied' cmp t5-files/spiece.model t5-out/meg_tokenizer.model
+ok 'the generation settings of T5 are copied' cmp t5-files/generation_config.json t5-out/generation_config.json
+is 'the ids of T5 are preserved' "$(jq -c '[.decoder_start_token_id, .eos_token_id, .pad_token_id, .bos_token_id]' t5-out/config.json)" \
+    '[5,[1,7],0,null]'
+is 'tokenizer.json encodes to the same ids' \
+    "$(ids --tokenizer-type HuggingFaceTokenizer --tokenizer-model t5-out)" \
+    "$(ids --tokenizer-type GPTSentencePieceTokenizer --tokenizer-model t5-files/spiece.model)"
 
 done_testing

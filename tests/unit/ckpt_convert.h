@@ -142,6 +142,7 @@ static inline int export_ranks(const struct ckpt_fixture *b, const char *dir, in
                                                .iteration = 7,
                                                .consumed_samples = 91,
                                                .seq_length = 5,
+                                               .decoder_seq_length = 4,
                                                .names = names };
 
     meg_remove_tree(dir, NULL);

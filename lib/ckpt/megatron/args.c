@@ -64,7 +64,6 @@ static const struct rule {
     { "mtp_hybrid_override_pattern", "", "multi-token prediction" },
     { "export_num_medusa_heads", "0", "multi-token prediction" },
     { "export_num_eagle_layers", "0", "multi-token prediction" },
-    { "decoder_num_layers", "0", "an encoder and a decoder" },
     { "retro_add_retriever", "False", "retrieval" },
     { "spec", "local", "custom layer specifications" },
 };

@@ -17,9 +17,15 @@ enum { RANKS_MAX = 4096, STAGES_MAX = 999, CHUNKS_MAX = 64 };
     { layer "self_attention.linear_qkv.bias", layer "self_attention.linear_qkv.bias", qkv }, \
     { layer "mlp.linear_fc1.weight", layer "mlp.linear_fc1.weight", CKPT_GATE_UP }, \
     { layer "mlp.linear_fc1.bias", layer "mlp.linear_fc1.bias", CKPT_GATE_UP }
-#define RENAMES(qkv) { LAYER("decoder.layers.#.", qkv), LAYER("encoder.layers.#.", qkv), { 0 } }
+#define CROSS "decoder.layers.#.cross_attention.linear_kv."
+#define REL_BIAS(stack) stack "_relative_pos_emb.relative_attention_bias.weight"
+#define RENAMES(qkv) { \
+    LAYER("decoder.layers.#.", qkv), LAYER("encoder.layers.#.", qkv), \
+    { CROSS "weight", CROSS "weight", qkv }, { CROSS "bias", CROSS "bias", qkv }, \
+    { REL_BIAS("encoder"), REL_BIAS("encoder"), CKPT_REPLICATED }, \
+    { REL_BIAS("decoder"), REL_BIAS("decoder"), CKPT_REPLICATED }, { 0 } }
 /* clang-format on */
-/* Tables for checkpoint_version 0, 1, and 2 or later.  Since version 2, qkv rows are in native order. */
+/* Tables for checkpoint_version 0, 1, and 2 or later.  Since version 2, qkv and kv rows are in native order. */
 static const struct ckpt_rename rename0[] = RENAMES(CKPT_QKV), rename1[] = RENAMES(CKPT_QKV_INTERLEAVED),
                                 rename2[] = RENAMES(CKPT_SAME);
 static const char *const ignored[] = { "rotary_pos_emb.inv_freq", NULL };
@@ -40,7 +46,7 @@ struct reader {
     const struct meg_py *args;
     int64_t tp, pp, vp;
     struct chunk *chunk; /* [pp][tp][vp] */
-    bool is_bert;
+    enum meg_model_family family;
     bool has_core_names; /* tensors have the names of Megatron core */
 };
 
@@ -85,8 +91,11 @@ static int collect_options(const struct reader *rd, struct meg_str *out, struct 
         const char *name = ckpt_arg_name(buf, row);
         const struct meg_py *v = name ? meg_py_attr(rd->args, name) : NULL;
 
-        if (name && !rd->is_bert && strcmp(name, "bert_binary_head") == 0)
+        if (name && rd->family != MEG_FAMILY_BERT && strcmp(name, "bert_binary_head") == 0)
             continue; /* args has this option of BERT for every model */
+        if (name && rd->family == MEG_FAMILY_T5 && strcmp(name, "num_layers") == 0 &&
+            meg_py_attr(rd->args, "encoder_num_layers"))
+            v = meg_py_attr(rd->args, "encoder_num_layers");
         if (name && !v && strcmp(name, "norm_epsilon") == 0)
             v = meg_py_attr(rd->args, "layernorm_epsilon");
         if (!v || v->type == MEG_PY_NONE || (strcmp(name, "num_query_groups") == 0 && !is_grouped))
@@ -101,8 +110,8 @@ static int collect_options(const struct reader *rd, struct meg_str *out, struct 
     for (size_t i = 0; i < sizeof tanh_gelu / sizeof *tanh_gelu; i++)
         if (is_true(meg_py_attr(rd->args, tanh_gelu[i])))
             meg_str_printf(out, "no-bias-gelu-fusion = no\n");
-    if (rd->is_bert)
-        meg_str_printf(out, "model = bert\n");
+    if (rd->family != MEG_FAMILY_GPT)
+        meg_str_printf(out, "model = %s\n", rd->family == MEG_FAMILY_BERT ? "bert" : "t5");
     return 0;
 }
 
@@ -154,6 +163,14 @@ static int read_count(const struct reader *rd, const char *name, const char *old
                     max);
 }
 
+/* Return a length in tokens from args, or MEG_UNSET if it is missing or out of range. */
+static int64_t read_length(const struct reader *rd, const char *name)
+{
+    int64_t n;
+
+    return meg_py_int(meg_py_attr(rd->args, name), &n) && n >= 1 && n <= INT32_MAX ? n : MEG_UNSET;
+}
+
 static int read_settings(struct reader *rd, const struct meg_pt *pt, struct meg_err *e)
 {
     const struct meg_py *root = pt->pickle.root;
@@ -171,9 +188,8 @@ static int read_settings(struct reader *rd, const struct meg_pt *pt, struct meg_
     if (!meg_py_int(meg_py_get(root, "iteration"), &rd->c->source_iteration))
         meg_py_int(meg_py_get(root, "total_iters"), &rd->c->source_iteration);
     meg_py_int(meg_py_attr(rd->args, "consumed_train_samples"), &rd->c->consumed_samples);
-    if (meg_py_int(meg_py_attr(rd->args, "seq_length"), &rd->c->seq_length) &&
-        (rd->c->seq_length < 1 || rd->c->seq_length > INT32_MAX))
-        rd->c->seq_length = MEG_UNSET;
+    rd->c->seq_length = read_length(rd, "seq_length");
+    rd->c->decoder_seq_length = read_length(rd, "decoder_seq_length");
     if (meg_py_int(meg_py_attr(rd->args, "true_vocab_size"), &true_size) && true_size > 0)
         rd->c->vocab_size = true_size;
     rd->c->tp = rd->tp;
@@ -196,6 +212,15 @@ static bool replace_prefix(struct meg_str *out, const char *name, const struct c
     return false;
 }
 
+/* Append the native name of a tensor of a layer or of a final norm, from whose name the stack is removed. */
+static void append_native(struct meg_str *out, const char *foreign, bool has_cross_attention)
+{
+    if (has_cross_attention && replace_prefix(out, foreign, ckpt_legacy_decoder_names))
+        return;
+    if (!replace_prefix(out, foreign, ckpt_te_names) && !replace_prefix(out, foreign, ckpt_legacy_names))
+        meg_str_printf(out, "%s", foreign);
+}
+
 /* Return the name of a tensor without "language_model.", the dict of most tensors in files before Megatron core. */
 static const char *skip_language_model(const char *foreign)
 {
@@ -203,10 +228,12 @@ static const char *skip_language_model(const char *foreign)
 }
 
 /*
- * Return the native name of a tensor, malloc'ed.  *layer is set to the layer number in foreign, or -1; the layer number
- * in the result is larger by first_layer.
+ * Return the native name of a tensor, malloc'ed.  Before Megatron core, GPT's decoder was also called encoder or
+ * transformer, and BERT's encoder transformer.  *layer is set to the layer number in foreign, or -1; the layer number in
+ * the result is larger by first_layer[0] in an encoder, and by first_layer[1] in a decoder.
  */
-static char *native_name(const char *foreign, bool is_bert, int64_t first_layer, int64_t *layer)
+static char *native_name(const char *foreign, enum meg_model_family family, const int64_t first_layer[2],
+                         int64_t *layer, bool *is_decoder)
 {
     static const char *const stack[] = { "decoder.", "encoder.", "transformer." };
     struct meg_str out = { 0 };
@@ -216,25 +243,25 @@ static char *native_name(const char *foreign, bool is_bert, int64_t first_layer,
     foreign = skip_language_model(foreign);
     if (strcmp(foreign, "word_embeddings_for_head.weight") == 0)
         return meg_strdup("output_layer.weight");
-    if (is_bert && replace_prefix(&out, foreign, ckpt_legacy_head_names))
+    if (family != MEG_FAMILY_GPT && replace_prefix(&out, foreign, ckpt_legacy_head_names))
         return out.s;
     for (int i = 0; i < 3 && n == 0; i++)
         if (strncmp(foreign, stack[i], strlen(stack[i])) == 0)
             n = strlen(stack[i]);
     if (n == 0)
         return meg_strdup(foreign);
-    meg_str_printf(&out, is_bert ? "encoder." : "decoder.");
+    *is_decoder = family == MEG_FAMILY_T5 ? foreign[0] == 'd' : family == MEG_FAMILY_GPT;
+    meg_str_printf(&out, *is_decoder ? "decoder." : "encoder.");
     foreign += n;
     if (strncmp(foreign, "layers.", 7) == 0) {
         n = strspn(foreign + 7, "0123456789");
         if (n > 0 && n < 7 && foreign[7 + n] == '.') {
             *layer = strtol(foreign + 7, NULL, 10);
-            meg_str_printf(&out, "layers.%" PRId64 ".", first_layer + *layer);
+            meg_str_printf(&out, "layers.%" PRId64 ".", first_layer[*is_decoder] + *layer);
             foreign += 7 + n + 1;
         }
     }
-    if (!replace_prefix(&out, foreign, ckpt_te_names) && !replace_prefix(&out, foreign, ckpt_legacy_names))
-        meg_str_printf(&out, "%s", foreign);
+    append_native(&out, foreign, family == MEG_FAMILY_T5 && *is_decoder);
     return out.s;
 }
 
@@ -258,20 +285,26 @@ static void drop_extra_state(struct chunk *k)
     k->st->n = k->first + kept;
 }
 
-/* Rename the tensors of a chunk that begins with layer first_layer; return the number of layers in the chunk. */
-static int64_t rename_chunk(struct chunk *k, bool is_bert, int64_t first_layer)
+/*
+ * Rename the tensors of a chunk that begins with layers first_layer of the encoder and of the decoder; set nlayers to
+ * their numbers of layers in the chunk.
+ */
+static void rename_chunk(struct chunk *k, enum meg_model_family family, const int64_t first_layer[2],
+                         int64_t nlayers[2])
 {
     struct meg_st_tensor *t = k->st->t + k->first;
-    int64_t layer, n = 0;
 
+    nlayers[0] = nlayers[1] = 0;
     for (int i = 0; i < k->n; i++) {
-        char *name = native_name(t[i].name, is_bert, first_layer, &layer);
+        bool is_decoder = false;
+        int64_t layer;
+        char *name = native_name(t[i].name, family, first_layer, &layer, &is_decoder);
 
         meg_st_own(k->st, name);
         t[i].name = name;
-        n = layer + 1 > n ? layer + 1 : n;
+        if (layer + 1 > nlayers[is_decoder])
+            nlayers[is_decoder] = layer + 1;
     }
-    return n;
 }
 
 /*
@@ -287,20 +320,25 @@ static bool has_core_names(const struct meg_st *st)
     return false;
 }
 
-/* Return whether any tensor exists only in BERT: of the language-model head or of the token types. */
-static bool is_bert(const struct meg_st *st)
+/*
+ * Return the family of the model whose tensors are in a file.  Only BERT has the transform of the language-model head,
+ * or token types, and only T5 has cross-attention.
+ */
+static enum meg_model_family family_of(const struct meg_st *st)
 {
     for (int i = 0; i < st->n; i++) {
         const char *name = skip_language_model(st->t[i].name);
 
         if (strcmp(name, "lm_head.dense.weight") == 0 || strcmp(name, "embedding.tokentype_embeddings.weight") == 0)
-            return true;
+            return MEG_FAMILY_BERT;
+        if (strstr(name, ".cross_attention.linear_q.") || strstr(name, ".inter_attention.query."))
+            return MEG_FAMILY_T5;
     }
-    return false;
+    return MEG_FAMILY_GPT;
 }
 
 /*
- * Determine from the tensor names whether the model is a BERT, and whether the names are those of Megatron core.
+ * Determine from the tensor names the family of the model, and whether the names are those of Megatron core.
  * Return MEG_EFORMAT for names of Megatron core with an option that Megatron core ignores.
  */
 static int classify(struct reader *rd, struct meg_err *e)
@@ -308,7 +346,8 @@ static int classify(struct reader *rd, struct meg_err *e)
     static const char post_norm[] = "apply_residual_connection_post_layernorm";
 
     for (int i = 0; i < rd->c->nfiles; i++) {
-        rd->is_bert = rd->is_bert || is_bert(rd->c->file[i]);
+        if (rd->family == MEG_FAMILY_GPT)
+            rd->family = family_of(rd->c->file[i]);
         rd->has_core_names = rd->has_core_names || has_core_names(rd->c->file[i]);
     }
     if (!rd->has_core_names || !is_true(meg_py_attr(rd->args, post_norm)))
@@ -320,24 +359,61 @@ static int classify(struct reader *rd, struct meg_err *e)
 }
 
 /*
- * Give all tensors their native names, and sort the tensors of each file.  Layers are numbered consecutively over
- * chunk 0 of all pipeline stages, then over chunk 1 of all pipeline stages, and so on.
+ * Remove copies of tensors in the files of tensor-parallel rank t: T5 has its output layer under two names, and its
+ * embeddings and relative biases in several stages.  Return MEG_EFORMAT if a copy differs from the first tensor.
+ */
+static int drop_copies(const struct reader *rd, int64_t t, struct meg_err *e)
+{
+    struct ckpt_mapped_tensor *first = NULL;
+    struct meg_strtab names = { 0 };
+    int r = 0;
+
+    for (int64_t i = t; r == 0 && i < rd->c->nfiles; i += rd->tp) {
+        struct meg_st *st = rd->c->file[i];
+        int kept = 0;
+
+        for (int k = 0; k < st->n; k++) {
+            const struct ckpt_mapped_tensor tensor = { st, &st->t[k] };
+            const int64_t n = names.n, at = meg_strtab_add(&names, st->t[k].name, (int64_t)strlen(st->t[k].name));
+
+            if (at == n) {
+                first = meg_realloc_array(first, (size_t)n + 1, sizeof *first);
+                first[n] = (struct ckpt_mapped_tensor){ st, &st->t[kept] };
+                st->t[kept++] = st->t[k];
+            } else if (r == 0 && !ckpt_is_equal(first[at], tensor)) {
+                r = meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s differs from its copy in %s", st->path, tensor.t->name,
+                             first[at].st->path);
+            }
+        }
+        st->n = kept;
+    }
+    meg_strtab_free(&names);
+    free(first);
+    return r;
+}
+
+/*
+ * Give all tensors their native names, and sort the tensors of each file.  The layers of a stack are numbered
+ * consecutively over chunk 0 of all pipeline stages, then over chunk 1 of all pipeline stages, and so on.
  */
 static int rename_all(const struct reader *rd, struct meg_err *e)
 {
-    int64_t first = 0;
+    int64_t first[2] = { 0, 0 };
     int r = 0;
 
     if (rd->has_core_names)
         rd->c->format = &formats[2];
     for (int64_t v = 0; v < rd->vp; v++)
         for (int64_t p = 0; p < rd->pp; p++) {
-            int64_t layers = 0;
+            int64_t nlayers[2] = { 0, 0 };
 
             for (int64_t t = 0; t < rd->tp; t++)
-                layers = rename_chunk(&rd->chunk[(p * rd->tp + t) * rd->vp + v], rd->is_bert, first);
-            first += layers;
+                rename_chunk(&rd->chunk[(p * rd->tp + t) * rd->vp + v], rd->family, first, nlayers);
+            first[0] += nlayers[0];
+            first[1] += nlayers[1];
         }
+    for (int64_t t = 0; r == 0 && rd->family == MEG_FAMILY_T5 && t < rd->tp; t++)
+        r = drop_copies(rd, t, e);
     for (int64_t i = 0; r == 0 && i < rd->c->nfiles; i++)
         r = meg_st_sort(rd->c->file[i], e);
     return r;

@@ -51,8 +51,8 @@ int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err 
 struct ckpt_prefix_map {
     const char *foreign, *native;
 };
-extern const struct ckpt_prefix_map ckpt_legacy_names[], ckpt_te_names[];
-/* Names of BERT's language-model head before Megatron core; nothing is removed from them. */
+extern const struct ckpt_prefix_map ckpt_legacy_names[], ckpt_legacy_decoder_names[], ckpt_te_names[];
+/* Names of the language-model head of BERT and T5; nothing is removed from them. */
 extern const struct ckpt_prefix_map ckpt_legacy_head_names[];
 
 MEG_END_DECLS

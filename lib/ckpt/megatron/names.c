@@ -69,10 +69,23 @@ const struct ckpt_prefix_map ckpt_legacy_names[] = { { "input_norm.", "input_lay
                                                      { "final_norm.", "final_layernorm." },
                                                      { 0 } };
 
-/* The writer uses the first row of each native name; later rows are older names. */
+/* Names of a decoder layer with cross-attention, before those of ckpt_legacy_names. */
+const struct ckpt_prefix_map ckpt_legacy_decoder_names[] = {
+    { "post_attention_norm.", "pre_cross_attn_layernorm." },
+    { "post_attention_layernorm.", "pre_cross_attn_layernorm." },
+    { "inter_attention.query.", "cross_attention.linear_q." },
+    { "inter_attention.key_value.", "cross_attention.linear_kv." },
+    { "inter_attention.dense.", "cross_attention.linear_proj." },
+    { "post_inter_attention_norm.", "pre_mlp_layernorm." },
+    { "post_inter_attention_layernorm.", "pre_mlp_layernorm." },
+    { 0 }
+};
+
+/* The writer uses the first row of each native name; later rows are older names, or names of Megatron core. */
 const struct ckpt_prefix_map ckpt_legacy_head_names[] = { { "lm_head.norm.", "lm_head.layer_norm." },
                                                           { "lm_head.layernorm.", "lm_head.layer_norm." },
                                                           { "lm_head.bias", "output_layer.bias" },
+                                                          { "lm_head.output_layer.", "output_layer." },
                                                           { 0 } };
 
 /* Transformer Engine fuses a norm with the linear layer after it. */

@@ -29,6 +29,20 @@ struct item {
     char name[CKPT_NAME_CHARS]; /* keys of nested dicts, separated by / */
 };
 
+/* All stages have the same number of layers; those of T5 have layers of one stack, unless there is only one stage. */
+static int64_t layers_per_stage(const struct export *x)
+{
+    return meg_model_all_layers(x->s->model) / x->to->pipeline;
+}
+
+/* Return the number of stages of T5's encoder, which is the number of the decoder's first stage; 0: none. */
+static int64_t split_rank(const struct export *x)
+{
+    const bool is_split = x->s->model->family == MEG_FAMILY_T5 && x->to->pipeline > 1;
+
+    return is_split ? x->s->model->num_layers / layers_per_stage(x) : 0;
+}
+
 /* ---- check ---- */
 
 static int check_divides(const char *option, int64_t n, const char *what, int64_t by, struct meg_err *e)
@@ -60,48 +74,82 @@ static int check(const struct export *x, struct meg_err *e)
         (r = check_divides(tensor, to->tensor, "the number of query groups,", m->num_query_groups, e)) < 0 ||
         (r = check_divides(tensor, to->tensor, "the width of the MLP,", m->ffn_hidden_size, e)) < 0)
         return r;
-    return check_divides(pipeline, to->pipeline, "the number of layers,", m->num_layers, e);
+    if (m->family == MEG_FAMILY_T5 && to->names == MEG_CKPT_NAMES_LEGACY &&
+        m->position_embedding_type == MEG_POSITION_RELATIVE)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--saver megatron: Megatron before core has no --position-embedding-type relative, which this "
+                        "model has; use --saver mcore");
+    if ((r = check_divides(pipeline, to->pipeline, "the number of layers,", meg_model_all_layers(m), e)) == 0 &&
+        to->pipeline > 1 && m->num_layers % layers_per_stage(x))
+        r = meg_fail(e, MEG_EUSAGE,
+                     "--%s %" PRId64 ": each stage would have %" PRId64
+                     " layers, which must divide the layers of the encoder, %" PRId64,
+                     pipeline, to->pipeline, layers_per_stage(x), m->num_layers);
+    return r;
 }
 
 /* ---- names ---- */
 
 /*
  * Append `name` with its prefix replaced by the foreign prefix of the first row that matches.  If no row matches,
- * append `name` unchanged.
+ * return false and append nothing.
  */
-static void replace_prefix(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
+static bool replace_prefix(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
 {
     for (; table->foreign; table++)
         if (strncmp(name, table->native, strlen(table->native)) == 0) {
             meg_str_printf(out, "%s%s", table->foreign, name + strlen(table->native));
-            return;
+            return true;
         }
-    meg_str_printf(out, "%s", name);
+    return false;
+}
+
+/* Return whether a tensor is in a decoder with cross-attention. */
+static bool has_cross_attention(const struct export *x, const char *name)
+{
+    return x->s->model->family == MEG_FAMILY_T5 && strncmp(name, "decoder.", 8) == 0;
+}
+
+/* Append the foreign name of a tensor of a stack, whose name without the stack and the layer is `rest`. */
+static void append_in_stack(struct meg_str *out, const struct export *x, const char *name, const char *rest)
+{
+    const bool is_legacy = x->to->names == MEG_CKPT_NAMES_LEGACY;
+
+    if (is_legacy && has_cross_attention(x, name) && replace_prefix(out, rest, ckpt_legacy_decoder_names))
+        return;
+    if (x->to->names == MEG_CKPT_NAMES_MCORE ||
+        !replace_prefix(out, rest, is_legacy ? ckpt_legacy_names : ckpt_te_names))
+        meg_str_printf(out, "%s", rest);
+}
+
+static const char *legacy_stack(const struct export *x, const char *name)
+{
+    return has_cross_attention(x, name) ? "language_model/decoder/" : "language_model/encoder/";
 }
 
 /*
  * Append the legacy name of a tensor outside the layers, with '/' between the keys of nested dicts.  The part of the
- * name after "encoder/", "pooler/" or "lm_head/" is one key, which may contain dots.  If is_tied_copy is true, the
- * tensor is the word embedding, stored as the output weight of the last stage.
+ * name after "encoder/", "decoder/", "pooler/" or "lm_head/" is one key, which may contain dots.
  */
-static void legacy_outside_layers(struct meg_str *out, const char *name, bool is_tied_copy)
+static void legacy_outside_layers(struct meg_str *out, const struct export *x, const char *name)
 {
     static const char *const heads[] = { "lm_head.", "binary_head.", "output_layer.bias" };
     const bool is_stack = strncmp(name, "decoder.", 8) == 0 || strncmp(name, "encoder.", 8) == 0;
     const bool is_embedding = strncmp(name, "embedding.", 10) == 0;
     bool is_head = false;
 
-    if (is_tied_copy) {
+    if (!x->s->model->is_untied && strcmp(name, "output_layer.weight") == 0) {
         meg_str_printf(out, "word_embeddings_for_head/weight");
         return;
     }
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         is_head = is_head || strncmp(name, heads[i], strlen(heads[i])) == 0;
     if (is_stack) {
-        meg_str_printf(out, "language_model/encoder/");
-        replace_prefix(out, name + 8, ckpt_legacy_names);
+        meg_str_printf(out, "%s", legacy_stack(x, name));
+        append_in_stack(out, x, name, name + 8);
     } else if (is_head) {
-        replace_prefix(out, name, ckpt_legacy_head_names);
+        if (!replace_prefix(out, name, ckpt_legacy_head_names))
+            meg_str_printf(out, "%s", name);
         *strchr(out->s, '.') = '/';
     } else {
         meg_str_printf(out, "language_model/%s", name);
@@ -111,12 +159,8 @@ static void legacy_outside_layers(struct meg_str *out, const char *name, bool is
     }
 }
 
-/*
- * Print the name that a parameter has in a rank's file; its layer number is relative to first_layer.  If is_tied_copy
- * is true, the parameter is the word embedding, which the last pipeline stage stores as its output weight.
- */
-static void name_of(char buf[CKPT_NAME_CHARS], const struct export *x, const char *name, int64_t first_layer,
-                    bool is_tied_copy)
+/* Print the name that a tensor has in a rank's file; its layer number is relative to first_layer. */
+static void name_of(char buf[CKPT_NAME_CHARS], const struct export *x, const char *name, int64_t first_layer)
 {
     const bool is_legacy = x->to->names == MEG_CKPT_NAMES_LEGACY;
     struct meg_str out = { 0 };
@@ -125,16 +169,12 @@ static void name_of(char buf[CKPT_NAME_CHARS], const struct export *x, const cha
     int n = 0;
 
     if (sscanf(name, "%8[a-z.]layers.%" SCNd64 ".%n", stack, &layer, &n) == 2 && n > 0) {
-        meg_str_printf(&out, "%slayers.%" PRId64 ".", is_legacy ? "language_model/encoder/" : stack,
-                       layer - first_layer);
-        if (x->to->names == MEG_CKPT_NAMES_MCORE)
-            meg_str_printf(&out, "%s", name + n);
-        else
-            replace_prefix(&out, name + n, is_legacy ? ckpt_legacy_names : ckpt_te_names);
+        meg_str_printf(&out, "%slayers.%" PRId64 ".", is_legacy ? legacy_stack(x, name) : stack, layer - first_layer);
+        append_in_stack(&out, x, name, name + n);
     } else if (is_legacy) {
-        legacy_outside_layers(&out, name, is_tied_copy);
+        legacy_outside_layers(&out, x, name);
     } else {
-        meg_str_printf(&out, "%s", is_tied_copy ? "output_layer.weight" : name);
+        meg_str_printf(&out, "%s", name);
     }
     snprintf(buf, CKPT_NAME_CHARS, "%s", out.s);
     meg_str_free(&out);
@@ -142,8 +182,9 @@ static void name_of(char buf[CKPT_NAME_CHARS], const struct export *x, const cha
 
 /* ---- the tensors of a rank ---- */
 
-static void add_item(struct item *v, int *n, const struct export *x, const struct meg_param *row, int64_t t,
-                     int64_t first_layer, bool is_tied_copy)
+/* Append a parameter under the name `name`. */
+static void add_item(struct item *v, int *n, const struct export *x, const struct meg_param *row, const char *name,
+                     int64_t t, int64_t first_layer)
 {
     struct item *it = &v[(*n)++];
 
@@ -151,9 +192,11 @@ static void add_item(struct item *v, int *n, const struct export *x, const struc
     it->shard = (struct ckpt_tp_shard){
         .model = x->s->model, .tp_rank = t, .tp_size = x->to->tensor, .vocab_rows = x->vocab_rows
     };
-    it->remap = strstr(row->name, ".mlp.linear_fc1.") ? CKPT_GATE_UP : CKPT_SAME;
+    it->remap = strstr(name, ".mlp.linear_fc1.")     ? CKPT_GATE_UP
+                : strstr(name, "_relative_pos_emb.") ? CKPT_REPLICATED
+                                                     : CKPT_SAME;
     it->ndim = ckpt_foreign_shape(it->dim, &it->shard, row, it->remap);
-    name_of(it->name, x, row->name, first_layer, is_tied_copy);
+    name_of(it->name, x, name, first_layer);
 }
 
 /* Move the tensors of the dict language_model before the others, so that each dict is written once. */
@@ -172,21 +215,43 @@ static void sort_by_dict(struct item *v, int n)
     }
 }
 
+/*
+ * Return whether stage p has a parameter.  The first stage of T5's decoder has copies of the embeddings, and each stage
+ * has the relative biases of both stacks.
+ */
+static bool is_in_stage(const struct export *x, const struct meg_param *row, int64_t p)
+{
+    const int64_t each = layers_per_stage(x), first = p ? 1 + p * each : 0;
+    const bool is_last = p == x->to->pipeline - 1;
+
+    return (row->layer_group >= first && (is_last || row->layer_group < 1 + (p + 1) * each)) ||
+           (p > 0 && p == split_rank(x) && strncmp(row->name, "embedding.", 10) == 0) ||
+           strstr(row->name, "_relative_pos_emb.");
+}
+
 /* List the tensors of tensor-parallel rank t of stage p in *out, which the caller frees.  Return their number. */
 static int list_items(struct item **out, const struct export *x, int64_t t, int64_t p)
 {
+    enum { MORE = 3 }; /* at most: the tied output weight, and the second names of the output weight and its bias */
     const struct meg_params *params = x->s->params;
-    const int64_t layers = x->s->model->num_layers, each = layers / x->to->pipeline;
-    const int64_t first = p ? 1 + p * each : 0;
-    const int64_t end = p == x->to->pipeline - 1 ? layers + 2 : 1 + (p + 1) * each;
-    struct item *v = meg_new((size_t)(params->n + 1) * sizeof *v);
+    const struct meg_model_conf *m = x->s->model;
+    const struct meg_param *word = meg_params_find(params, "embedding.word_embeddings.weight");
+    int64_t first_layer = p * layers_per_stage(x);
+    struct item *v = meg_new((size_t)(params->n + MORE) * sizeof *v);
     int n = 0;
 
+    if (first_layer >= m->num_layers)
+        first_layer -= m->num_layers; /* T5's decoder */
     for (int i = 0; i < params->n; i++)
-        if (params->row[i].layer_group >= first && params->row[i].layer_group < end)
-            add_item(v, &n, x, &params->row[i], t, p * each, false);
-    if (end == layers + 2 && first > 0 && !x->s->model->is_untied)
-        add_item(v, &n, x, meg_params_find(params, "embedding.word_embeddings.weight"), t, 0, true);
+        if (is_in_stage(x, &params->row[i], p))
+            add_item(v, &n, x, &params->row[i], params->row[i].name, t, first_layer);
+    if (p == x->to->pipeline - 1 && !m->is_untied && !is_in_stage(x, word, p))
+        add_item(v, &n, x, word, "output_layer.weight", t, 0);
+    for (int i = n - 1; m->family == MEG_FAMILY_T5 && x->to->names != MEG_CKPT_NAMES_LEGACY && i >= 0; i--)
+        if (strncmp(v[i].name, "output_layer.", 13) == 0) {
+            v[n] = v[i];
+            snprintf(v[n++].name, CKPT_NAME_CHARS, "lm_head.%s", v[i].name);
+        }
     sort_by_dict(v, n);
     *out = v;
     return n;
@@ -256,6 +321,11 @@ static void put_options(struct meg_pickle_writer *p, const struct meg_model_conf
     }
 }
 
+static int64_t length_or_max(const struct export *x, int64_t length)
+{
+    return length == MEG_UNSET ? x->s->model->max_position_embeddings : length;
+}
+
 static void put_args(struct meg_pickle_writer *p, const struct export *x)
 {
     const struct meg_model_conf *m = x->s->model;
@@ -263,8 +333,15 @@ static void put_args(struct meg_pickle_writer *p, const struct export *x)
     meg_pickle_put_str(p, "args");
     meg_pickle_put_namespace_begin(p);
     put_options(p, m);
-    put_int(p, "seq_length", x->to->seq_length == MEG_UNSET ? m->max_position_embeddings : x->to->seq_length);
-    put_bool(p, "add_position_embedding", !meg_model_is_rotary(m));
+    put_int(p, "seq_length", length_or_max(x, x->to->seq_length));
+    if (m->family == MEG_FAMILY_T5) {
+        put_int(p, "encoder_num_layers", m->num_layers);
+        put_int(p, "encoder_seq_length", length_or_max(x, x->to->seq_length));
+        put_int(p, "decoder_seq_length", length_or_max(x, x->to->decoder_seq_length));
+    }
+    if (split_rank(x) > 0)
+        put_int(p, "pipeline_model_parallel_split_rank", split_rank(x));
+    put_bool(p, "add_position_embedding", m->position_embedding_type == MEG_POSITION_LEARNED);
     put_int(p, "tensor_model_parallel_size", x->to->tensor);
     put_int(p, "pipeline_model_parallel_size", x->to->pipeline);
     put_int(p, "make_vocab_size_divisible_by", x->to->vocab_multiple);

@@ -249,7 +249,6 @@ static const struct pair {
     { "mtp_hybrid_override_pattern", { "null" }, { "\"M*\"" } },
     { "export_num_medusa_heads", { "0" }, { "2" } },
     { "export_num_eagle_layers", { "0" }, { "1" } },
-    { "decoder_num_layers", { "null" }, { "2" } },
     { "retro_add_retriever", { "false" }, { "true" } },
     { "spec", { "null", "[\"local\"]" }, { "[\"my.module\",\"layer\"]" } },
     { "position_embedding_type", { "\"learned_absolute\"" }, { "\"yarn\"", "\"none\"" } },

@@ -1,8 +1,10 @@
 /*
- * Import and export of T5 in Hugging Face's format.  Round trips, stored copies of tensors, settings, refusals.
+ * Import and export of T5: Hugging Face's t5, and Megatron's per-rank checkpoints.  Round trips, names of other files,
+ * stored copies of tensors, settings, refusals.
  */
 #define _GNU_SOURCE /* memmem */
 #include "ckpt_convert.h"
+#include "ckpt_pt_builder.h"
 #include <math.h>
 
 /* The arrangement of Megatron: learned positions, LayerNorm, biases, tied embeddings. */
@@ -16,6 +18,11 @@ static void set_relative(struct meg_model_conf *m)
     m->position_embedding_type = MEG_POSITION_RELATIVE;
     m->relative_attention_num_buckets = 6;
     m->relative_attention_max_distance = 20;
+}
+
+static void set_untied(struct meg_model_conf *m)
+{
+    m->is_untied = true;
 }
 
 /* What T5 v1.0 and v1.1 have in common. */
@@ -472,6 +479,281 @@ static void the_tokenizer_follows_from_the_files(void **state)
     free_fixture(&a);
 }
 
+/* ---- Megatron ---- */
+
+/* With 3 stages, the encoder has the first; with 6 stages, it has the first two. */
+static void every_parallel_size_has_the_same_weights(void **state)
+{
+    static void (*const tune[])(struct meg_model_conf *) = { set_megatron, set_untied, set_relative, set_v1_0,
+                                                             set_v1_1 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof tune / sizeof *tune; i++)
+        for (int names = i < 2 ? MEG_CKPT_NAMES_LEGACY : MEG_CKPT_NAMES_MCORE; names <= MEG_CKPT_NAMES_TE; names++)
+            for (int64_t t = 1; t <= 2; t++)
+                for (int64_t p = 1; p <= 6; p += p < 3 ? 2 : 3) {
+                    struct ckpt_fixture a;
+                    struct meg_ckpt *c;
+
+                    make_t5(&a, 1, tune[i]);
+                    export_ranks_ok(&a, t, p, (enum meg_ckpt_names)names);
+                    check_equal(&a, "out");
+                    c = open_ok("out", MEG_UNSET);
+                    assert_int_equal(meg_ckpt_seq_length(c), 5);
+                    assert_int_equal(meg_ckpt_decoder_seq_length(c), 4);
+                    meg_ckpt_close(c);
+                    free_fixture(&a);
+                }
+}
+
+static void refuses_to_export_what_megatron_cannot_express(void **state)
+{
+    static const struct {
+        void (*tune)(struct meg_model_conf *m);
+        int64_t pipeline;
+        enum meg_ckpt_names names;
+        const char *message;
+    } bad[] = {
+        { set_megatron, 4, MEG_CKPT_NAMES_MCORE,
+          "--target-pipeline-parallel-size 4: must divide the number of layers" },
+        { set_megatron, 2, MEG_CKPT_NAMES_MCORE,
+          "--target-pipeline-parallel-size 2: each stage would have 3 layers, which must divide the layers of the "
+          "encoder, 2" },
+        { set_relative, 1, MEG_CKPT_NAMES_LEGACY, "--position-embedding-type relative|use --saver mcore" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct ckpt_fixture a;
+        struct meg_err e;
+
+        make_t5(&a, 1, bad[i].tune);
+        assert_int_equal(export_ranks(&a, "not", 1, bad[i].pipeline, bad[i].names, &e), MEG_EUSAGE);
+        assert_contains(e.msg, bad[i].message);
+        assert_int_equal(access("not", F_OK), -1);
+        free_fixture(&a);
+    }
+}
+
+#define STAGE(p) "out/iter_0000007/mp_rank_01_00" #p "/model_optim_rng.pt"
+
+struct key_count {
+    const char *path, *key;
+    int count;
+};
+
+static void check_keys(const struct key_count *k, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct meg_str s = read_bytes(k[i].path);
+
+        if (count_key(&s, k[i].key) != k[i].count)
+            fail_msg("%s: %s: found %d times, expected %d", k[i].path, k[i].key, count_key(&s, k[i].key), k[i].count);
+        meg_str_free(&s);
+    }
+}
+
+/* The embedding is in the first stage of each stack, and the last stage has a copy of the tied weight. */
+static void legacy_names_are_those_of_megatron(void **state)
+{
+    static const struct key_count keys[] = {
+        { STAGE(0), "language_model", 1 },
+        { STAGE(0), "embedding", 1 },
+        { STAGE(0), "encoder", 1 },
+        { STAGE(0), "decoder", 0 },
+        { STAGE(0), "layers.1.post_attention_norm.weight", 1 },
+        { STAGE(0), "final_norm.weight", 1 },
+        { STAGE(1), "embedding", 1 },
+        { STAGE(1), "encoder", 0 },
+        { STAGE(1), "decoder", 1 },
+        { STAGE(1), "layers.0.post_attention_norm.bias", 1 },
+        { STAGE(1), "layers.1.post_inter_attention_norm.bias", 1 },
+        { STAGE(1), "layers.1.inter_attention.query.weight", 1 },
+        { STAGE(1), "layers.1.inter_attention.key_value.weight", 1 },
+        { STAGE(1), "layers.1.inter_attention.dense.bias", 1 },
+        { STAGE(1), "layers.2.inter_attention.dense.bias", 0 },
+        { STAGE(1), "final_norm.weight", 0 },
+        { STAGE(2), "embedding", 0 },
+        { STAGE(2), "decoder", 1 },
+        { STAGE(2), "final_norm.weight", 1 },
+        { STAGE(2), "word_embeddings_for_head", 1 },
+        { STAGE(2), "lm_head", 1 },
+        { STAGE(2), "bias", 1 },
+    };
+    struct ckpt_fixture a;
+
+    (void)state;
+    make_t5(&a, 1, set_megatron);
+    export_ranks_ok(&a, 2, 3, MEG_CKPT_NAMES_LEGACY);
+    check_keys(keys, sizeof keys / sizeof *keys);
+    free_fixture(&a);
+}
+
+/* The output layer has two names, and each stage has the relative biases of both stacks. */
+static void core_names_and_settings_are_those_of_megatron(void **state)
+{
+    static const struct key_count keys[] = {
+        { STAGE(0), "encoder.layers.1.mlp.linear_fc1.weight", 1 },
+        { STAGE(0), "decoder_relative_pos_emb.relative_attention_bias.weight", 1 },
+        { STAGE(1), "encoder_relative_pos_emb.relative_attention_bias.weight", 1 },
+        { STAGE(1), "embedding.word_embeddings.weight", 1 },
+        { STAGE(1), "decoder.layers.1.cross_attention.linear_kv.weight", 1 },
+        { STAGE(1), "decoder.layers.1.pre_cross_attn_layernorm.weight", 1 },
+        { STAGE(2), "lm_head.output_layer.bias", 1 },
+        { STAGE(2), "output_layer.bias", 1 },
+        { STAGE(2), "lm_head.output_layer.weight", 1 },
+        { STAGE(2), "output_layer.weight", 1 },
+        { STAGE(2), "embedding.word_embeddings.weight", 0 },
+        { STAGE(0), "encoder_num_layers", 1 },
+        { STAGE(0), "decoder_num_layers", 1 },
+        { STAGE(0), "encoder_seq_length", 1 },
+        { STAGE(0), "decoder_seq_length", 1 },
+        { STAGE(0), "relative_attention_num_buckets", 1 },
+        { STAGE(0), "relative_attention_max_distance", 1 },
+        { STAGE(0), "pipeline_model_parallel_split_rank", 1 },
+    };
+    struct ckpt_fixture a;
+
+    (void)state;
+    make_t5(&a, 1, set_relative);
+    export_ranks_ok(&a, 2, 3, MEG_CKPT_NAMES_MCORE);
+    check_keys(keys, sizeof keys / sizeof *keys);
+    free_fixture(&a);
+}
+
+/* Keys of all heads of a rank precede the values in version 0; in version 1, they alternate by channel. */
+static void key_value_rows_of_older_versions_are_reordered(void **state)
+{
+    enum { D = 6, H = 16, ROWS = 4 * D }; /* rows of a rank: keys and values of 2 heads */
+    static const char three[] = "checkpoint_versionG\x40\x08\0\0\0\0\0\0",
+                      older[2][sizeof three] = { "checkpoint_versionG\0\0\0\0\0\0\0\0",
+                                                 "checkpoint_versionG\x3f\xf0\0\0\0\0\0\0" };
+    struct ckpt_fixture a, b;
+
+    (void)state;
+    make_t5(&a, 1, set_megatron);
+    make_t5(&b, 2, set_megatron);
+    for (int version = 0; version < 2; version++) {
+        const struct meg_param *kv;
+        struct meg_ckpt *c;
+        struct meg_err e;
+
+        export_ranks_ok(&a, 2, 1, MEG_CKPT_NAMES_LEGACY);
+        for (int t = 0; t < 2; t++)
+            patch(t ? "out/iter_0000007/mp_rank_01/model_optim_rng.pt"
+                    : "out/iter_0000007/mp_rank_00/model_optim_rng.pt",
+                  three, older[version], sizeof three - 1);
+        c = open_ok("out", MEG_UNSET);
+        if (load_f32_weights(c, &b.p, b.w, &e) < 0)
+            fail_msg("%s", e.msg);
+        kv = meg_params_find(&b.p, "decoder.layers.3.cross_attention.linear_kv.weight");
+        for (int r = 0; r < 2 * ROWS; r++) { /* native row r of all ranks: head, key or value, channel */
+            const int rank = r / ROWS, head = r / (2 * D) % 2, is_value = r / D % 2, channel = r % D;
+            const int from = version ? (head * D + channel) * 2 + is_value : (is_value * 2 + head) * D + channel;
+
+            assert_memory_equal(b.w + kv->offset + r * H, a.w + kv->offset + (rank * ROWS + from) * H, H * 4);
+        }
+        meg_ckpt_close(c);
+    }
+    free_fixture(&a);
+    free_fixture(&b);
+}
+
+/*
+ * Write a file of one rank with the tensors of a under other names.  Each native prefix is replaced by the last row of
+ * `names` that matches.  The tensor `more`, unless NULL, is added as a copy of the output bias of b.
+ */
+static void put_renamed(const struct ckpt_fixture *a, const char *const names[][2], size_t n, const char *more,
+                        const struct ckpt_fixture *b)
+{
+    struct pt_builder f = { 0 };
+    const struct {
+        const char *name;
+        int64_t value;
+    } args[] = { { "encoder_num_layers", 1 },     { "decoder_num_layers", 1 }, { "hidden_size", 16 },
+                 { "ffn_hidden_size", 12 },       { "kv_channels", 6 },        { "num_attention_heads", 4 },
+                 { "max_position_embeddings", 8 } };
+    struct meg_err e;
+
+    assert_int_equal(meg_mkdirs("older/mp_rank_00", &e), 0);
+    meg_pickle_begin(&f.pickle);
+    meg_pickle_put_dict_begin(&f.pickle);
+    meg_pickle_put_str(&f.pickle, "args");
+    meg_pickle_put_namespace_begin(&f.pickle);
+    for (size_t i = 0; i < sizeof args / sizeof *args; i++) {
+        meg_pickle_put_str(&f.pickle, args[i].name);
+        meg_pickle_put_int(&f.pickle, args[i].value);
+    }
+    meg_pickle_put_namespace_end(&f.pickle);
+    meg_pickle_put_str(&f.pickle, "checkpoint_version");
+    meg_pickle_put_int(&f.pickle, 3);
+    meg_pickle_put_str(&f.pickle, "model");
+    meg_pickle_put_dict_begin(&f.pickle);
+    for (int i = 0; i < a->p.n; i++) {
+        const char *name = a->p.row[i].name;
+        char foreign[CKPT_NAME_CHARS];
+
+        snprintf(foreign, sizeof foreign, "%s", name);
+        for (size_t k = 0; k < n; k++)
+            if (strncmp(name, names[k][0], strlen(names[k][0])) == 0)
+                snprintf(foreign, sizeof foreign, "%s%s", names[k][1], name + strlen(names[k][0]));
+        pt_add_param(&f, a, name, foreign);
+    }
+    if (more)
+        pt_add_param(&f, b, "output_layer.bias", more);
+    meg_pickle_put_dict_end(&f.pickle);
+    pt_end(&f, "older/mp_rank_00/model_optim_rng.pt");
+}
+
+static void set_one_layer(struct meg_model_conf *m)
+{
+    m->num_layers = m->decoder_num_layers = 1;
+}
+
+static void reads_older_legacy_names(void **state)
+{
+    static const char *const older[][2] = {
+        { "embedding.", "language_model.embedding." },
+        { "encoder.", "language_model.encoder." },
+        { "encoder.layers.0.pre_mlp_layernorm.", "language_model.encoder.layers.0.post_attention_layernorm." },
+        { "decoder.", "language_model.decoder." },
+        { "decoder.layers.0.self_attention.linear_qkv.", "language_model.decoder.layers.0.attention.query_key_value." },
+        { "decoder.layers.0.pre_cross_attn_layernorm.", "language_model.decoder.layers.0.post_attention_layernorm." },
+        { "decoder.layers.0.cross_attention.linear_q.", "language_model.decoder.layers.0.inter_attention.query." },
+        { "decoder.layers.0.pre_mlp_layernorm.", "language_model.decoder.layers.0.post_inter_attention_layernorm." },
+        { "output_layer.bias", "lm_head.bias" },
+    };
+    struct ckpt_fixture a;
+
+    (void)state;
+    make_t5(&a, 1, set_one_layer);
+    put_renamed(&a, older, sizeof older / sizeof *older, NULL, NULL);
+    check_equal(&a, "older");
+    free_fixture(&a);
+}
+
+/* Megatron core has the output layer as a member of the head, or under both names, of which one is a copy. */
+static void reads_both_names_of_the_output_layer(void **state)
+{
+    static const char *const in_head[][2] = { { "output_layer.", "lm_head.output_layer." } };
+    struct ckpt_fixture a, b;
+    struct meg_ckpt *c = NULL;
+    struct meg_err e;
+
+    (void)state;
+    make_t5(&a, 1, set_one_layer);
+    make_t5(&b, 2, set_one_layer);
+    put_renamed(&a, in_head, 1, NULL, NULL);
+    check_equal(&a, "older");
+    put_renamed(&a, in_head, 1, "output_layer.bias", &a);
+    check_equal(&a, "older");
+    put_renamed(&a, in_head, 1, "output_layer.bias", &b);
+    assert_int_equal(meg_ckpt_open(&c, "older", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_contains(e.msg, "tensor output_layer.bias differs from its copy in older/mp_rank_00/model_optim_rng.pt");
+    free_fixture(&a);
+    free_fixture(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -487,6 +769,13 @@ int main(void)
         cmocka_unit_test(other_families_do_not_have_settings_of_t5),
         cmocka_unit_test(the_first_token_of_the_decoder_is_bos),
         cmocka_unit_test(the_tokenizer_follows_from_the_files),
+        cmocka_unit_test(every_parallel_size_has_the_same_weights),
+        cmocka_unit_test(refuses_to_export_what_megatron_cannot_express),
+        cmocka_unit_test(legacy_names_are_those_of_megatron),
+        cmocka_unit_test(core_names_and_settings_are_those_of_megatron),
+        cmocka_unit_test(key_value_rows_of_older_versions_are_reordered),
+        cmocka_unit_test(reads_older_legacy_names),
+        cmocka_unit_test(reads_both_names_of_the_output_layer),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }
