@@ -1,5 +1,5 @@
 # Sourced after lib.sh by tests of BERT: create a dataset of sentences, $T/text_text_sentence, and the options of a tiny
-# BERT, $T/conf.
+# BERT, $T/conf.  convert and same_weights compare the formats of checkpoints.
 awk 'BEGIN { RS = "" } { gsub(/[^A-Za-z0-9 .,\n]/, ""); gsub(/\n */, " "); print "{\"text\":\"" $0 "\"}" }' \
     "$golden/../../../LICENSE" "$golden/../../../README.md" "$golden/../../../CONTRIBUTING.md" >"$T/text.jsonl"
 bert_vocab=$golden/../tokenizers/bert-lower.txt
@@ -26,3 +26,12 @@ data-path = $T/text_text_sentence
 tokenizer-type = BertWordPieceLowerCase
 vocab-file = $bert_vocab
 end
+
+convert() { # FROM TO OPTION...: convert the checkpoint $T/FROM to $T/TO
+    from=$1 to=$2
+    shift 2
+    meg-convert -q --load-dir "$T/$from" --save-dir "$T/$to" "$@" 2>"$T/err" || cat "$T/err"
+}
+same_weights() { # A B: native checkpoints have equal weights
+    same_tensors "$T/$1/release" "$T/$2/release"
+}

@@ -78,14 +78,6 @@ for command in 'meg-generate' 'meg-eval --task logprobs'; do
 done
 
 # ---- other formats ----
-convert() { # FROM TO OPTION...
-    from=$1 to=$2
-    shift 2
-    meg-convert -q --load-dir "$T/$from" --save-dir "$T/$to" "$@" 2>"$T/err" || cat "$T/err"
-}
-same_weights() { # A B: native checkpoints have equal weights
-    same_tensors "$T/$1/release" "$T/$2/release"
-}
 meg-train -q --config "$T/conf" --train-iters 3 --openai-gelu --save "$T/pre" >"$T/log" 2>"$T/err"
 meg-train -q --config "$T/conf" --train-iters 3 --no-bias-gelu-fusion --apply-residual-connection-post-layernorm \
     --norm-epsilon 1e-12 --save "$T/post" >"$T/log" 2>"$T/err"

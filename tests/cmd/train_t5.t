@@ -36,7 +36,7 @@ differs() { # NAME: true if the run NAME is complete, and its losses differ from
 for option in '--decoder-num-layers 1' '--position-embedding-type relative' '--position-embedding-type rope' '--glu-activation geglu' \
     '--glu-activation reglu' '--softmax-scale 1' --openai-gelu '--mask-prob 0.3' '--short-seq-prob 0.9' \
     '--hidden-dropout 0' '--attention-dropout 0' '--seed 7' '--kv-channels 4' '--decoder-seq-length 22' \
-    --untie-embeddings-and-output-weights '--normalization RMSNorm' --swiglu --disable-bias-linear; do
+    --untie-embeddings-and-output-weights '--normalization RMSNorm' --swiglu --disable-bias-linear '--activation-func relu' '--logits-scale 0.5'; do
     # shellcheck disable=SC2086 # an option and its value
     go other $option
     case $option in
@@ -107,4 +107,47 @@ for command in 'meg-generate' 'meg-eval --task logprobs'; do
     status "$command refuses a T5" 2 $command --load "$T/all" --input "$T/p"
     like "$command: the message says so" "$(cat "$T/err")" 'a T5 model'
 done
+
+# ---- other formats ----
+sed '/^model\|num-layers\|^hidden\|^num-att\|^max-\|^tokenizer\|^vocab/d' "$T/conf" >"$T/data"
+first_loss() { # CHECKPOINT: print the loss of the first step; the formats of Megatron have no tokenizer
+    rm -f "$T/json"
+    meg-train -q --config "$T/data" --train-iters 1 --lr-warmup-iters 0 --log-json "$T/json" --load "$T/$1" --finetune \
+        --use-checkpoint-args --hidden-dropout 0 --attention-dropout 0 --tokenizer-type BertWordPieceLowerCase \
+        --vocab-file "$bert_vocab" --vocab-extra-ids 30 >"$T/log" 2>"$T/err" || cat "$T/err"
+    jq -sc '.[0].lm_loss' "$T/json"
+}
+rms='--position-embedding-type relative --normalization RMSNorm --disable-bias-linear --softmax-scale 1 --decoder-num-layers 4'
+v0="$rms --activation-func relu --logits-scale 0.17677669529663687" # 1 / sqrt(32)
+v1="$rms --glu-activation geglu --openai-gelu --untie-embeddings-and-output-weights"
+for model in learned v0 v1; do
+    case $model in
+    learned) options='' savers='megatron mcore' stages=2 ;;
+    v0) options=$v0 savers='mcore hf' stages=3 ;;
+    v1) options=$v1 savers='mcore hf' stages=6 ;;
+    esac
+    # shellcheck disable=SC2086 # options and their values
+    meg-train -q --config "$T/conf" --train-iters 3 $options --save "$T/$model" >"$T/log" 2>"$T/err"
+    convert $model $model-native --saver native
+    first_loss $model-native >"$T/want"
+    for saver in $savers; do
+        convert $model $model-$saver --saver $saver --model-type T5
+        convert $model-$saver $model-$saver-back --saver native
+        ok "$model to $saver and back: the weights are equal" same_weights $model-native $model-$saver-back
+        is "$model-$saver: meg-train has the loss of the native checkpoint" "$(first_loss $model-$saver)" "$(cat "$T/want")"
+    done
+    convert $model $model-ranks --saver "${savers%% *}" --target-tensor-parallel-size 2 \
+        --target-pipeline-parallel-size $stages
+    convert $model-ranks $model-ranks-back --saver native
+    ok "$model to 2 x $stages ranks and back: the weights are equal" same_weights $model-native $model-ranks-back
+    is "$model: the lengths are those of the run" \
+        "$(meg-convert --info "$T/$model-ranks-back" --json | jq -c '.options | [."seq-length", ."decoder-seq-length"]')" '["48","24"]'
+done
+status 'a T5 with learned positions is not written to Hugging Face' 2 \
+    meg-convert --load-dir "$T/learned" --save-dir "$T/no" --saver hf
+like 'the message names the option' "$(cat "$T/err")" '--position-embedding-type relative'
+is 'the decoder starts with the token of training' \
+    "$(jq .decoder_start_token_id "$T/v0-hf/config.json")" "$(jq '.added_tokens[] | select(.content == "[BOS]").id' "$T/v0-hf/tokenizer.json")"
+is 'the tokenizer has the extra ids' "$(jq -c '.meg_tokenizer[:2]' "$T/v0-hf/tokenizer_config.json")" \
+    '["tokenizer-type = BertWordPieceLowerCase","vocab-extra-ids = 30"]'
 done_testing
