@@ -13,7 +13,7 @@ static void begin_part(struct meg_binder *b, int64_t layer_group, const char *pr
     b->layer_group = (int)layer_group;
 }
 
-/* Set the tie of a row of the parameter table; NULL: none. */
+/* Set the tie of a row of the parameter table.  Do nothing if row is NULL. */
 static void set_tie(struct meg_param *row, int tie)
 {
     if (row)

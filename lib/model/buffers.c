@@ -65,7 +65,10 @@ bool model_recompute_range(const struct meg_model_run *run, const struct model_s
     }
 }
 
-/* Append the layers of stack k among the n layers of a chunk, from index `first` of the model on, to those of the rank. */
+/*
+ * Append to the rank's list of layers those of a chunk that belong to stack k, and return their segment.  The chunk has
+ * layers [first, first + n) of the model.
+ */
 static struct model_segment list_segment(struct meg_model_state *st, int k, int64_t first, int64_t n)
 {
     const struct meg_stack *stack = &st->desc.stack[k];
@@ -196,8 +199,8 @@ static struct arena arena_of_stack(const struct arena *a, int k)
 }
 
 /*
- * Memory that several users have, one at a time.  Call begin_shared before the buffers of each user are allocated, and
- * end_shared after all users.
+ * Memory for several sets of buffers, of which only one is in use at a time.  Call begin_shared before the
+ * buffers of each set are allocated, and end_shared after the last set.
  */
 struct shared {
     struct meg_suballoc *mem;
@@ -315,8 +318,8 @@ static struct meg_mat alloc_layer_input(const struct arena *a, const struct mode
 }
 
 /*
- * Allocate the output of the last layer of a stack, which ends in segment x.  For inference, it overwrites the input of
- * a layer.
+ * Allocate the output of the last layer of a stack, which ends in segment x.  If the segment has no layers, the output
+ * is the pipeline's receive buffer.  For inference, it overwrites the input of a layer.
  */
 static struct meg_mat alloc_last_out(const struct arena *a, const struct model_segment *x, const struct model_slot *q)
 {
@@ -346,7 +349,10 @@ static void suballoc_kept(struct model_slot *q, const struct model_segment *x, i
     }
 }
 
-/* With defers_wgrad, allocate the gradients of a layer that a slot keeps for meg_model_backward_weight. */
+/*
+ * With defers_wgrad, allocate the gradients of a layer that a slot keeps for meg_model_backward_weight.  Otherwise,
+ * only let d_out use the memory of sublayer_out.
+ */
 static void suballoc_deferred_grads(struct slot_layer *q, const struct model_layer *l, const struct arena *a)
 {
     const struct arena stack = arena_of_stack(a, l->desc->stack);
@@ -376,7 +382,10 @@ static void suballoc_chunk(struct model_slot *q, const struct model_chunk *chunk
     end_shared(&layers);
 }
 
-/* Allocate the outputs of the stacks: of the last layer where the norm after it is, and of the norm after the encoder. */
+/*
+ * On ranks with the norm after a stack, allocate its input, which is the output of the last layer, and the output of
+ * the norm after the encoder.  On other ranks, the encoder's output is the pipeline's receive buffer.
+ */
 static void suballoc_outputs(struct model_slot *q, const struct arena *a)
 {
     const struct model_chunk *last = &a->st->chunk[a->d->nchunks - 1];
@@ -495,7 +504,10 @@ static void suballoc_for_one_block(enum meg_block_memory what, struct model_slot
     end_shared(&blocks);
 }
 
-/* Allocate the memory of a slot's layers that all slots and layers share. */
+/*
+ * Allocate the activations and gradients of a slot's layers that are not kept from one pass to the next.  All slots use
+ * the same memory for them.
+ */
 static void suballoc_slot_workspace(struct model_slot *q, const struct arena *a)
 {
     struct shared segments = shared_memory(a);
@@ -512,7 +524,10 @@ static void suballoc_slot_workspace(struct model_slot *q, const struct arena *a)
         suballoc_for_one_block(MEG_BLOCK_GRADS, q, a);
 }
 
-/* Allocate the gradient of the encoder's output where it is computed; elsewhere, it is a send buffer of the pipeline. */
+/*
+ * Allocate the gradient of the encoder's output on the rank with the norm after the encoder.  On other ranks, the
+ * gradient is in a send buffer of the pipeline, whose address is set later.
+ */
 static struct meg_mat alloc_memory_grad(const struct arena *a)
 {
     const struct arena encoder = arena_of_stack(a, 0);

@@ -1,4 +1,4 @@
-/* conf.c - options of a model and their checks, and its number of floating-point operations. */
+/* conf.c - options of a model and their checks. */
 #include <inttypes.h>
 #include <math.h>
 #include "model/conf.h"
@@ -163,7 +163,7 @@ static int check_rotary(struct meg_model_conf *c, struct meg_err *e)
     return 0;
 }
 
-/* Refuse the options of T5. */
+/* Refuse the options of T5, and set decoder_num_layers to 0. */
 static int check_one_stack(struct meg_model_conf *c, struct meg_err *e)
 {
     const struct meg_opt_rule rules[] = {

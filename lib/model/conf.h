@@ -4,8 +4,9 @@
  *   x = drop(word[token] + position[i]); with rotary positions there is no position table
  *   each layer: m = x + drop(attn(norm(x))); x = m + drop(mlp(norm(m)))
  *   logits = norm(x) w_out^T; w_out is the word embedding unless untied
- * T5 (model/t5.c) is an encoder and a decoder.  Weights are [out, in].  As in Megatron core, the rows of the qkv weight are grouped by key-value group: the group's
- * query heads, its key head, its value head.  The vocabulary has no padding rows.  BERT is described in model/bert.c.
+ * BERT is described in model/bert.c, and T5, an encoder and a decoder, in model/t5.c.  Weights are [out, in].  As in
+ * Megatron core, the rows of the qkv weight are grouped by key-value group: the group's query heads, its key head, its
+ * value head.  The vocabulary has no padding rows.
  */
 #ifndef MEG_MODEL_CONF_H
 #define MEG_MODEL_CONF_H
@@ -49,11 +50,11 @@ struct meg_model_conf {
     double softmax_scale;                     /* factor of attention scores; not above 0: 1 / sqrt(kv_channels) */
     enum meg_activation_func activation_func; /* of an MLP that is not gated */
     double logits_scale;                      /* factor of the input of the output layer (T5); not above 0: 1 */
-    bool has_bias; /* linear layers have biases; if false, only qkv has one, and only with add_qkv_bias */
+    bool has_bias; /* attention and MLP have biases; if false, only qkv has one, and only with add_qkv_bias */
     bool add_qkv_bias;
-    bool bias_gelu_fusion; /* with has_bias, GELU is the tanh approximation; in all other cases, it is exact */
+    bool bias_gelu_fusion; /* with has_bias, the GELU of an MLP without gate is the tanh approximation */
     double attention_dropout, hidden_dropout;
-    bool openai_gelu;      /* GELU is the tanh approximation, in the head of BERT as well */
+    bool openai_gelu;      /* every GELU is the tanh approximation; otherwise exact, except with bias_gelu_fusion */
     bool is_post_norm;     /* --apply-residual-connection-post-layernorm */
     bool bert_binary_head; /* predict the order of segments (BERT) */
 };

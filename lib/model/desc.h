@@ -1,7 +1,8 @@
 /*
- * desc.h - the description of a model as data: one stack of layers, or an encoder and a decoder; each layer is a list of
- * residual blocks (nn/block.h); and the heads.  A family of models, such as GPT, is a function that makes the description
- * from the options.  The parameter table, buffers, forward and backward follow from it.
+ * desc.h - the description of a model as data.  A model has one stack of layers, or two: an encoder and a decoder.
+ * Each layer is a list of residual blocks (nn/block.h).  Heads compute the losses from the output of the last stack.
+ * The family of a model, such as GPT, makes the description from the options (model/family.h).  The parameter table,
+ * buffers, forward and backward follow from the description.
  */
 #ifndef MEG_MODEL_DESC_H
 #define MEG_MODEL_DESC_H
@@ -17,8 +18,8 @@ struct meg_block {
     const char *norm;        /* name of the norm of the mixer's input, such as "input_layernorm" */
     enum meg_drop_site site; /* of the dropout of the mixer's output */
     /*
-     * The residual is the output of the norm (BERT's post-LN, Devlin et al. 2019, with norms counted from the embedding):
-     * y + drop(mixer(y)), y = norm(x)
+     * Add the output of the mixer to that of the norm instead of to x: y + drop(mixer(y)), y = norm(x).  This is the
+     * post-LN of the original BERT (Devlin et al. 2019), in which a norm follows the embedding and each addition.
      */
     bool is_post_norm;
 };
@@ -26,23 +27,24 @@ struct meg_block {
 /* A layer is the unit of checkpoint files, pipeline stages and recomputation. */
 struct meg_layer {
     char prefix[40]; /* of the names of its parameters, such as "decoder.layers.3." */
-    int first, n;    /* its blocks; layers may share blocks */
+    int first, n;    /* its blocks: block[first], ...; layers may use the same ones, each with its own parameters */
     int stack;
 };
 
 /*
  * A stack: layers [begin, end) of the model, in the order of the forward pass, with the embedding of its tokens before
- * and a norm after the layers.  All stacks use the same embedding.  The heads read the output of the last stack.  The
- * blocks of the last of two stacks, the decoder, also read the output of the first one, the encoder (struct meg_memory).
+ * and a norm after the layers.  All stacks use the same embedding.  The heads read the output of the last stack.  If
+ * there are two stacks, the first one is the encoder and the second one the decoder, whose cross-attention reads the
+ * output of the encoder (struct meg_memory).
  */
 enum { MEG_MAX_STACKS = 2 };
 struct meg_stack {
     const char *final_norm; /* name of the norm after the last layer */
     int64_t begin, end;
     enum meg_batch_field tokens, position_ids, key_length; /* arrays of the micro-batch that the stack reads */
-    const char *rel_bias; /* name of the relative bias of attention scores (struct meg_rel_bias); NULL: none */
-    bool is_bidirectional;
-    int rel_bias_tie;
+    const char *rel_bias;  /* name of the relative bias of attention scores (struct meg_rel_bias); NULL: none */
+    bool is_bidirectional; /* of the relative bias: keys before and after a query have different buckets */
+    int rel_bias_tie;      /* index of the relative bias in meg_model_desc.tie */
 };
 
 /* A head, and its loss. */
@@ -66,7 +68,7 @@ struct meg_model_desc {
     int64_t positions;         /* rows of the learned position embedding; 0 without it */
     int64_t token_types;       /* rows of the embedding of token types; 0 without it */
     enum meg_init_method init; /* of weight matrices */
-    double std;                /* of the initial embeddings and of an untied output layer */
+    double std;                /* of the initial embeddings and relative biases */
     enum meg_norm norm;
     double norm_eps, hidden_dropout;
     struct meg_rope_conf rope;
@@ -75,8 +77,8 @@ struct meg_model_desc {
     int nstacks;
     struct meg_tie tie[MEG_MAX_TIES]; /* tied parameters: the layer groups that use them */
     int nties;
-    int word_tie;      /* of the word embedding; -1: not tied */
-    int embedding_tie; /* of the other embeddings; -1: not tied */
+    int word_tie;      /* index in `tie` of the word embedding; -1: not tied */
+    int embedding_tie; /* index in `tie` of the other embeddings; -1: not tied */
     bool is_untied;    /* no head uses the word embedding as its output matrix */
     struct meg_head head[MEG_MAX_LOSSES];
     int nheads;
@@ -108,18 +110,18 @@ void meg_desc_add_head(struct meg_model_desc *d, const struct meg_head_type *typ
                        const char *loss);
 /*
  * Append a stack without layers, which reads the arrays MEG_BATCH_TOKENS, MEG_BATCH_POSITION_IDS and
- * MEG_BATCH_KEY_LENGTH of a micro-batch.
+ * MEG_BATCH_KEY_LENGTH of a micro-batch.  Return the stack, in which the caller may choose other arrays.
  */
 struct meg_stack *meg_desc_add_stack(struct meg_model_desc *d, const char *final_norm);
 /*
- * Append a layer of the n blocks from index `first` on to the last stack.  The names of its parameters begin with
- * "name.layers.i.", where i is its index in the stack.
+ * Append a layer to the last stack.  Its blocks are the n blocks from index `first` on.  The names of its parameters
+ * begin with "name.layers.i.", where i is its index in the stack.
  */
 void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *name);
 
-/* transformer.c: set the fields that follow from the options alike in all families, such as widths and rotary tables. */
+/* transformer.c: set the fields that depend on the options in the same way in all families, such as widths. */
 void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *c);
-/* A stack of equal layers of attention and MLP. */
+/* The layers of a stack.  Each of them is self-attention, optionally cross-attention, and an MLP. */
 struct meg_transformer {
     const char *name; /* begins the names of its parameters: "decoder" or "encoder" */
     int64_t layers;

@@ -1,6 +1,6 @@
 /*
- * family.h - families of models, such as GPT.  A family describes its models, and names the samples that they are trained
- * on.  All other code works with descriptions (model/desc.h).
+ * family.h - families of models, such as GPT.  A family describes its models, and states which samples they are trained
+ * on.  Most other code depends only on descriptions (model/desc.h).
  */
 #ifndef MEG_MODEL_FAMILY_H
 #define MEG_MODEL_FAMILY_H
@@ -8,7 +8,7 @@
 
 MEG_BEGIN_DECLS
 
-/* What a model is trained on: the next tokens of documents, or masked tokens of sentences (data/masked). */
+/* Types of training samples: documents with next tokens, or sentences with masked tokens or spans (data/masked). */
 enum meg_sample_type { MEG_SAMPLES_GPT, MEG_SAMPLES_BERT, MEG_SAMPLES_T5 };
 
 struct meg_family {
@@ -17,7 +17,10 @@ struct meg_family {
     enum meg_sample_type samples;
     /* Describe the model of a checked configuration; the common fields are set (meg_desc_set_common). */
     void (*describe)(struct meg_model_desc *d, const struct meg_model_conf *c);
-    /* Check and derive settings, after the checks common to all families; NULL: none.  Return MEG_EUSAGE. */
+    /*
+     * Check and derive the settings of the family, after most of the checks common to all families.  Return MEG_EUSAGE
+     * if a rule is violated.  NULL: refuse the options of T5, and set decoder_num_layers to 0.
+     */
     int (*check)(struct meg_model_conf *c, struct meg_err *e);
 };
 

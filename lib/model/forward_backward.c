@@ -22,7 +22,10 @@ static bool uses_tables(const struct meg_model *g, const struct model_chunk *c)
     return is_used;
 }
 
-/* Return whether a chunk has nothing of stack k: neither layers nor, in a model of one stack, its input or output. */
+/*
+ * Return whether a chunk computes nothing of the stack of segment x.  In a model of one stack, a chunk without layers
+ * computes the embedding or the heads, or copies its input to its output.
+ */
 static bool is_absent(const struct meg_model *g, const struct model_segment *x)
 {
     return g->state->desc.nstacks > 1 && !has_layers(x);
@@ -112,7 +115,7 @@ static void embed_fwd(struct meg_model *g, struct meg_mat y)
     meg_embed_fwd(&g->state->ctx, y, &ids, &g->state->embed);
 }
 
-/* Run forward of a chunk without layers.  The head reads the input of its chunk in the backward pass. */
+/* Run forward of a chunk without layers.  The heads read the receive buffer of the chunk as the output of the stack. */
 static void empty_segment_fwd(struct meg_model *g, const struct model_segment *x, struct slot_stack *q, void *const *in,
                               void *const *out)
 {
@@ -177,8 +180,8 @@ void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const s
 }
 
 /*
- * Begin the sum of the gradients of the encoder's output, to which the cross-attention of the chunk adds: with the
- * gradient from the next chunk, if the decoder continues there.
+ * Initialize the gradient of the encoder's output, to which the cross-attention of the chunk adds: to the gradient that
+ * the next chunk has sent or, in the last chunk, to 0.
  */
 static void begin_memory_grad(struct meg_model *g, const struct model_chunk *c, const struct model_slot *q,
                               void *const *d_out, void *const *d_in)

@@ -27,8 +27,8 @@ struct model_layer {
     const struct meg_layer *desc;
     int64_t index;             /* global number of the layer */
     struct model_block *block; /* [desc->n] */
-    bool has_grads;  /* backward has run since meg_model_zero_grads; false with run.shards_grads (begin_grads) */
-    bool has_wgrads; /* meg_model_backward_weight has run since meg_model_zero_grads */
+    bool has_grads;            /* backward has run since meg_model_zero_grads; with run.shards_grads, always false */
+    bool has_wgrads;           /* meg_model_backward_weight has run since meg_model_zero_grads */
 };
 
 /* Activations of a block, kept for its backward pass, and gradients. */
@@ -43,7 +43,7 @@ struct block_acts {
 
 /* A micro-batch in device memory. */
 struct model_inputs {
-    struct meg_batch x;         /* arrays [n] in device memory */
+    struct meg_batch x;         /* arrays in device memory, each allocated for n elements */
     unsigned present;           /* arrays that are uploaded, a bit mask (enum meg_batch_field) */
     struct meg_event *uploaded; /* recorded on the copy stream */
     struct meg_event *unused;   /* recorded on the compute stream after the last read */
@@ -63,9 +63,8 @@ struct slot_stack {
      * this is the pipeline's receive buffer.
      */
     struct meg_mat last_out;
-    /* of the encoder: [residual_rows, h] output of the final norm, or the pipeline's receive buffer; and statistics */
-    struct meg_mat memory;
-    struct meg_norm_stats stats;
+    struct meg_mat memory; /* encoder: [residual_rows, h] output of its final norm, or the pipeline's receive buffer */
+    struct meg_norm_stats stats; /* encoder: row statistics of its final norm */
 };
 
 /*
@@ -86,8 +85,8 @@ struct model_slot {
 };
 
 /*
- * The layers of a stack in a chunk: [begin, end) of meg_model_state.layer.  They may be none: a chunk may have only the
- * embedding or only the head, or its output may be its input.
+ * The layers of a stack in a chunk: [begin, end) of meg_model_state.layer.  The range may be empty: a chunk may have
+ * only layers of another stack, only the embedding or only the heads, or its output may be its input.
  */
 struct model_segment {
     int64_t begin, end;
@@ -95,7 +94,7 @@ struct model_segment {
     bool has_norm;      /* the chunk has the norm after the last layer */
 };
 
-/* A part of the model on this rank. */
+/* A model chunk (virtual pipeline stage) of this rank. */
 struct model_chunk {
     struct model_segment segment[MEG_MAX_STACKS];
     bool has_head;
@@ -165,12 +164,15 @@ void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct me
 void model_bind_rel_bias(struct meg_binder *b, struct meg_rel_bias *l, const struct meg_model_desc *d, int k);
 void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct meg_model_desc *d,
                       const struct meg_block_env *env);
-/* Declare the norm after stack k.  It belongs to the layer group of the heads or, of the encoder, of its last layer. */
+/*
+ * Declare the norm after stack k.  The norm after the last stack belongs to the layer group of the heads, the norm
+ * after the encoder to that of the encoder's last layer.
+ */
 void model_bind_final_norm(struct meg_binder *b, struct meg_norm_weights *norm, const struct meg_model_desc *d, int k);
 void model_bind_heads(struct meg_binder *b, void *const *weights, const struct meg_model_desc *d,
                       const struct meg_block_env *env);
 
-/* For each head i, set weights[i] to a new structure of its type; weights [MEG_MAX_LOSSES].  It has no parameters yet. */
+/* For each head i, set weights[i] to a new structure of its type, without parameters.  weights is [MEG_MAX_LOSSES]. */
 void model_heads_init(void **weights, const struct meg_model_desc *d);
 void model_heads_free(void **weights);
 
@@ -209,7 +211,7 @@ int model_last_stack(const struct meg_model *g);
 
 /* ---- layers.c ---- */
 
-/* Return the rows of the current micro-batch and stack of m [residual_rows, h], which was allocated for the most rows. */
+/* Return the first rows of m [residual_rows, h], as many as the current micro-batch has in the current stack. */
 struct meg_mat model_residual_rows(const struct meg_model *g, struct meg_mat m);
 /* Queue a copy of a matrix with the shape of `like` within device memory. */
 void model_copy(struct meg_model *g, void *to, const void *from, struct meg_mat like);
@@ -253,8 +255,8 @@ void model_grads_ready(const struct meg_model *g, int64_t layer_group);
  */
 void model_begin_grads(struct meg_model *g, bool *has_grads);
 /*
- * Run forward of the embeddings, the layers and, in a chunk that ends with the head, not yet the heads.  The micro-batch
- * of the slot is loaded.  For in and out, see meg_model_forward.
+ * Run forward of the embeddings and layers of a chunk, and of the norm after the encoder, but neither of the norm after
+ * the last stack nor of the heads.  Call this after model_load_batch.  For `in` and `out`, see meg_model_forward.
  */
 void model_chunk_fwd(struct meg_model *g, int64_t chunk, struct model_slot *q, void *const *in, void *const *out);
 

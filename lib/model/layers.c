@@ -75,7 +75,10 @@ static void layer_fwd(struct meg_model *g, struct residual *r, const struct mode
     meg_device_set_layer(-1);
 }
 
-/* Compute dx, the gradient of the residual stream before a layer, and the parameter gradients from dy, that after it. */
+/*
+ * Compute dx, the gradient of the residual stream before a layer, and parameter gradients.  dy is the gradient of the
+ * residual stream after the layer.
+ */
 static void layer_bwd(struct meg_model *g, struct meg_mat dx, struct meg_mat dy, const struct model_layer *l,
                       const struct slot_layer *q)
 {
@@ -152,8 +155,9 @@ int64_t model_group_of(const struct meg_model *g, int64_t i)
 }
 
 /*
- * Return whether the addition at the end of a layer is fused with the norm of the next layer.  It is not if the next
- * layer overwrites what the addition reads: activations, if layers share the memory of theirs, or with ZeRO-3 the bias.
+ * Return whether the addition at the end of a layer is fused with the norm of the next layer.  Fusion is impossible if
+ * the operands of the addition are overwritten before that norm: activations, if layers use the same memory for them
+ * (inference, full recomputation), or the bias, if the parameters of later layers replace it (ZeRO-3).
  */
 static bool fuses_layers(const struct meg_model *g)
 {

@@ -86,7 +86,10 @@ static void upload_arrays(struct meg_model *g, struct model_inputs *in, const st
     }
 }
 
-/* Return the arrays of a micro-batch that this rank reads: those that heads read only on ranks with heads. */
+/*
+ * Return the arrays of a micro-batch that this rank reads, as a bit mask.  Without heads, a rank does not read labels,
+ * loss mask and sentence order.  Without dropout, it does not read sample numbers.
+ */
 static unsigned fields_to_upload(const struct meg_model *g, const struct meg_batch *x, bool has_dropout)
 {
     unsigned fields = meg_batch_present(x) & g->state->desc.inputs;

@@ -66,10 +66,10 @@ int meg_model_create(struct meg_model **out, const struct meg_model_conf *c, con
                      const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e);
 void meg_model_close(struct meg_model *g);
 /*
- * Grow the buffers of a model for inference, so that a sequence may have s tokens, in the encoder of T5 as well, and a
- * position may be any number below `positions`; both are at most max_position_embeddings.  The weights are kept.  Does nothing if the buffers are
- * large enough.  The results of later calls have the same bits as with larger or smaller buffers.  Fail with MEG_EFAIL
- * if memory is exhausted; the model can then only be closed.
+ * Grow the buffers of a model for inference, unless they are large enough.  A sequence may then have s tokens, in each
+ * stack, and a position may be any number below `positions`.  Both numbers are at most max_position_embeddings.  The
+ * weights are kept.  The results of later calls have the same bits as with larger or smaller buffers.  Fail with
+ * MEG_EFAIL if memory is exhausted; the model can then only be closed.
  */
 int meg_model_reserve(struct meg_model *g, int64_t s, int64_t positions, struct meg_err *e);
 
@@ -106,15 +106,16 @@ bool meg_model_averages_batches(const struct meg_model *g);
 /* ---- without pipeline parallelism: each rank has all layers ---- */
 
 /*
- * Run forward without dropout.  Store the first loss of each token in token_loss [s,b] (host; may be NULL).  Set loss_sum
- * to the sums with factor 1, and return the first one: the sum of loss * loss_mask over the tokens.
+ * Run forward without dropout.  Store the loss of the first head for each token in token_loss [s,b] (host; may be
+ * NULL).  Set loss_sum to the sums with factor 1, and return the first one: the sum of loss * loss_mask over the
+ * tokens.
  */
 double meg_model_loss(struct meg_model *g, const struct meg_batch *x, float *token_loss);
 
 /*
- * Run forward and backward.  Add the gradients of scale * *loss_scale * sum(loss * loss_mask) to g->g; all losses have
- * the factor `scale`.  Set loss_sum to the sums with factor 1 and return the first one.  Dropout is applied if
- * x->sample_id is not NULL.
+ * Run forward and backward.  Add the gradients of scale * *loss_scale * sum(loss * loss_mask) to g->g, or overwrite
+ * g->g (meg_model_zero_grads); all losses have the factor `scale`.  Set loss_sum to the sums with factor 1 and return
+ * the first one.  Dropout is applied if x->sample_id is not NULL.
  */
 double meg_model_forward_backward(struct meg_model *g, const struct meg_batch *x, double scale);
 
@@ -150,25 +151,24 @@ void meg_model_transferred(const struct meg_model *g, unsigned *transferred);
 
 /*
  * Run forward of a micro-batch through a chunk and keep the activations in a slot.  `in` and `out` are arrays of the
- * addresses of the boundary tensors.  A chunk that begins with the embedding does not read `in`.  For other chunks,
- * the tensors in `in` must remain unchanged until the slot's backward has ended.  A chunk that ends with the head does
+ * addresses of the boundary tensors.  The first chunk of the model does not read `in`.  For other chunks, the tensors
+ * in `in` must remain unchanged until the slot's backward has ended.  The last chunk, which ends with the heads, does
  * not write to `out`.
  */
 void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const struct meg_batch *x,
                        const struct meg_loss_factors *factors, void *const *in, void *const *out);
 /*
  * Compute the losses of a slot and add them to loss_sum.  Call this after meg_model_forward of the chunk that ends with
- * the head.
+ * the heads, unless meg_model_backward follows, which also adds them.
  */
 void meg_model_slot_loss(struct meg_model *g, int64_t slot);
 /*
  * Run backward of a slot.  Compute d_in, the gradient of `in`, from d_out, the gradient of `out`.  Add the parameter
- * gradients to g->g, except gradients that meg_model_backward_weight computes later.  A chunk that begins with the
- * embedding does not write d_in.  A chunk that ends with the head does not read d_out.  This chunk computes the losses
- * of the slot and adds them to loss_sum.
+ * gradients to g->g, except gradients that meg_model_backward_weight computes later.  The first chunk of the model does
+ * not write d_in.  The last chunk does not read d_out.  It computes the losses of the slot and adds them to loss_sum.
  */
 void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, void *const *d_out, void *const *d_in);
-/* Add the weight gradients of linears that meg_model_backward of this slot deferred (run.defers_wgrad). */
+/* Add the weight gradients that meg_model_backward of this slot deferred (run.defers_wgrad). */
 void meg_model_backward_weight(struct meg_model *g, int64_t chunk, int64_t slot);
 
 MEG_END_DECLS

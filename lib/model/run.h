@@ -14,21 +14,25 @@ MEG_BEGIN_DECLS
  */
 enum meg_recompute {
     MEG_RECOMPUTE_NONE,
-    MEG_RECOMPUTE_SELECTIVE, /* recompute the output and log-sum-exp of core attention from qkv */
-    /* recompute all layers, in groups of recompute_num_layers; the input of each group is kept */
+    MEG_RECOMPUTE_SELECTIVE, /* recompute the output and log-sum-exp of core attention from queries, keys and values */
+    /* recompute all layers, in groups of recompute_num_layers; only the input of each group is kept */
     MEG_RECOMPUTE_UNIFORM,
-    /* recompute the first recompute_num_layers layers of a chunk, one at a time; the input of each layer is kept */
+    /*
+     * recompute the first recompute_num_layers layers that a chunk has of each stack, one at a time; the input of each
+     * recomputed layer is kept
+     */
     MEG_RECOMPUTE_BLOCK
 };
 
 struct meg_model_run {
-    int64_t s, b;             /* longest sequence in tokens, largest micro-batch in sequences */
-    int64_t s_enc;            /* longest sequence of the encoder's input (T5); 0: none */
+    int64_t s, b;             /* longest sequence in tokens (T5: of the decoder), largest micro-batch in sequences */
+    int64_t s_enc;            /* T5: longest sequence of the encoder's input in tokens; not used by other families */
     int64_t positions;        /* number of positions in the rotary tables; 0: max_position_embeddings */
     bool is_training;         /* keep activations and allocate gradients */
     uint32_t seed;            /* seed of dropout */
     int64_t microbatch_slots; /* number of activation slots, one per (chunk, micro-batch) in flight; 0 means 1 */
-    bool defers_wgrad; /* meg_model_backward leaves the weight gradients of linears to meg_model_backward_weight */
+    /* meg_model_backward leaves the weight gradients of the linear layers of blocks to meg_model_backward_weight */
+    bool defers_wgrad;
     enum meg_recompute recompute;
     int64_t recompute_num_layers;
     bool distribute_saved_activations; /* shard the inputs kept for recomputation over tensor-parallel ranks */

@@ -1,4 +1,4 @@
-/* transformer.c - what the families of transformers have in common: layers of attention and MLP. */
+/* transformer.c - the parts of descriptions that the families of transformers have in common. */
 #include <math.h>
 #include "model/desc.h"
 #include "nn/attention.h"
