@@ -89,7 +89,7 @@ static struct meg_drop dropout(const struct meg_ctx *c, const struct meg_attn *l
     return drop;
 }
 
-/* Compute a->o = dropout(softmax(q k^T / sqrt(d), mask)) v, and a->lse, the log-sum-exp of each query's scores. */
+/* Compute a->o = dropout(softmax(scores)) v, and a->lse, the log-sum-exp of each query's scores (meg_attn_desc). */
 static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, struct meg_mat qkv,
                           const struct meg_attn *l)
 {

@@ -1,7 +1,7 @@
 /*
- * attention.h - self-attention, causal or bidirectional: qkv linear, rotary positions, attention over this rank's heads, output linear.
- * A row of qkv consists of key-value groups.  A group is r = a/g query heads, one key head and one value head, of d
- * columns each.
+ * attention.h - self-attention, causal or bidirectional: qkv linear, rotary positions, attention over this rank's
+ * heads, output linear.  A row of qkv consists of key-value groups.  A group is r = a/g query heads, one key head and
+ * one value head, of d columns each.
  *
  * attention.c implements attention over complete sequences; cp_*.c add context parallelism (nn/cp_groups.h).
  */
@@ -21,8 +21,8 @@ struct meg_rope {
 
 /* Relative bias of attention scores (struct meg_attn_desc), which all layers of a stack use. */
 struct meg_rel_bias {
-    struct meg_mat w,
-        dw; /* weight and gradient [buckets, a], the columns of this rank's heads; w.p is NULL without it */
+    /* weight and gradient [buckets, a], with the columns of this rank's heads; w.p is NULL without a relative bias */
+    struct meg_mat w, dw;
     int64_t max_distance;
     bool is_bidirectional;
 };
@@ -78,8 +78,8 @@ struct meg_attn_grads {
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
                   const struct meg_attn *l);
 /*
- * Compute dx from dy and, unless c->defers_wgrad, the weight gradients.  The gradients of the activations are
- * written to d.
+ * Compute dx from dy, the gradient of the relative bias and, unless c->defers_wgrad, the weight gradients.  The
+ * gradients of the activations are written to d.
  */
 void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                   const struct meg_attn_acts *a, struct meg_attn_grads *d, const struct meg_attn *l);

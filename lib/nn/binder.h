@@ -1,7 +1,8 @@
 /*
  * binder.h - the parameters of layers, each declared once.  A layer has one function that declares its parameters by the
- * functions below.  The model calls this function with the same weights for each step: to append rows to the parameter
- * table, to create the plans of linear layers, to point the weights to the flat buffers, and to destroy the plans.
+ * functions below.  The model calls this function once for each step: to append rows to the parameter table, to create
+ * the plans of linear layers, to point the weights to the flat buffers, and to destroy the plans.  The last three calls
+ * pass the same weights; the first one may pass temporary weights.
  */
 #ifndef MEG_NN_BINDER_H
 #define MEG_NN_BINDER_H
@@ -40,7 +41,7 @@ struct meg_linear_shape {
     double std;  /* of the initial weights */
     bool has_bias;
     bool is_output; /* the output matrix of a language model, whose rows are the vocabulary */
-    /* name of the word embedding, whose matrix is the weight, declared by the embedding; NULL: the layer has its own */
+    /* if not NULL, the weight is that of the word embedding, which has this name and is declared by the embedding */
     const char *tied;
 };
 
@@ -50,8 +51,9 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const c
 /* Declare the weight of a norm of width h and, unless it is an RMSNorm, its bias.  The caller sets l->type and l->eps. */
 void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char *name, int64_t h);
 /*
- * Declare a matrix [rows, cols] that is not the weight of a linear layer, such as an embedding.  Return its new row in
- * the parameter table, for fields with other than the default values, or NULL in other steps than MEG_BIND_ROWS.
+ * Declare a matrix [rows, cols] that is not the weight of a linear layer, such as an embedding.  In the step
+ * MEG_BIND_ROWS, return its new row in the parameter table, so that the caller can change fields.  In other steps,
+ * return NULL.
  */
 struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struct meg_mat *dw, const char *name,
                                   int64_t rows, int64_t cols, int tp_axis, double std);

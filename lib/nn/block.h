@@ -15,7 +15,7 @@ struct meg_cp;
 struct meg_rel_bias;
 struct meg_rope;
 
-/* What a block needs to know about the rank and the model, besides its own configuration. */
+/* The properties of the rank and of the model that a block uses besides its own configuration. */
 struct meg_block_env {
     int64_t tp, tp_rank;                 /* number of tensor-parallel ranks; number of this rank */
     int layer;                           /* global index of the layer, for dropout and the KV cache */
@@ -48,7 +48,7 @@ struct meg_block_arena {
     bool is_training;
     bool defers_wgrad;       /* DEFERRED_GRADS are used; otherwise GRADS includes them */
     bool recomputes_core;    /* RECOMPUTED_ACTS are used; otherwise ACTS includes them */
-    const struct meg_cp *cp; /* of the layer */
+    const struct meg_cp *cp; /* of the layer; NULL for heads */
 };
 
 struct meg_block_type {
@@ -67,7 +67,7 @@ struct meg_block_type {
     /* Compute the weight gradients that bwd deferred (c->defers_wgrad). */
     void (*bwd_weight)(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
                        const void *weights);
-    /* Return the number of elements that the KV cache keeps for each token; NULL: none. */
+    /* Return the number of elements that the KV cache of a layer stores for each token; NULL: none. */
     int64_t (*cache_width)(const void *conf, int64_t tp);
 };
 

@@ -9,7 +9,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The functions of a type get the head's weights and configuration, which only they can read. */
+/* The functions of a type get the head's weights and configuration, structures of the type, as untyped pointers. */
 struct meg_head_type {
     size_t weights_size;  /* size in bytes of the type's structure of weights */
     bool is_per_sequence; /* there is a loss for each sequence [b]; otherwise, for each token [n] */

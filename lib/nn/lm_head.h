@@ -12,7 +12,7 @@
 
 MEG_BEGIN_DECLS
 
-/* A chunk of logits has at least this number of rows, which is the size of a decoding step. */
+/* A chunk of logits has at least this number of rows, a decoding step, unless all micro-batches have fewer rows. */
 enum { MEG_LM_HEAD_MIN_ROWS = 16 };
 
 /* Configuration of the head type meg_lm_head. */

@@ -14,9 +14,10 @@
  * distributed optimizer, the parameters of a tie, such as a tied embedding, are a separate bucket.  The stages that have
  * replicas therefore shard them identically.  With ZeRO-2 and ZeRO-3, each layer group is a bucket.
  *
- * Layer group 0 is the embedding, groups 1..L are the layers, and group L+1 is the head.  Every rank's table lists all
- * parameters of the model.  A rank has shards only of the parameters of its pipeline stage, and of tied parameters
- * that its stage uses (struct meg_tie).  Tensor-parallel ranks shard a parameter along tp_axis.
+ * Layer group 0 is the embeddings and the relative biases of T5, groups 1..L are the layers, and group L+1 is the final
+ * norm and the heads.  The norm after an encoder belongs to the group of the encoder's last layer.  Every rank's table
+ * lists all parameters of the model.  A rank has shards only of the parameters of its pipeline stage, and of tied
+ * parameters that its stage uses (struct meg_tie).  Tensor-parallel ranks shard a parameter along tp_axis.
  */
 #ifndef MEG_NN_PARAM_H
 #define MEG_NN_PARAM_H
@@ -38,7 +39,7 @@ enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XA
  * replicated parameter (tp_axis -1) is also reduced over the tensor-parallel ranks.
  */
 struct meg_param {
-    char name[96]; /* name in Megatron core, with the global layer number */
+    char name[96]; /* name in Megatron core; layers are numbered across pipeline stages, from 0 in each stack */
     int ndim;
     int64_t dim[MEG_PARAM_MAXDIM]; /* global shape; the vocabulary has no padding rows */
     int tp_axis;                   /* axis sharded over tensor-parallel ranks; -1 if replicated */
