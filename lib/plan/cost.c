@@ -71,8 +71,8 @@ bool meg_cost_is_representative(const struct meg_cost_model *cost, int64_t stage
 }
 
 /*
- * Return how many of a chunk's n layers are fully recomputed.  Set *inputs to the number of layer inputs that are
- * stored for the recomputation.
+ * Return how many of the n layers of a stack in a chunk are fully recomputed.  Set *inputs to the number of layer
+ * inputs that are stored for the recomputation.
  */
 static int64_t recomputed_layers(const struct meg_model_run *run, int64_t n, int64_t *inputs)
 {
@@ -96,7 +96,10 @@ static void add_input_gathers(struct cost_pass *to, const struct meg_cost_model 
     to->comm_s += nbytes / meg_hardware_bandwidth(cost->hw, 1, tp);
 }
 
-/* Add the counts of layers [begin, end), which are layers of stack k.  has_embedding: their input is computed here. */
+/*
+ * Add the counts of layers [begin, end), the layers of stack k in a chunk.  has_embedding states whether the chunk has
+ * the embedding before the first of them; otherwise, their input is received from another stage.
+ */
 static void add_layers(struct cost_part *sum, const struct meg_cost_model *cost, int k, int64_t begin, int64_t end,
                        bool has_embedding, bool defers_wgrad)
 {

@@ -1,10 +1,10 @@
 /*
  * cost.h - cost model of a training run: memory, communication and time of a step.
  *
- * The cost model allocates no tensors.  It runs each part of the model once with operations that count (count_ops.h),
- * and sums the counts of a stage's parts.  Memory and communication are computed for one rank, given by its coordinates;
- * reports show the stages that meg_cost_is_representative selects.  The time of a step is computed from the times of all
- * pipeline stages (Narayanan et al. 2021).
+ * The cost model allocates no tensors.  It runs each distinct part of the model, such as a layer, with operations that
+ * count (count_ops.h), and sums the counts of a stage's parts.  Memory and communication are computed for one rank,
+ * given by its coordinates; reports show the stages that meg_cost_is_representative selects.  The time of a step is
+ * computed from the times of all pipeline stages (Narayanan et al. 2021).
  */
 #ifndef MEG_PLAN_COST_H
 #define MEG_PLAN_COST_H
@@ -13,7 +13,7 @@
 
 MEG_BEGIN_DECLS
 
-/* What a micro-batch costs a rank in each part of the model (count_model.h). */
+/* The counts of a micro-batch in each part of the model: FLOPs, bytes, times (count_model.h). */
 struct meg_cost_counts;
 
 struct meg_cost_model {
@@ -39,25 +39,27 @@ struct meg_cost_model {
 
 /*
  * Make the cost model of a run.  num_micro is the number of micro-batches per step and data-parallel rank.  *m borrows
- * s->job.  Free it with meg_cost_model_free.
+ * s->job and the stage table of s->layout.  Free it with meg_cost_model_free.
  */
 void meg_cost_model_make(struct meg_cost_model *m, const struct meg_run_spec *s, int64_t num_micro);
 void meg_cost_model_free(struct meg_cost_model *m);
 
 /*
- * Like meg_cost_model_make, but leave counts, params and sequence_flops for the caller to set.  Other functions require
- * them.
+ * Like meg_cost_model_make, but leave counts, params and sequence_flops for the caller to set, and to free without
+ * meg_cost_model_free.  Other functions require these fields.
  */
 void meg_cost_model_init(struct meg_cost_model *m, const struct meg_run_spec *s, int64_t num_micro);
 /*
- * Return the FLOPs of forward and backward of a sequence of length s, and s_enc in the encoder of T5, as Megatron counts them for TFLOP/s and MFU: those
- * of the layers and of the logits, with masked scores, without recomputation.
+ * Return the FLOPs of forward and backward of a sequence, as Megatron counts them for TFLOP/s and MFU: those of the
+ * layers and of the logits, with masked scores, without recomputation.  The sequence has s tokens and, in the encoder
+ * of T5, s_enc tokens.
  */
 double meg_cost_model_flops(const struct meg_model_conf *c, int64_t s, int64_t s_enc);
 /*
- * Count what a micro-batch costs.  Models with equal options, sequences, micro-batches, precision, hardware, tensor and
- * context parallelism, selective recomputation and deferral of weight gradients have equal counts, whatever their
- * pipelines and numbers of micro-batches.
+ * Count the FLOPs, bytes and times of a micro-batch in each part of the model.  Free the result with
+ * meg_cost_counts_free.  The counts depend on the model, the sequence lengths, the micro-batch size, the dtypes, the
+ * hardware, tensor, sequence and context parallelism, selective recomputation, and whether the schedule defers weight
+ * gradients.  They do not depend on the stages of the pipeline, data parallelism or the number of micro-batches.
  */
 struct meg_cost_counts *meg_cost_count(const struct meg_cost_model *m);
 void meg_cost_counts_free(struct meg_cost_counts *counts);

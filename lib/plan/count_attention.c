@@ -65,7 +65,10 @@ static double visible_pairs(const struct meg_attn_desc *d)
     return right - (d->window_left < 0 ? 0 : pairs_up_to(d, -d->window_left - 1));
 }
 
-/* Count `products` products of scores [s_q,s_k] of all heads, each 2 d FLOPs per score, at a fraction of the peak. */
+/*
+ * Count `products` matrix products, each with 2 d FLOPs per score [s_q,s_k] of each head.  They reach the fraction
+ * `rate` of the peak.
+ */
 static void attention(struct meg_stream *st, const struct meg_attn_desc *d, enum meg_dtype t, int products, double rate)
 {
     struct cost_counter *c = cost_counter_of(st);
@@ -77,8 +80,8 @@ static void attention(struct meg_stream *st, const struct meg_attn_desc *d, enum
 }
 
 /*
- * Without FlashAttention, all scores and the byte masks of dropout are written to memory and read again.  Count the time
- * of `products` matrix products, and of `passes` passes over the scores.
+ * If scores are stored, as without FlashAttention, all scores and the byte masks of dropout are written to memory and
+ * read again.  Count the time of `products` matrix products, and of `passes` passes over the scores.
  */
 static void stored_scores(struct meg_stream *st, const struct meg_attn_desc *d, enum meg_dtype t, int products,
                           double passes)

@@ -1,7 +1,8 @@
 /*
  * count_model.c - run a micro-batch through each part of a model with operations and collectives that count
- * (count_ops.h): the embedding, each distinct layer, and the heads.  A part is the only one of a pipeline stage, so that
- * any family of models can be counted without knowing its layers.
+ * (count_ops.h): the embedding, each distinct layer, and the heads.  A layer is run as the only layer of a pipeline
+ * stage, so that the layers of any family can be counted.  The embedding and the heads are the difference between the
+ * first or last stage with one layer and that layer, because T5 has no stages without layers.
  */
 #include <stdlib.h>
 #include "base/mem.h"
@@ -31,7 +32,7 @@ static void init_rank(struct counting *r, const struct meg_cost_model *m, struct
     r->device = (struct meg_device){ .op = &cost_count_ops, .compute = (struct meg_stream *)(void *)&r->counter };
 }
 
-/* Return a micro-batch of the largest size, with all arrays that a rank can have. */
+/* Return a micro-batch of the largest size, with all arrays that a rank can have.  Their addresses must not be read. */
 static struct meg_batch largest_batch(const struct meg_cost_model *m)
 {
     struct meg_batch x = { .s = m->run.s / m->layout.cp, .s_enc = m->run.s_enc / m->layout.cp, .b = m->run.b };
@@ -43,8 +44,8 @@ static struct meg_batch largest_batch(const struct meg_cost_model *m)
 }
 
 /*
- * Return the run of a stage with one part.  Recomputation of complete layers is not counted here, because it depends on
- * the stage.
+ * Return the runtime configuration with which a part is counted.  Recomputation of complete layers is off, because
+ * which layers are recomputed depends on the stage (cost_count_chunk).
  */
 static struct meg_model_run run_of_part(const struct meg_cost_model *m, bool defers_wgrad)
 {
@@ -68,7 +69,7 @@ static void alloc_boundary(void *p[MEG_BOUNDARY_TENSORS], const struct meg_model
         p[i] = g->op->alloc((size_t)tensor[i].n * meg_dtype_size(tensor[i].dtype));
 }
 
-/* Run forward and backward of a model with one chunk. */
+/* Run forward and, if the model is trained, backward of a model with one chunk. */
 static void run_micro_batch(struct cost_part *part, struct meg_model *g, struct counting *r)
 {
     const struct meg_loss_factors factors = { { 0 }, { 0 } };
@@ -113,8 +114,8 @@ static void list_boundary(struct meg_cost_counts *counts, const struct meg_model
 }
 
 /*
- * Count a stage with layers [begin, end) of a pipeline of three stages.  The first stage also has the embedding, the last
- * one the heads.
+ * Count stage `stage` of a pipeline of three stages.  It has layers [begin, end).  Stage 0, with begin 0, also has the
+ * embedding, and stage 2, which ends with the last layer, the heads.
  */
 static void count_stage(struct cost_part *part, struct counting *r, int64_t stage, int64_t begin, int64_t end,
                         const struct meg_model_run *run)

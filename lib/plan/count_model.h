@@ -1,4 +1,4 @@
-/* count_model.h - what one micro-batch costs a rank in each part of a model. */
+/* count_model.h - the counts of one micro-batch in each part of a model: FLOPs, bytes and times on one rank. */
 #ifndef MEG_PLAN_COUNT_MODEL_H
 #define MEG_PLAN_COUNT_MODEL_H
 #include "model/desc.h"
@@ -15,8 +15,9 @@ struct cost_part {
 };
 
 /*
- * Counts of a layer.  Those of the first layer of a decoder include its embedding, those of the last layer of an encoder
- * the norm after it.  Other layers with equal blocks and equal context parallelism have the same counts.
+ * Counts of a layer.  The counts of the first layer of a decoder include the embedding before it, and those of the last
+ * layer of an encoder the norm after it.  Other layers with equal blocks and equal context parallelism have one struct
+ * cost_layer in common.
  */
 struct cost_layer {
     int64_t first;               /* the first layer with these counts */
@@ -26,20 +27,20 @@ struct cost_layer {
 
 struct meg_cost_counts {
     struct meg_model_desc desc;
-    struct cost_part embedding, heads; /* embedding of the first stack */
+    struct cost_part embedding, heads; /* embedding of the first stack; final norm of the last stack, and heads */
     struct cost_layer *layer;
     int nlayers;
     int *index;                                            /* [layers of the model] element of `layer` */
-    struct meg_pipe_tensor boundary[MEG_BOUNDARY_TENSORS]; /* tensors that a stage sends */
+    struct meg_pipe_tensor boundary[MEG_BOUNDARY_TENSORS]; /* all tensors that stages send (enum meg_boundary) */
     int nboundary;
     double residual_nbytes[MEG_MAX_STACKS]; /* of the residual stream of a stack on a rank */
-    double recv_nbytes; /* of receive buffers of collectives within the model, through host memory */
+    double recv_nbytes; /* of receive buffers of collectives within the model, if these use host memory */
 };
 
-/* Run one micro-batch through a model without pipeline parallelism, and call hooks as in a run. */
+/* Run forward and backward of one micro-batch, and call hooks as in a run.  The layout must have one pipeline stage. */
 void cost_run_hooks(const struct meg_cost_model *m, const struct meg_model_hooks *hooks);
 
-/* Add w to *to, `times` times. */
+/* Add `times` times w or p to *to. */
 void cost_add_pass(struct cost_pass *to, const struct cost_pass *w, double times);
 void cost_add_part(struct cost_part *to, const struct cost_part *p, double times);
 

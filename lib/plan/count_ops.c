@@ -1,4 +1,4 @@
-/* count_ops.c - the operations that count.  Each one states what it reads and writes, in the terms of tensor/ops.h. */
+/* count_ops.c - the operations that count the bytes of the matrices that they read and write (tensor/ops.h). */
 #include "plan/count_ops.h"
 
 /* Return the bytes of `rows` rows of a matrix; an absent matrix has no columns. */
@@ -83,7 +83,7 @@ static void embed_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *to
     cost_traffic(st, cost_mat_nbytes(x) + rows_of(word, x.rows));
 }
 
-/* The gradient of each token's row is read and written.  All micro-batches but the first one accumulate. */
+/* Count the row of dword of each token as read and written, because all micro-batches but the first one accumulate. */
 static void embed_bwd(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token,
                       bool accumulate)
 {
@@ -143,14 +143,14 @@ static void weighted_sum(struct meg_stream *st, double *out, const float *x, con
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
-/* The time of a chunk of logits does not depend on its number of rows, so one chunk has all rows. */
+/* Return a number of rows that no micro-batch exceeds: logits are counted as one chunk, as if chunks had no cost. */
 static int64_t logits_rows(int64_t v)
 {
     (void)v;
     return INT64_MAX;
 }
 
-/* Return addresses that no other buffer has, because operations compare the addresses of their arguments. */
+/* Return an address that no other buffer has, because operations compare the addresses of their arguments. */
 static void *alloc(size_t nbytes)
 {
     static uintptr_t end = 64;
@@ -165,7 +165,10 @@ static void release(void *p)
     (void)p;
 }
 
-/* A part of a model copies only what it passes to another stage (count_model.c). */
+/*
+ * Count nothing.  A part of a model copies only tensors at the boundaries of its stage, and most parts are not alone on
+ * a stage in a run (count_model.c).
+ */
 static void copy(struct meg_stream *st, void *dst, const void *src, size_t nbytes)
 {
     (void)st, (void)dst, (void)src, (void)nbytes;

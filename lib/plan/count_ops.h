@@ -6,12 +6,13 @@
  * Device memory does not exist: alloc returns addresses that must not be read.  A stream is a struct cost_counter, and
  * operations add to its pass.  These are counted:
  *   matrix products    FLOPs, and their time from the shape (struct meg_hardware)
- *   attention          FLOPs of all scores, and the time of those that the window leaves; masks whose contents are in
- *                      device memory, such as doc_start, count as visible
+ *   attention          FLOPs of all scores, and the time of the scores inside the window (struct meg_attn_desc), even if
+ *                      an array in device memory, such as doc_start, masks them
  *   other operations   bytes of the matrices that they read and write; vectors, such as biases, statistics of rows and
- *                      token ids, are not counted.  Matrix products and attention count only bytes beyond their operands
+ *                      token ids, are not counted.  Operations on memory (copy, upload) count nothing, except zero
  *   collectives        bytes sent, by the formulas of comm/comm.h, and their time
- * Copies of memory are not counted.  The operations of the optimizer (sumsq, adamw, ...) are not in the
+ * The bytes of operands of matrix products and attention are not counted, except the input `pre` of an activation and,
+ * in the backward pass, d_o and o for delta.  The operations of the optimizer (sumsq, adamw, ...) are not in the
  * table, because their sizes are in device memory.
  */
 #ifndef MEG_PLAN_COUNT_OPS_H
@@ -22,12 +23,12 @@
 
 MEG_BEGIN_DECLS
 
-/* What one pass costs a rank. */
+/* The counts of one pass on a rank. */
 struct cost_pass {
     double flops;                       /* of matrix products and attention, with masked scores */
     double nbytes;                      /* read and written by memory-bound operations */
     double sent[MEG_COST_GROUPS];       /* bytes sent in each group */
-    double gemm_s, attention_s, comm_s; /* predicted times */
+    double gemm_s, attention_s, comm_s; /* predicted times in seconds */
 };
 
 struct cost_counter {

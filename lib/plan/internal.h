@@ -22,8 +22,8 @@ double cost_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pi
 void cost_count_chunk(struct cost_part *sum, const struct meg_cost_model *cost, int64_t stage, int64_t chunk);
 
 /*
- * Return the bytes of the tensors that virtual stage vstage - 1 sends to vstage, and of their gradients; 0 if one of them
- * does not exist.
+ * Return the bytes of the tensors that virtual stage vstage - 1 sends to vstage; 0 if one of these stages does not
+ * exist.  The gradients that vstage sends back have the same number of bytes.
  */
 double cost_boundary_nbytes(const struct meg_cost_model *cost, int64_t vstage);
 

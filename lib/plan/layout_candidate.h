@@ -8,7 +8,7 @@ MEG_BEGIN_DECLS
 
 struct plan_candidate {
     struct meg_layout_conf layout;
-    int64_t micro;
+    int64_t micro; /* micro-batch size */
     enum meg_recompute recompute;
     double memory; /* bytes of device memory on the rank that needs the most */
     struct meg_cost_time time;

@@ -15,7 +15,7 @@ void meg_plan_reset_layout(struct meg_train_job *job, int64_t world_size);
 
 /*
  * Print the fastest layouts of world_size ranks.  The specification must be one for a single rank, made after
- * meg_plan_reset_layout.  Return MEG_EFAIL if no layout fits in memory.
+ * meg_plan_reset_layout.  Return MEG_EFAIL if no layout is valid and fits in memory.
  */
 int meg_plan_print_layouts(const struct meg_run_spec *s, int64_t world_size, FILE *f, struct meg_err *e);
 

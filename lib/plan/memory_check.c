@@ -11,7 +11,7 @@
 #include "plan/cost.h"
 
 enum { OVERHEAD_NBYTES = 16 << 20 }; /* bytes of the program and its libraries, measured */
-enum { MALLOC_NBYTES = 8 };          /* that malloc adds to an array */
+enum { MALLOC_NBYTES = 8 };          /* bytes that malloc adds to an array */
 
 /* ---- this machine ---- */
 

@@ -89,7 +89,7 @@ static double pipeline_time(struct cost_pass *busy, const struct meg_cost_model 
     const struct meg_layout *l = &cost->layout;
     const int64_t stride = l->pp_before_dp ? l->tp : l->tp * l->cp * l->dp;
     struct cost_part *each = meg_new((size_t)(l->pp * l->vp) * sizeof *each);
-    double largest = 0, seconds; /* bytes of the largest boundary */
+    double largest = 0, seconds; /* largest: bytes of the largest boundary */
 
     *busy = (struct cost_pass){ 0 };
     for (int64_t stage = 0; stage < l->pp; stage++) {
