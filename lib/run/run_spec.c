@@ -83,7 +83,7 @@ static struct meg_model_run make_model_run(const struct meg_run_spec *s)
                                    .distribute_saved_activations = c->distribute_saved_activations };
 }
 
-/* Check the options that some families of models do not have. */
+/* Refuse options that the family of the model does not support, and require those that it needs. */
 static int check_family(const struct meg_run_spec *s, struct meg_err *e)
 {
     const struct meg_train_job *job = s->job;
