@@ -71,7 +71,7 @@ int meg_fill_mask_encode(struct meg_tokenizer *tok, const char *text, int64_t n,
     return r;
 }
 
-/* Append the text of ids, without the tokens that frame it. */
+/* Append the text of ids, without a CLS at the beginning and a SEP at the end. */
 static int add_text(struct meg_str *out, const struct meg_tokenizer *tok, const struct meg_ids *ids, struct meg_err *e)
 {
     const struct meg_tok_special_ids *special = meg_tokenizer_special_ids(tok);
@@ -156,7 +156,7 @@ static int64_t count_masks(const struct meg_ids *ids, int32_t mask)
     return n;
 }
 
-/* Check that a line has masks and is not too long, and that there is a sentinel for each mask of a T5. */
+/* Check that a line has masks and is not too long and, for a T5, that there is a sentinel for each mask. */
 static int check_line(const struct meg_loaded_model *m, const struct meg_masked_vocab *v, const struct meg_ids *ids,
                       struct meg_err *e)
 {

@@ -1,6 +1,7 @@
 /*
- * fill_mask.h - predict the masked tokens of a text, the task that BERT was trained for (Devlin et al. 2019).  Each mask
- * is predicted from all other tokens, while the other masks remain masked.
+ * fill_mask.h - predict the masked tokens of a text, the task that BERT was trained for (Devlin et al. 2019).  Each
+ * mask is predicted from all other tokens, while the other masks remain masked.  With a T5, meg_fill_mask predicts a
+ * span for each mask instead (fill_spans.h).
  */
 #ifndef MEG_EVAL_FILL_MASK_H
 #define MEG_EVAL_FILL_MASK_H
@@ -10,7 +11,7 @@
 MEG_BEGIN_DECLS
 
 /*
- * meg_fill_mask_encode - append the ids of CLS text SEP
+ * meg_fill_mask_encode - append the ids of CLS text SEP; a token that the tokenizer lacks is omitted
  *   text  [n]  UTF-8.  The text of the tokenizer's mask token (BERT: [MASK]) and of its separator is encoded as that
  *              token.  The separator divides the text into the two segments of BERT.
  * Returns the errors of meg_tokenizer_encode.
@@ -23,16 +24,20 @@ int meg_fill_mask_encode(struct meg_tokenizer *tok, const char *text, int64_t n,
  *   ids  [n]     in/out  1 <= n <= max_position_embeddings
  *   special      ids of the mask and of the separator: tokens after the first separator have token type 1
  *   top  [m,ntop]  out   for each of the m masks, in order, the ntop most likely ids (meg_top_logprobs)
- * Returns MEG_EFAIL if a logit is not finite, or if memory is exhausted.
+ * Returns MEG_EFAIL if the logits of a mask are not finite, or if memory is exhausted.
  */
 int meg_fill_mask_predict(struct meg_model *g, int32_t *ids, int64_t n, const struct meg_tok_special_ids *special,
                           struct meg_token_logprob *top, int64_t ntop, struct meg_err *e);
 
 /*
- * meg_fill_mask - fill the masks of each line of an input, and write a JSON line with the filled text, its ids and the
- * most likely tokens of each mask
- * Returns MEG_EUSAGE if the tokenizer has no mask token, MEG_EFORMAT for a line that is invalid, has no mask or is too
- * long, MEG_EFAIL if a logit is not finite, and MEG_EIO if reading or writing fails.
+ * meg_fill_mask - fill the masks of each line of an input, and write a JSON line to standard output with the filled
+ * text, its ids and the most likely tokens of each mask (T5: of the first token of each span)
+ *   input   path of the file; "-" is standard input
+ *   output  if top_n_logprobs was not given, 5 tokens are listed for each mask
+ * Returns MEG_EUSAGE if there is no tokenizer or it has no mask token, or `output` is invalid
+ * (meg_token_output_check); MEG_EFORMAT for a line that is invalid, is too long, has no mask or, for T5, more masks
+ * than sentinels; MEG_EFAIL if the logits of a mask are not finite or memory is exhausted; MEG_ENOENT or MEG_EIO if
+ * reading or writing fails.
  */
 int meg_fill_mask(const char *input, const struct meg_token_output_conf *output, const struct meg_loaded_model *m,
                   struct meg_err *e);

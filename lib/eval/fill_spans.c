@@ -52,7 +52,7 @@ static bool ends_span(const struct meg_masked_vocab *v, int32_t id)
     return id == v->eos;
 }
 
-/* Predict the span of sentinel k, and append it to `filled`. */
+/* Predict the span of sentinel k, append it to `filled`, and list the ntop most likely ids of its first token in top. */
 static int predict_span(struct decoder *d, const struct meg_masked_vocab *v, int64_t k, struct meg_ids *filled,
                         struct meg_token_logprob *top, int64_t ntop, int32_t *heap, struct meg_err *e)
 {

@@ -31,9 +31,9 @@ enum meg_prediction meg_eval_prediction(const struct meg_eval_conf *c);
  *   ppl        one JSON object for the corpus: counts, window options, loss and perplexity; bits per byte only for
  *              --input with a tokenizer
  *   fill-mask  one JSON line per input line (meg_fill_mask)
- * Returns MEG_EUSAGE if an option is out of the model's range, MEG_ENOENT or MEG_EIO if the input cannot be read,
- * MEG_EFORMAT for invalid input, MEG_EFAIL if a result is not finite or memory is exhausted, MEG_EIO if writing fails,
- * and the errors of meg_prompt_read and meg_indexed_open.
+ * Returns MEG_EUSAGE if an option is out of the model's range or a required tokenizer is missing, MEG_ENOENT or MEG_EIO
+ * if the input cannot be read, MEG_EFORMAT for invalid input, MEG_EFAIL if a result is not finite or memory is
+ * exhausted, MEG_EIO if writing fails, and the errors of meg_prompt_read and meg_indexed_open.
  */
 int meg_eval_run(const struct meg_eval_conf *c, const struct meg_token_output_conf *output,
                  const struct meg_loaded_model *m, struct meg_err *e);
