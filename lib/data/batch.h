@@ -17,20 +17,20 @@ struct meg_batch_memory {
 };
 
 /*
- * A micro-batch of b sequences, s tokens each.  Arrays are [s,b]: token t of sequence i is element t * b + i.  With
- * context parallelism, s is the number of tokens per sequence on this rank.
+ * A micro-batch of b sequences, s tokens each.  Arrays without another shape are [s,b]: token t of sequence i is
+ * element t * b + i.  With context parallelism, s is the number of tokens per sequence on this rank.
  * In a causal model, a query may attend to keys from its doc_start to its own position.  doc_start is 0 or, with
  * reset_attention_mask, the start of the query's document.
  * GPT: the loss mask is 0 at a token whose label is padding and, with eod_mask_loss, at an end-of-document token.  At
  * all other tokens it is 1.  BERT: the loss mask is 1 at masked tokens and 0 at all other tokens.
- * T5: the arrays of s tokens belong to the decoder, and the loss mask is 0 at padding.
+ * T5: the arrays of s tokens belong to the decoder, and the loss mask is 1 at tokens and 0 at padding.
  * Sample numbers seed the dropout masks.  They are the same in every parallel layout.
  * A batch has the arrays that its dataset fills; others are NULL.
  */
 struct meg_batch {
     int64_t s, b;
     int32_t *tokens;           /* ids in [0, vocabulary); GPT: padding is 0; BERT, T5: it is the pad id */
-    int32_t *labels;           /* target ids; GPT: the token after each token; T5: also, and -1 at padding; BERT: the
+    int32_t *labels;           /* target ids; GPT, T5: the token after each token, in T5 -1 at padding; BERT: the
                                  original id of a masked token, -1 at other tokens; NULL: no loss is computed */
     int32_t *position_ids;     /* position in the full sequence or, with reset_position_ids, in the document */
     int32_t *doc_start;        /* position of the first key that each query may attend to; NULL: 0 */
@@ -74,7 +74,7 @@ enum {
                           1 << MEG_BATCH_ENC_KEY_LENGTH
 };
 
-/* What an array has an element for. */
+/* The shape of an array. */
 enum meg_batch_dim {
     MEG_BATCH_PER_TOKEN,     /* [s,b] */
     MEG_BATCH_PER_ENC_TOKEN, /* [s_enc,b] */
@@ -110,9 +110,8 @@ static inline int64_t meg_batch_numel(const struct meg_batch *x, int field)
 
 /*
  * Allocate the arrays of a batch of b sequences, for the fields of a bit mask.  A sequence has s tokens and, in the input
- * of an encoder, s_enc.  They are in the pinned
- * memory that `pinned` allocates or, if it is NULL, in other memory.  The process ends if memory is exhausted.  The
- * values are undefined.  Free with meg_batch_free.
+ * of an encoder, s_enc tokens.  The arrays are in the pinned memory that `pinned` allocates or, if `pinned` is NULL, in
+ * other memory.  The process ends if memory is exhausted.  The values are undefined.  Free with meg_batch_free.
  */
 void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t s_enc, int64_t b, unsigned fields,
                      const struct meg_batch_memory *pinned);

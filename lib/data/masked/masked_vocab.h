@@ -9,8 +9,9 @@
 MEG_BEGIN_DECLS
 
 /*
- * Fill *v from the special ids and the tokens of t.  A token that begins with "##" continues a word (WordPiece).  An id
- * that the tokenizer does not have is -1.  `sentinel` and `random_ids` are NULL.  Free with meg_masked_vocab_free.
+ * Fill *v from the special ids and the tokens of t.  A token that begins with "##" continues a word (WordPiece).  An
+ * id that the tokenizer does not have is -1.  The sentinels are the tokens <extra_id_0>, <extra_id_1>, ..., up to the
+ * first number without a token.  `random_ids` is NULL.  Free with meg_masked_vocab_free.
  */
 void meg_masked_vocab_make(struct meg_masked_vocab *v, const struct meg_tokenizer *t);
 void meg_masked_vocab_free(struct meg_masked_vocab *v); /* accepts a zeroed *v */
