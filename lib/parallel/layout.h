@@ -36,8 +36,9 @@ extern const struct meg_opt meg_layout_opts[];
 enum meg_cp_comm_type { MEG_CP_P2P, MEG_CP_ALL_GATHER, MEG_CP_A2A, MEG_CP_A2A_P2P };
 
 /*
- * The uses of a tied parameter: ranges [begin, end) of layer groups (nn/param.h).  Each pipeline stage with one of these
- * layer groups has a replica of the parameter.  The gradients of the replicas are summed.
+ * The uses of a tied parameter: ranges [begin, end) of layer groups (nn/param.h), which may be empty or equal.  Each
+ * pipeline stage with one of these layer groups has a replica of the parameter.  The gradients of the replicas are
+ * summed.
  */
 struct meg_tie {
     const char *name; /* of the communicator of the replicas, such as "embedding" */
@@ -74,8 +75,9 @@ extern const struct meg_layout meg_layout_one;
 
 /* Model dimensions that meg_layout_set_model checks the layout against. */
 struct meg_layout_model {
-    int64_t layers, s, heads, groups, ffn, vocab; /* s: sequence length; groups: key-value groups */
-    int64_t encoder_layers, s_decoder; /* of an encoder-decoder model, whose s is that of the encoder; or 0 */
+    /* layers: of all stacks; s: sequence length; groups: key-value groups */
+    int64_t layers, s, heads, groups, ffn, vocab;
+    int64_t encoder_layers, s_decoder; /* of an encoder-decoder model, whose s is that of the encoder; otherwise 0 */
 };
 
 /* Set the group sizes and the rank order for `world` ranks.  Return MEG_EUSAGE if a size is invalid. */
@@ -104,19 +106,22 @@ static inline void meg_layout_layers(const struct meg_layout *l, int64_t stage, 
     *n = l->first_layer ? l->first_layer[vstage + 1] - *first : l->layers;
 }
 
-/* Return whether a chunk contains the embedding. */
+/* Return whether a chunk is the first one of the model, which contains the embedding of the first stack. */
 static inline bool meg_layout_is_first(int64_t stage, int64_t chunk)
 {
     return stage == 0 && chunk == 0;
 }
 
-/* Return whether a chunk contains the output layer. */
+/* Return whether a chunk is the last one of the model, which contains the final norm and the heads. */
 static inline bool meg_layout_is_last(const struct meg_layout *l, int64_t stage, int64_t chunk)
 {
     return stage == l->pp - 1 && chunk == l->vp - 1;
 }
 
-/* Return whether a stage has a layer group (nn/param.h): the embedding, a layer or the head. */
+/*
+ * Return whether a stage has a layer group (nn/param.h): a layer or, on the first stage, group 0 and, on the last
+ * stage, the heads.  Replicas of tied parameters of group 0 on other stages do not count.
+ */
 bool meg_layout_has_group(const struct meg_layout *l, int64_t stage, int64_t layer_group);
 /* Return whether a stage has a replica of the parameters of tie k. */
 bool meg_layout_has_tie(const struct meg_layout *l, int64_t stage, int k);

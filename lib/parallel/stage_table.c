@@ -225,7 +225,7 @@ static int check_virtual_stages(const struct meg_layout_conf *c, const int64_t *
     return 0;
 }
 
-/* Make the stage table that --pipeline-model-parallel-layout describes, with the arguments of stage_table_make. */
+/* Make the stage table that --pipeline-model-parallel-layout describes.  The arguments are those of stage_table_make. */
 static int make_described_table(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
                                 struct meg_err *e)
 {
@@ -270,7 +270,10 @@ static int check_encoder_decoder(const struct meg_layout_conf *c, struct meg_err
     return 0;
 }
 
-/* Append to a stage table that ends with first_layer[0] the layers of `stages` stages, divided equally. */
+/*
+ * Divide layers equally over `stages` stages, of which the first one begins at first_layer[0].  Set first_layer[1] to
+ * first_layer[stages].  The message about a number that is not divisible names `option`.
+ */
 static int divide_stack(int64_t *first_layer, int64_t layers, int64_t stages, const char *option, struct meg_err *e)
 {
     if (layers % stages)
