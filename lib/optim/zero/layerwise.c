@@ -73,7 +73,7 @@ static void end_layer_reduce(struct meg_layer_reducer *q)
     q->group_in_flight = -1;
 }
 
-/* Return whether the parameters of two layer groups have the same offsets in the buffer of the group. */
+/* Return whether the parameters of two layer groups have the same sizes and the same offsets in the group's buffer. */
 static bool has_equal_layout(const struct meg_params *p, int a, int b)
 {
     const int n = p->first_row[a + 1] - p->first_row[a];
@@ -101,7 +101,7 @@ void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group)
 
     if (q->group_in_flight >= 0 && meg_unsharded_buffer(q->params, q->group_in_flight) == buffer)
         end_layer_reduce(q);
-    /* the padding between the parameters must be 0, but has gradients of a layer of another layout */
+    /* the padding between the parameters must be 0, but the buffer has gradients of parameters at other offsets */
     if (q->last_group[buffer] > 0 && !has_equal_layout(q->params, group, q->last_group[buffer]))
         q->device->op->zero(q->device->compute, buffer_of(q, group),
                             (size_t)length(q->params, group) * meg_dtype_size(q->dtype));

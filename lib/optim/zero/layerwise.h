@@ -28,7 +28,7 @@ struct meg_layer_reducer {
     const struct meg_device *device;
     struct meg_nan_guard *nan_guard;
     const struct meg_sp_grads *sp_grads;
-    /* [meg_params_unsharded_numel] gradients of type dtype, overwritten by each pass; padding between them is 0 */
+    /* [meg_params_unsharded_numel] gradients of type dtype, overwritten by each pass; padding between parameters is 0 */
     char *g;
     enum meg_dtype dtype;
     void *grad_shards; /* this rank's gradient shards of type dtype, concatenated: sums over passes and ranks */
@@ -41,7 +41,10 @@ struct meg_layer_reducer {
 
 /* Call this before the first pass of a step.  The first gradients of each layer group overwrite the group's shard. */
 void meg_layer_reducer_begin(struct meg_layer_reducer *q);
-/* Call this before the backward pass of a layer group.  Wait until the group's buffer is free. */
+/*
+ * Call this before the backward pass of a layer group.  Wait until the group's buffer is free.  Zero the buffer if the
+ * parameters of its previous group were at other offsets.
+ */
 void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group);
 /* Call this after the backward pass of a layer group.  Start the reduce-scatter of the group's gradients. */
 void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group);
