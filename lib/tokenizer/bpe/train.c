@@ -247,7 +247,10 @@ static void merge_word(struct bpe_train_state *st, uint32_t word, int32_t left, 
     st->len[word] = to;
 }
 
-/* Return the id of the concatenation of left and right, without the prefix of right.  Add this token if it is new. */
+/*
+ * Return the id of the concatenation of left and right, for WordPiece without the prefix ## of right.  Add this token
+ * if it is new.
+ */
 static int32_t token_of(struct meg_bpe_vocab *v, int32_t left, int32_t right)
 {
     const size_t prefix = v->is_wordpiece ? strlen(MEG_WORDPIECE_PREFIX) : 0;
