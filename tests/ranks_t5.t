@@ -1,5 +1,6 @@
 #!/bin/sh
-# Training a T5 under parallel layouts equals training on one rank, dropout included.
+# Training a T5 under parallel layouts equals training on one rank, dropout included.  A checkpoint of one layout is
+# continued in another.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -36,7 +37,7 @@ relative='--position-embedding-type relative --relative-attention-num-buckets 8 
         --recompute-granularity full --recompute-method block --recompute-num-layers 1
     train_ranks one 1 $relative --untie-embeddings-and-output-weights
     equals_one_rank 2 $relative --zero-stage 3 --untie-embeddings-and-output-weights
-    # the second of two stages begins in the encoder, or the first one ends in the decoder
+    # the first of two stages ends in the decoder, or the second one begins in the encoder
     train_ranks one 1 $relative --num-layers 1 --decoder-num-layers 3
     equals_one_rank 2 $relative --num-layers 1 --decoder-num-layers 3 --pipeline-model-parallel-size 2
     equals_one_rank 4 $relative --num-layers 1 --decoder-num-layers 3 --pipeline-model-parallel-size 2 --tensor-model-parallel-size 2

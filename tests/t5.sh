@@ -1,4 +1,5 @@
-# Sourced after bert.sh by tests of T5: replace the options in $T/conf by those of a tiny T5.
+# Sourced after bert.sh by tests of T5: replace the model options in $T/conf by those of a tiny T5.  $T/bert_conf has the
+# other options.
 sed '/^model\|^num-layers\|^seq-length\|^max-position/d' "$T/conf" >"$T/bert_conf"
 cat - "$T/bert_conf" >"$T/conf" <<end
 model = t5

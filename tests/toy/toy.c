@@ -1,7 +1,8 @@
 /*
- * toy.c - a family of models for tests/toy.t that is not in the library: two stacks of gated networks, which read the same
- * tokens.  The value in a layer of the second stack is computed from the output of the first stack.  The word embedding
- * is used before each stack and as the output matrix.  A program that is linked with this file accepts --model toy.
+ * toy.c - a family of models for tests/toy.t that is not in the library: two stacks of gated networks, which read the
+ * same tokens.  A layer computes out(silu(gate(x)) * value(x)); in the second stack, `value` reads the output of the
+ * first stack instead of x.  The word embedding is used before each stack and as the output matrix.  A program that is
+ * linked with this file accepts --model toy.
  */
 #include "model/family.h"
 #include "nn/lm_head.h"

@@ -12,7 +12,10 @@ enum { S_ENC_MAX = 32, S = 16, B = 3, N = S * B, V_MAX = 128 };
 
 /* ---- names of Hugging Face --------------------------------------------------------------------------- */
 
-/* Return the row of row o in the reference whose names are those of Megatron core. */
+/*
+ * Return the tensor and the row that correspond to row o of a parameter in a reference with the names of Megatron core,
+ * which differ for output_layer only.
+ */
 static struct hf_row core_row(const char *name, int64_t o)
 {
     struct hf_row p = { .row = o };
@@ -52,7 +55,10 @@ struct widths {
     int64_t d, gate;
 };
 
-/* Return the name and row of a parameter of a layer whose rows are those of several tensors of Hugging Face. */
+/*
+ * If the rows of the parameter `rest` of a layer are those of several tensors of Hugging Face, set p->name to the
+ * tensor that has row p->row, and p->row to the row in this tensor.  Otherwise return false.
+ */
 static bool packed_row(struct hf_row *p, const char *rest, const char *block, int mlp, struct widths w)
 {
     static const char qkv[] = "qkv", kv[] = "kv";
@@ -77,7 +83,7 @@ static bool packed_row(struct hf_row *p, const char *rest, const char *block, in
     return true;
 }
 
-/* Return the row of row o in a reference whose names are those of Hugging Face. */
+/* Return the tensor and the row that correspond to row o of a parameter in a reference with the names of Hugging Face. */
 static struct hf_row hf_t5_row(const char *name, int64_t o, struct widths w)
 {
     struct hf_row p = { .row = o };
@@ -125,7 +131,7 @@ struct input {
     double num_tokens;
 };
 
-/* A model of the reference numbers. */
+/* A model and the directory of its reference numbers in tests/data/golden/models. */
 struct tiny_t5 {
     const char *dir;
     struct hf_row (*hf_row_of)(const char *name, int64_t o);

@@ -13,8 +13,8 @@
 #include "plan/internal.h"
 
 /*
- * All products run at 1 FLOP/s, attention at 1/2 in the forward and 1/4 in the backward pass, memory at 1 byte/s, and a
- * group within a node of two ranks sends 2 bytes/s, between nodes 1/8.
+ * Matrix products run at 1 FLOP/s, attention at 1/2 FLOP/s in the forward and 1/4 in the backward pass, and memory
+ * transfers 1 byte/s.  A rank sends 2 bytes/s within a node of two ranks, and 1/8 byte/s between nodes.
  */
 static const struct meg_hardware simple = { .flops = { [MEG_DTYPE_F32] = 1, [MEG_DTYPE_BF16] = 1 },
                                             .gemm_efficiency = 1,
@@ -26,7 +26,7 @@ static const struct meg_hardware simple = { .flops = { [MEG_DTYPE_F32] = 1, [MEG
                                             .net_bw = 0.125,
                                             .ranks_per_node = 2 };
 
-/* Sizes of the model, and bytes per element of activations, of the residual stream and of gradients. */
+/* Sizes of the model; bytes per element of activations (E), the residual stream (R) and parameter gradients (DW). */
 enum { L = 3, H = 48, A = 8, G = 4, D = 10, Q = A * D, KV = G * D, F = 80, V = 112, S = 24, B = 2, N = S * B };
 enum { E = 2, R = 4, DW = 4 };
 
@@ -69,7 +69,10 @@ static void equals(double got, double want, const char *pass, const char *what)
         fail_msg("%s: %s: %.17g, not %.17g", pass, what, got, want);
 }
 
-/* Check a pass on one rank.  `visible` has the FLOPs of attention of visible scores, at a rate of `rate`. */
+/*
+ * Check a pass on one rank: FLOPs of matrix products, of attention with all scores and with visible scores, FLOP/s of
+ * attention, and bytes.
+ */
 static void check(const struct cost_pass *p, const char *name, double products, double scores, double visible,
                   double rate, double nbytes)
 {
@@ -79,7 +82,7 @@ static void check(const struct cost_pass *p, const char *name, double products, 
     equals(p->nbytes, nbytes, name, "bytes");
 }
 
-/* FLOPs of one product with all scores of the micro-batch, and with those that a causal mask leaves. */
+/* FLOPs of one matrix product with all scores of the micro-batch, and with the visible scores of causal attention. */
 #define SCORES (2.0 * B * A * S * S * D)
 #define CAUSAL (2.0 * B * A * S * (S + 1) / 2 * D)
 
@@ -93,7 +96,7 @@ static void a_layer_of_gpt_2(void **state)
     const struct cost_part *l = &c->layer[0].part[0];
 
     (void)state;
-    /* norm; residual and norm; the input of GELU; residual */
+    /* norm; residual and norm; residual; the input of GELU */
     check(&l->fwd, "forward", layer_flops, 2 * SCORES, 2 * CAUSAL, 0.5,
           N * H * ((R + E) + (2 * R + 2 * E) + (2 * R + E)) + N * F * E);
     /* twice the gradient of the residual and of the norm; GELU; delta */
@@ -177,7 +180,7 @@ enum { SE = 40, NE = SE * B };
 
 static void layers_of_t5_have_the_lengths_of_their_stacks(void **state)
 {
-    static const int index[2 * L] = { 0, 0, 1, 2, 3, 3 }; /* the norm and the embedding between the stacks */
+    static const int index[2 * L] = { 0, 0, 1, 2, 3, 3 }; /* counts 1 include the norm, counts 2 the embedding */
     const double linear = Q + 2 * KV + Q + 2 * F, cross = 2.0 * (N * H * 2 * Q + NE * H * 2 * Q);
     const double cross_scores = 2.0 * B * A * S * SE * D, all_scores = 2.0 * B * A * SE * SE * D;
     const double decoder = 2.0 * N * H * linear + cross;
@@ -199,7 +202,7 @@ static void layers_of_t5_have_the_lengths_of_their_stacks(void **state)
           NE * H * (5 * R + 4 * E) + NE * F * E);
     check(&c->layer[3].part[0].fwd, "decoder, forward", decoder, 2 * (SCORES + cross_scores),
           2 * (CAUSAL + cross_scores), 0.5, N * H * (7 * R + 6 * E) + N * F * E);
-    /* also twice delta, and the sum of the gradients of the output of the encoder */
+    /* also delta of both attentions, and the addition to the gradient of the output of the encoder */
     check(&c->layer[3].part[0].bwd, "decoder, backward", 2 * decoder, 5 * (SCORES + cross_scores),
           5 * (CAUSAL + cross_scores), 0.25, 3 * N * H * (4 * R + 2 * E) + N * F * E + 4 * N * Q * E + 3 * NE * H * E);
     equals(c->layer[1].part[0].fwd.nbytes - c->layer[0].part[0].fwd.nbytes, NE * H * (R + E), "norm", "bytes");
@@ -336,7 +339,10 @@ static void sequence_parallel_ranks(void **state)
     meg_cost_counts_free(c);
 }
 
-/* Return the FLOPs of a product with the scores of the first of two ranks, which has the first and the last quarter. */
+/*
+ * Return the FLOPs of a matrix product with the visible scores of the first of two context-parallel ranks, which has
+ * the first and the last quarter of the queries.
+ */
 static double scores_of_first_rank(void)
 {
     double pairs = 0;
@@ -352,8 +358,9 @@ static void context_parallel_ranks(void **state)
     static const char *types[] = { "p2p", "all_gather", "a2a" };
     const double n = N / 2, kv = n * 2 * KV, qkv = n * (Q + 2 * KV) / 2 * E, o = n * Q / 2 * E, stats = n * A / 2 * 4;
     /*
-     * In a ring, keys and values are copied to a block, the partial outputs of the last quarter of the queries for three
-     * of the four quarters of the keys are merged, and the f32 output is converted.  An all-to-all copies rows twice.
+     * In a ring, keys and values are copied to a block.  The last quarter of the queries attends to each quarter of the
+     * keys separately, so three partial outputs are merged into the first one.  Then the f32 output is converted.  An
+     * all-to-all copies rows twice.
      */
     const double merged = 3 * n / 2 * Q / 2 * 4 * 3;
     const double layer_nbytes = n * H * (5 * R + 4 * E) + n * F / 2 * E;
@@ -366,7 +373,7 @@ static void context_parallel_ranks(void **state)
 
     (void)state;
     m.layout.cp = 2;
-    m.layout.tp = 2; /* a node, so that a context-parallel group has two nodes */
+    m.layout.tp = 2; /* all ranks of a node, so a context-parallel group spans two nodes */
     m.layout.cp_comm_types = (struct meg_str_list){ .v = types, .n = 3 };
     c = meg_cost_count(&m);
     assert_int_equal(c->nlayers, 3);
@@ -469,7 +476,7 @@ static void operations_count_what_they_read_and_write(void **state)
     COUNTS(qk_norm_bwd(st, &norm, f32, NULL, MEG_DTYPE_F32, f32, bf16, NULL, NULL, false),
            3 * 2 * 2 * 5 * 7 * (4 + 4 + 2));
 #undef COUNTS
-    counter.stores_scores = true; /* 2 or 4 products of each head, and 6.5 or 9.5 passes over the scores */
+    counter.stores_scores = true; /* forward: 2 products per head, 6.5 passes over the scores; backward: 4 and 9.5 */
     op->attn_fwd(st, &d, bf16, NULL, bf16, bf16, bf16, NULL);
     equals(pass.attention_s, 2 * 4 * (2.0 * 3 * 2 * 7 * 5) + 6.5 * 3 * 2 * 4 * 5 * 2, "stored scores, forward",
            "seconds");
@@ -485,7 +492,7 @@ static void a_product_takes_longer_with_partial_tiles_and_small_dimensions(void 
         double m, k, n, seconds;
     } cases[] = {
         { 128, 256, 64, 2.0 * 128 * 64 * 256 / (8 * 0.5 * 64 / (64 + 32)) },
-        { 120, 256, 64, 2.0 * 128 * 64 * 256 / (8 * 0.5 * 64 / (64 + 32)) }, /* rows of 16 x 16 tiles */
+        { 120, 256, 64, 2.0 * 128 * 64 * 256 / (8 * 0.5 * 64 / (64 + 32)) }, /* 120 rows are computed as 128 */
         { 128, 256, 3, 2.0 * 128 * 16 * 256 / (8 * 0.5 * 16 / (16 + 32)) },
         { 128, 5, 64, 2.0 * 128 * 64 * 5 / (8 * 0.5 * 5 / (5 + 32)) },
     };
