@@ -1,8 +1,8 @@
 #!/bin/sh
 # corpus.sh FILE|DIR... - print one document per line, {"text": ...}, in a shuffled but reproducible order.
-# A FILE is text or JSON lines, possibly compressed.  In a DIR, all text files are read, except hidden files and those
-# in hidden directories; compressed files are not.  Text is split at line ends into documents of about 2000 bytes, and its control
-# characters except tabs are removed.  JSON lines are copied.  Bytes that are not valid UTF-8 are removed.
+# A FILE is text or JSON lines, possibly compressed.  In a DIR, text files are read, except hidden files and those in
+# hidden directories; compressed files are not read.  Text is split at line ends into documents of about 2000 bytes, and
+# its control characters except tabs are removed.  JSON lines are copied.  Bytes that are not valid UTF-8 are removed.
 set -eu
 LC_ALL=C
 export LC_ALL

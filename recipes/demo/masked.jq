@@ -1,5 +1,5 @@
-# The fraction of masked words that are predicted, and the fraction that is right if the most frequent word is always
-# guessed.
+# Compute the fraction of masked words that are predicted correctly, and the fraction that is correct if the most
+# frequent word is always guessed.
 def accuracy: length / ($masked | length) * 1000 | round / 1000;
 ($masked | group_by(.word) | max_by(length)) as $most_frequent |
 {

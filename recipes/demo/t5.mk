@@ -1,2 +1,2 @@
-# T5: as BERT, with masked spans.
+# T5: the rules of BERT; a T5 predicts a span for each mask.
 include $(HERE)/bert.mk
