@@ -38,7 +38,7 @@ relative='--position-embedding-type relative'
     as_planned 4 $relative --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
         --recompute-granularity full --recompute-method block --recompute-num-layers 1
 }
-# the first of two stages has the encoder and the first layer of the decoder, whose saved inputs are sharded
+# the first of two stages has the encoder and the first layer of the decoder; stored layer inputs are sharded
 as_planned 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers 1 --decoder-num-layers 3 \
     --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --distribute-saved-activations
 

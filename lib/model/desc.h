@@ -34,8 +34,8 @@ struct meg_layer {
 /*
  * A stack: layers [begin, end) of the model, in the order of the forward pass, with the embedding of its tokens before
  * and a norm after the layers.  All stacks use the same embedding.  The heads read the output of the last stack.  If
- * there are two stacks, the first one is the encoder and the second one the decoder, whose blocks may also read the
- * output of the encoder (struct meg_memory), such as cross-attention.
+ * there are two stacks, the first one is the encoder and the second one the decoder.  Blocks of the decoder, such as
+ * cross-attention, may also read the output of the encoder (struct meg_memory).
  */
 enum { MEG_MAX_STACKS = 2 };
 struct meg_stack {

@@ -31,7 +31,7 @@ static struct block_acts acts_of_batch(const struct meg_model *g, const struct b
 
 /*
  * The residual stream during the forward pass.  The output of the last block's mixer, in sublayer_out, is not yet added
- * to x: the next block fuses this addition with its norm.
+ * to x: the next block fuses this addition with its norm, or finish_residual performs it.
  */
 struct residual {
     struct meg_mat x;

@@ -15,7 +15,7 @@ struct cross_attn {
     struct meg_mat d_memory; /* [residual rows of the encoder, h] workspace: gradient of the encoder's output */
 };
 
-/* Activations kept for backward, and their gradients. */
+/* Activations kept for backward, or their gradients. */
 struct cross_attn_acts {
     struct meg_mat q;  /* [n, a d] */
     struct meg_mat kv; /* [rows of the encoder's output, 2 a d] */

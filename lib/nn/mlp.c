@@ -8,7 +8,7 @@ struct mlp {
     struct meg_glu glu;
 };
 
-/* Activations, and their gradients, of which mid is used only if the network is gated. */
+/* Activations, or their gradients.  The gradient of mid is used only if the network is gated. */
 struct mlp_acts {
     struct meg_mat pre; /* input of the activation, [n,f] or, if gated, [n,2f]; not kept if pre.p is NULL */
     struct meg_mat mid; /* output of the activation, [n,f] */

@@ -14,10 +14,10 @@
  * distributed optimizer, the parameters of a tie, such as a tied embedding, are a separate bucket.  The stages that have
  * replicas therefore shard them identically.  With ZeRO-2 and ZeRO-3, each layer group is a bucket.
  *
- * Layer group 0 is the embeddings and the relative biases of T5, groups 1..L are the layers, and group L+1 is the final
- * norm and the heads.  The norm after an encoder belongs to the group of the encoder's last layer.  Every rank's table
- * lists all parameters of the model.  A rank has shards only of the parameters of its pipeline stage, and of tied
- * parameters that its stage uses (struct meg_tie).  Tensor-parallel ranks shard a parameter along tp_axis.
+ * Layer group 0 has the embeddings and the relative biases of T5, groups 1..L have one layer each, and group L+1 has
+ * the final norm and the heads.  The norm after an encoder is in the group of the encoder's last layer.  Every rank's
+ * table lists all parameters of the model.  A rank has shards only of the parameters of its pipeline stage, and of
+ * tied parameters that its stage uses (struct meg_tie).  Tensor-parallel ranks shard a parameter along tp_axis.
  */
 #ifndef MEG_NN_PARAM_H
 #define MEG_NN_PARAM_H
