@@ -219,7 +219,7 @@ static void linear_bwd_data(struct meg_stream *st, struct meg_linear *l, struct 
                             struct meg_mat w, struct meg_mat pre, enum meg_act act)
 {
     MEG_ASSERT(l);
-    MEG_ASSERT_LE(act, MEG_ACT_TANH);
+    MEG_ASSERT_LE(act, MEG_ACT_RELU);
     CHECK_MAT(dy, dy.rows, dy.cols);
     CHECK_MAT(w, dy.cols, w.cols);
     CHECK_MAT(dx, dy.rows, w.cols);
@@ -251,7 +251,7 @@ static void linear_bwd_weight(struct meg_stream *st, struct meg_linear *l, struc
 static void act_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act)
 {
     MEG_ASSERT_LT(MEG_ACT_NONE, act);
-    MEG_ASSERT_LE(act, MEG_ACT_TANH);
+    MEG_ASSERT_LE(act, MEG_ACT_RELU);
     CHECK_MAT(dx, dx.rows, dx.cols);
     CHECK_MAT(dy, dx.rows, dx.cols);
     CHECK_MAT(pre, dx.rows, dx.cols);

@@ -42,6 +42,23 @@ static void right_arguments_give_the_same_result(void **state)
     checked()->add_fwd(NULL, mat(0, N, F), mat(0, N, F), mat(1, N, F), NULL, NULL); /* z may be x */
 }
 
+static void every_activation_is_accepted(void **state)
+{
+    const struct meg_linear_desc desc = { N, F, F, MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32 };
+    const char *why;
+    struct meg_linear *l = checked()->linear_create(&desc, &why);
+    const struct meg_mat w = { data[3], MEG_DTYPE_F32, F, F, F };
+
+    (void)state;
+    fill();
+    for (int act = MEG_ACT_GELU_TANH; act <= MEG_ACT_RELU; act++) {
+        checked()->linear_fwd(NULL, l, mat(0, N, F), mat(1, N, F), mat(2, N, F), w, NULL, (enum meg_act)act);
+        checked()->linear_bwd_data(NULL, l, mat(0, N, F), mat(2, N, F), w, mat(1, N, F), (enum meg_act)act);
+        checked()->act_bwd(NULL, mat(0, N, F), mat(2, N, F), mat(1, N, F), (enum meg_act)act);
+    }
+    checked()->linear_destroy(l);
+}
+
 /* The columns that are read and written do not overlap, although their memory interleaves. */
 static void columns_of_one_matrix_are_disjoint(void **state)
 {
@@ -231,6 +248,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_arguments_give_the_same_result),
+        cmocka_unit_test(every_activation_is_accepted),
         cmocka_unit_test(columns_of_one_matrix_are_disjoint),
         cmocka_unit_test(a_wrong_argument_aborts_and_names_both_values),
     };
