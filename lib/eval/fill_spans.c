@@ -18,6 +18,18 @@ struct decoder {
     float *logits;                  /* [max_position_embeddings, vocabulary] */
 };
 
+/* Let the model take n tokens in each stack.  The buffers grow by doubling, for they grow token by token. */
+static int reserve(struct meg_model *g, int64_t n, struct meg_err *e)
+{
+    int64_t s = 16;
+
+    while (s < n)
+        s *= 2;
+    if (s > g->conf.max_position_embeddings)
+        s = g->conf.max_position_embeddings;
+    return meg_model_reserve(g, s, s, e);
+}
+
 /* Compute the logits of the token that follows d->tokens, and set *lse to their log-sum-exp. */
 static int next_logits(struct decoder *d, const float **row, double *lse, struct meg_err *e)
 {
@@ -29,7 +41,7 @@ static int next_logits(struct decoder *d, const float **row, double *lse, struct
                                  .position_ids = d->position,
                                  .enc_tokens = d->encoder.v,
                                  .enc_position_ids = d->position };
-    const int r = meg_model_reserve(d->g, n > x.s_enc ? n : x.s_enc, n, e);
+    const int r = reserve(d->g, n > x.s_enc ? n : x.s_enc, e);
 
     if (r < 0)
         return r;
@@ -60,6 +72,11 @@ static int predict_span(struct decoder *d, const struct meg_masked_vocab *v, int
     bool is_first = true;
     int32_t id;
 
+    if (d->tokens.n == positions)
+        return meg_fail(e, MEG_EFORMAT,
+                        "the spans before mask %" PRId64 " (counted from 0) have %" PRId64
+                        " tokens, the most that the decoder takes; write fewer masks in the line",
+                        k, positions);
     for (id = v->sentinel[k]; d->tokens.n < positions; is_first = false) {
         const float *row;
         double lse;

@@ -17,8 +17,8 @@ MEG_BEGIN_DECLS
  *   filled  out  appended: the text with the predicted tokens instead of the masks
  *   top  [m,ntop]  out  for each span, the ntop most likely ids of its first token (meg_top_logprobs)
  * A span ends where the decoder predicts a sentinel or EOS, or when the decoder has max_position_embeddings tokens.
- * Spans that begin after that are empty, and their rows of `top` are not set.  Returns MEG_EFAIL if the logits of the
- * next token are not finite, or if memory is exhausted.
+ * Returns MEG_EFORMAT if a span would begin after that, and MEG_EFAIL if the logits of the next token are not finite or
+ * if memory is exhausted.
  */
 int meg_fill_spans_predict(struct meg_model *g, const struct meg_ids *ids, const struct meg_masked_vocab *v,
                            struct meg_ids *filled, struct meg_token_logprob *top, int64_t ntop, struct meg_err *e);

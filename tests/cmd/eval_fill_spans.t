@@ -61,4 +61,18 @@ refuses() { # LINE MESSAGE
 refuses 'no mask' 'line 1: the line has no mask; write \[MASK\]'
 refuses '[MASK] [MASK] [MASK] [MASK] [MASK] [MASK] [MASK] [MASK] [MASK]' 'the line has 9 masks, but the vocabulary has only 8 sentinels'
 refuses 'a b c d e f g h i j k l m n o p q [MASK]' 'line 1: the line has 18 tokens'
+
+ok 'a T5 with rotary positions is trained' \
+    meg-train -q --config "$T/conf" --position-embedding-type rope --max-position-embeddings 512 --save "$T/rope"
+is 'rotary positions: spans are filled' "$(meg-eval --task fill-mask --load "$T/rope" --input "$T/lines" | jq -r .text)" \
+    "$(printf 'c is 2. c is 2.\nb is 1. b is 1.')"
+
+ok 'a T5 is initialized that ends no span' \
+    meg-train -q --config "$T/conf" --untie-embeddings-and-output-weights --lr 0 --train-iters 1 --lr-warmup-iters 0 --save "$T/random"
+echo 'a [MASK] b' >"$T/one"
+is 'a span ends where the decoder is full' "$(meg-eval --task fill-mask --load "$T/random" --input "$T/one" | jq '.ids | length')" 17
+echo 'a [MASK] b [MASK]' >"$T/two"
+status 'a span that begins after that: exit status 65' 65 meg-eval --task fill-mask --load "$T/random" --input "$T/two"
+like 'a span that begins after that: the message says why' "$(cat "$T/err")" \
+    'line 1: the spans before mask 1 .counted from 0. have 16 tokens, the most that the decoder takes; write fewer masks'
 done_testing
