@@ -60,8 +60,8 @@ struct meg_data_splits {
 
 /*
  * meg_data_splits_plan - open the files that conf names, and compute the range and sample count of each split
- *   d  from meg_new; the caller has set d->type, and d->sample_conf (GPT) or d->masked_conf and
- *      d->sample_conf.index.seq_length (BERT, T5)
+ *   d  from meg_new; the caller has set d->type and, for GPT, d->sample_conf; for BERT and T5, d->masked_conf and
+ *      d->sample_conf.index.seq_length; for T5, also d->sample_conf.enc_length
  * meg_data_splits_open - load or build the index arrays of d
  * On success, both functions set *out to d.  On failure, both functions close d and leave *out unchanged.  The errors
  * are those of meg_gpt_data_plan and of meg_data_splits_build.

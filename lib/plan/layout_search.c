@@ -85,7 +85,10 @@ static void set_recompute(struct meg_train_conf *c, enum meg_recompute r)
     c->recompute_layers = is_full ? 1 : MEG_UNSET;
 }
 
-/* Return the counts of a candidate.  Count it unless a candidate with the same counts was counted before. */
+/*
+ * Return the FLOPs, bytes and times of a candidate (meg_cost_count).  Reuse those of an earlier candidate that differs
+ * only in settings on which they do not depend (struct counted).
+ */
 static struct meg_cost_counts *counts_of(struct search *s, const struct meg_cost_model *m)
 {
     struct counted *c;

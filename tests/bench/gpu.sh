@@ -4,7 +4,8 @@
 # memory, as TSV.  The MFU counts, per token, 6 FLOP per parameter and 6 L h s for causal attention, and refers to the
 # peak of the H100 and H200, 989.4 TFLOP/s in bf16.
 #   BENCH_MODELS   models (default: "124M 1.5B 1.7B 8B"; 8B requires 130 GiB); peers exist for 124M and 1.5B
-#   BENCH_RUNS     rounds (default: 2); the median of all steps of all rounds is printed
+#   BENCH_RUNS     rounds (default: 2); for meg, the median of all steps of all rounds is printed, and for PyTorch, the
+#                  median of the medians of the rounds, of two rounds the lower one
 #   BENCH_STEPS    steps of a round after 5 steps of warm-up (default: 10)
 #   MEG_PYTHON     a Python with PyTorch for CUDA (default: python3)
 set -eu
