@@ -132,8 +132,8 @@ NCCL_H := $(if $(call include_of,cuda_runtime.h),$(call include_of,nccl.h))
 CUDNN_H := $(if $(filter-out 0,$(CUDNN)),$(call include_of,cudnn.h))
 USES := $(if $(call use,CUDA,$(NVCC)),CUDA) $(if $(call use,NCCL,$(NCCL_H)),NCCL) \
         $(if $(MPI_KIND)$(call use,MPI,$(shell command -v mpicc)),MPI)
-# If MPI is used, fail unless pkg-config finds it and, for the targets check*, unless mpirun exists.  Skip this if packages are
-# about to be installed.
+# If MPI is used, fail if pkg-config does not find it or, for the targets check*, if there is no mpirun.  Skip this for the
+# targets clean, deps and lint, and if packages are about to be installed.
 MPI_PKG := $(or $(patsubst openmpi,ompi-c,$(MPI_KIND)),mpi-c)
 export MPIRUN ?= mpirun$(MPI_KIND:%=.%)
 ifneq ($(filter MPI,$(USES)),)

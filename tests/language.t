@@ -1,6 +1,7 @@
 #!/bin/sh
-# Words of the left column of the glossary in CONTRIBUTING.md do not occur in code, comments, messages, tests and
-# manuals.  language.except lists exceptions: extended regular expressions that match FILE:LINE:TEXT.
+# The words in $words, most of which are from the left column of the glossary in CONTRIBUTING.md, do not occur in code,
+# comments, messages, tests and manuals, except where language.except allows them.  A line of this file is an extended
+# regular expression that matches FILE:LINE:TEXT.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 

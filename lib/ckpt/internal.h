@@ -123,9 +123,10 @@ struct ckpt_format {
 char *ckpt_option_value(const char *dump, const char *name);
 
 /*
- * Compare `native` with the native name in row.  If the names match, print the foreign name of a model with num_layers
- * layers to buf and return true.  If drop_prefix is true, the foreign name is printed without the prefix f->prefix.
- * Return false if the names differ, or if the foreign name has #-1 and the layer number is 0.
+ * Match `native` with the pattern row->native.  If it matches, print the foreign name of the tensor to buf and return
+ * true; num_layers is the number of layers of the model (struct ckpt_rename).  If drop_prefix is true, the foreign name
+ * is printed without the prefix f->prefix.  Return false if `native` does not match, or if row->foreign has #-1 and the
+ * layer number is 0.
  */
 bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *native,
                        int64_t num_layers, bool drop_prefix, char buf[CKPT_NAME_CHARS]);

@@ -7,8 +7,9 @@ const struct meg_opt meg_train_ckpt_opts[] = {
     { "save-interval", 0, MEG_I64(C, save_interval), "N", NULL, "number of iterations between checkpoints" },
     MEG_ALIAS("persistent-save-interval", "save-interval"),
     { "keep-last-n", 0, MEG_I64(C, keep_last), "N", NULL,
-      "after a save, remove older checkpoints so that N remain; also keep the one from which the run resumed and those "
-      "of later iterations" },
+      "after a save, remove older checkpoints so that N remain, including the new one; also keep the one from which "
+      "the "
+      "run resumed, and those of iterations later than the new one" },
     MEG_ALIAS("most-recent-k", "keep-last-n"),
     { "overwrite-checkpoints", 0, MEG_BOOL(C, overwrite), NULL, "no",
       "allow --save to a directory with checkpoints of another run; saving an iteration replaces that run's checkpoint "
