@@ -122,6 +122,7 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
     int32_t position[S * B], doc_start[S * B];
     float cosine[S * D / 2], sine[S * D / 2];
     const struct meg_rope rope = { cosine, sine, D / 2, 0 };
+    const struct meg_rel_bias rel_bias = { 0 };
     struct run r = { 0 };
     struct meg_suballoc arena = { 0 };
 
@@ -140,6 +141,8 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
                              .head0 = 0,
                              .layer = 3,
                              .dropout = 0.1,
+                             .scale = 1 / sqrtf(D),
+                             .rel_bias = &rel_bias,
                              .cp = cp,
                              .workspace = &r.workspace,
                              .recomputes_core = recomputes };
