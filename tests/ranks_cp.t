@@ -61,7 +61,7 @@ cp_ranks 2 --context-parallel-size 2 --cp-comm-type a2a
 cp_ranks 4 --context-parallel-size 4
 cp_ranks 4 --context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2
 cp_ranks 4 --context-parallel-size 4 --cp-comm-type p2p a2a all_gather a2a+p2p --hierarchical-context-parallel-sizes 2 2
-reference --calculate-per-token-loss
+reference --calculate-per-token-loss --softmax-scale 1
 cp_ranks 4 --context-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel --cp-comm-type a2a
 cp_ranks 4 --context-parallel-size 2 --cp-comm-type p2p all_gather p2p a2a
 cp_ranks 4 --context-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1

@@ -41,7 +41,6 @@ struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, 
     desc.g = g;
     desc.d = desc.d_v = d;
     desc.window_left = -1;
-    desc.scale = 1 / sqrtf((float)d);
     return desc;
 }
 

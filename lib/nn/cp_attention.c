@@ -58,6 +58,7 @@ static struct meg_attn_desc descriptor(const struct nn_cp_attn *p, const struct 
 {
     struct meg_attn_desc desc = nn_causal_desc(p->s * p->l->cp->ring_size, p->b, p->a, p->g, p->d);
 
+    desc.scale = p->l->scale;
     desc.s_q = q->s;
     desc.s_k = k->s;
     desc.q0 = q->position0;

@@ -25,7 +25,7 @@ struct nn_qkv nn_qkv_heads(struct meg_mat qkv, int64_t b, int64_t r, int64_t d);
 /* Return a view of the heads in rows of o [s b, a d], r = a/g. */
 struct meg_heads nn_output_heads(struct meg_mat o, int64_t b, int64_t r, int64_t d);
 
-/* Return the descriptor of causal attention over b sequences of s tokens, with the scale 1 / sqrt(d). */
+/* Return the descriptor of causal attention over b sequences of s tokens, without a scale, which the caller sets. */
 struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d);
 
 /*

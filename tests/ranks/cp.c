@@ -141,7 +141,7 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
                              .head0 = 0,
                              .layer = 3,
                              .dropout = 0.1,
-                             .scale = 1 / sqrtf(D),
+                             .scale = 0.7f, /* not 1 / sqrt(D) */
                              .rel_bias = &rel_bias,
                              .cp = cp,
                              .workspace = &r.workspace,
