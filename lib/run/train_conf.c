@@ -86,6 +86,16 @@ static const struct meg_opt_range ranges[] = {
 
 /* ---- the training loop ---- */
 
+/* Return MEG_EUSAGE if a micro-batch of sequences of s tokens is too large; option is the name of s. */
+static int check_micro_batch_tokens(const struct meg_train_conf *c, const char *option, int64_t s, struct meg_err *e)
+{
+    if (s == MEG_UNSET || c->micro_batch_size * s <= INT32_MAX)
+        return 0;
+    return meg_fail(e, MEG_EUSAGE,
+                    "--micro-batch-size %" PRId64 ": the product with --%s %" PRId64 " must be at most %d tokens",
+                    c->micro_batch_size, option, s, INT32_MAX);
+}
+
 int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e)
 {
     const bool has_iters = c->train_iters != MEG_UNSET, has_samples = c->train_samples != MEG_UNSET;
@@ -110,13 +120,10 @@ int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e)
     };
     int r;
 
-    if ((r = meg_opt_check_rules(required, meg_train_opts, c, e)) < 0 || (r = meg_opt_check_ranges(ranges, c, e)) < 0)
+    if ((r = meg_opt_check_rules(required, meg_train_opts, c, e)) < 0 || (r = meg_opt_check_ranges(ranges, c, e)) < 0 ||
+        (r = check_micro_batch_tokens(c, "seq-length", c->seq_length, e)) < 0 ||
+        (r = check_micro_batch_tokens(c, "decoder-seq-length", c->decoder_seq_length, e)) < 0)
         return r;
-    if (c->micro_batch_size * c->seq_length > INT32_MAX)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--micro-batch-size %" PRId64 ": the product with --seq-length %" PRId64
-                        " must be at most %d tokens",
-                        c->micro_batch_size, c->seq_length, INT32_MAX);
     return meg_opt_check_rules(rules, meg_train_opts, c, e);
 }
 
@@ -189,6 +196,22 @@ enum meg_recompute meg_train_recompute(const struct meg_train_conf *c)
     return c->recompute_method == MEG_RECOMPUTE_METHOD_BLOCK ? MEG_RECOMPUTE_BLOCK : MEG_RECOMPUTE_UNIFORM;
 }
 
+/*
+ * Return MEG_EUSAGE if the layer inputs of a micro-batch, with sequences of s tokens, cannot be sharded over the
+ * tensor-parallel ranks; option is the name of s.
+ */
+static int check_saved_activations(const struct meg_train_conf *c, const struct meg_layout *l, const char *option,
+                                   int64_t s, struct meg_err *e)
+{
+    if (s == MEG_UNSET || c->micro_batch_size * s / l->cp % l->tp == 0)
+        return 0;
+    return meg_fail(e, MEG_EUSAGE,
+                    "--distribute-saved-activations: --micro-batch-size %" PRId64 " times --%s %" PRId64
+                    " divided by --context-parallel-size %" PRId64
+                    " must be a multiple of --tensor-model-parallel-size %" PRId64,
+                    c->micro_batch_size, option, s, l->cp, l->tp);
+}
+
 int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e)
 {
     const bool is_full = c->recompute_granularity == MEG_RECOMPUTE_GRANULARITY_FULL;
@@ -210,13 +233,11 @@ int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_l
           ": cannot be combined with --sequence-parallel, which already shards the inputs" },
         { 0 },
     };
-    const int r = meg_opt_check_rules(rules, meg_train_opts, c, e);
+    int r = meg_opt_check_rules(rules, meg_train_opts, c, e);
 
-    if (r < 0 || !is_distributed || c->micro_batch_size * c->seq_length / l->cp % l->tp == 0)
+    if (r < 0 || !is_distributed)
         return r;
-    return meg_fail(e, MEG_EUSAGE,
-                    "--distribute-saved-activations: --micro-batch-size %" PRId64 " times --seq-length %" PRId64
-                    " divided by --context-parallel-size %" PRId64
-                    " must be a multiple of --tensor-model-parallel-size %" PRId64,
-                    c->micro_batch_size, c->seq_length, l->cp, l->tp);
+    if ((r = check_saved_activations(c, l, "seq-length", c->seq_length, e)) < 0)
+        return r;
+    return check_saved_activations(c, l, "decoder-seq-length", c->decoder_seq_length, e);
 }

@@ -95,6 +95,11 @@ refuses 2 '--num-virtual-stages-per-pipeline-rank: cannot be combined with a mod
     --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2
 refuses 2 '^meg-train: --decoder-seq-length 21: must be a multiple of 2' --world-size 2 --dry-run \
     --tensor-model-parallel-size 2 --sequence-parallel --decoder-seq-length 21
+refuses 2 '--distribute-saved-activations: --micro-batch-size 1 times --decoder-seq-length 21 .* must be a multiple of' \
+    --world-size 2 --dry-run --tensor-model-parallel-size 2 --micro-batch-size 1 --decoder-seq-length 21 \
+    --distribute-saved-activations --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
+refuses 2 '--micro-batch-size 40000000: the product with --decoder-seq-length 60 must be at most 2147483647 tokens' \
+    --micro-batch-size 40000000 --decoder-seq-length 60
 refuses 2 'sample 0 has .* increase --decoder-seq-length|more than --decoder-seq-length 3' --decoder-seq-length 3
 refuses 2 'increase --vocab-extra-ids' --vocab-extra-ids 0
 refuses 2 'the vocabulary has no \[MASK\] token' --tokenizer-type NullTokenizer --vocab-size 600 --vocab-extra-ids 0
