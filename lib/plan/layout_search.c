@@ -56,6 +56,7 @@ void meg_plan_reset_layout(struct meg_train_job *job, int64_t world_size)
 
     l->tensor = l->pipeline = l->context = 1;
     l->sequence_parallel = false;
+    l->split_rank = MEG_UNSET;
     l->virtual_layers = l->virtual_stages = l->first_layers = l->last_layers = l->microbatch_group_size = MEG_UNSET;
     l->counts_embedding = l->counts_loss = false;
     l->stage_string = NULL;

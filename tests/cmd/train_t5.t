@@ -16,10 +16,15 @@ meg-train -q --config "$T/conf" --save "$T/half" --exit-interval 5 >"$T/log" 2>"
 meg-train -q --config "$T/conf" --save "$T/half" --load "$T/half" >"$T/log" 2>"$T/err"
 ok 'a resumed run is bit-identical' same_tensors "$T/half/iter_0000010" "$T/all/iter_0000010"
 
-# ---- memory ----
+# ---- cost estimates ----
 meg-train -q --config "$T/conf" --train-iters 3 --dry-run >"$T/plan" 2>"$T/err"
 is '--dry-run: the run is planned' $? 0
 like '--dry-run: the plan has the family' "$(cat "$T/plan")" 'T5'
+meg-train -q --config "$T/conf" --plan --world-size 2 --hardware h100 >"$T/want" 2>"$T/err"
+meg-train -q --config "$T/conf" --plan --world-size 2 --hardware h100 --pipeline-model-parallel-size 2 \
+    --pipeline-model-parallel-split-rank 1 >"$T/plan" 2>"$T/err"
+is '--plan with a split rank: the run is planned' $? 0
+ok '--plan ignores the given layout' cmp "$T/want" "$T/plan"
 
 # ---- options ----
 go() { # NAME OPTION...: train, and write the losses to $T/NAME
