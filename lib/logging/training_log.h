@@ -36,7 +36,7 @@ struct meg_iteration_stats {
     double params_norm;
     int64_t num_skipped_iterations, num_nan_iterations;
     double iteration_ms; /* mean over the iterations */
-    double tokens_per_s;
+    double tokens_per_s; /* T5: tokens of the encoder */
     int64_t ranks;
     double flops; /* model FLOPs of one iteration, sum over the ranks */
 };

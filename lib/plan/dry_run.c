@@ -12,21 +12,32 @@ static double mib(double nbytes)
     return nbytes / (1 << 20);
 }
 
+static bool has_decoder(const struct meg_run_spec *s)
+{
+    return s->model_run.s_enc > 0;
+}
+
 /* Print the model and the length of the run. */
 static void print_run(const struct meg_run_spec *s, FILE *f)
 {
     const struct meg_train_conf *c = &s->job->train;
     const struct meg_model_conf *m = &s->job->model;
 
-    fprintf(f,
-            "model        %s: %" PRId64 " layers, hidden %" PRId64 ", feed-forward %" PRId64 ", %" PRId64
-            " heads of %" PRId64 ", vocabulary %" PRId64 "\n",
-            meg_family_of(m)->title, m->num_layers, m->hidden_size, m->ffn_hidden_size, m->num_attention_heads,
-            m->kv_channels, m->vocab_size);
-    fprintf(f,
-            "run          %" PRId64 " iterations, micro-batch %" PRId64 ", global batch %" PRId64 ", sequence %" PRId64
-            "\n",
-            s->train_iters, s->batch.micro, s->batch.global, c->seq_length);
+    fprintf(f, "model        %s: ", meg_family_of(m)->title);
+    if (has_decoder(s))
+        fprintf(f, "%" PRId64 " encoder and %" PRId64 " decoder layers", m->num_layers, m->decoder_num_layers);
+    else
+        fprintf(f, "%" PRId64 " layers", m->num_layers);
+    fprintf(
+        f, ", hidden %" PRId64 ", feed-forward %" PRId64 ", %" PRId64 " heads of %" PRId64 ", vocabulary %" PRId64 "\n",
+        m->hidden_size, m->ffn_hidden_size, m->num_attention_heads, m->kv_channels, m->vocab_size);
+    fprintf(f, "run          %" PRId64 " iterations, micro-batch %" PRId64 ", global batch %" PRId64, s->train_iters,
+            s->batch.micro, s->batch.global);
+    if (has_decoder(s))
+        fprintf(f, ", encoder sequence %" PRId64 ", decoder sequence %" PRId64 "\n", c->seq_length,
+                c->decoder_seq_length);
+    else
+        fprintf(f, ", sequence %" PRId64 "\n", c->seq_length);
     if (s->batch.rampup_samples)
         fprintf(f, "ramp-up      from %" PRId64 " by %" PRId64 " over %" PRId64 " samples\n", s->batch.start,
                 s->batch.increment, s->batch.rampup_samples);
@@ -220,7 +231,8 @@ static void print_time(const struct meg_run_spec *s, const struct meg_cost_model
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
         if (line[i].seconds > 0)
             fprintf(f, "  %-28s %8.3g\n", line[i].name, line[i].seconds);
-    fprintf(f, "  %-28s %8.3g\n", "tokens a second", (double)tokens / t.step);
+    fprintf(f, "  %-28s %8.3g\n", has_decoder(s) ? "encoder tokens a second" : "tokens a second",
+            (double)tokens / t.step);
     fprintf(f, "  %-28s %7.1f%%\n", "bubble", 100 * t.bubble);
     fprintf(f, "  %-28s %7.1f%%  of %.4g TFLOP/s a rank\n", "model FLOP/s utilization", 100 * t.mfu,
             hw->flops[m->run.dtype] * m->threads / 1e12);
@@ -261,7 +273,7 @@ static void print_work(const struct meg_run_spec *s, FILE *f)
 
     if (c->skip_train)
         return;
-    fprintf(f, "\n%-30s %8s %14s\n", "work", "FLOP", "tokens");
+    fprintf(f, "\n%-30s %8s %14s\n", "work", "FLOP", has_decoder(s) ? "encoder tokens" : "tokens");
     fprintf(f, "  %-28s %8.2e %14" PRId64 "\n", "a step", flops * (double)s->batch.global,
             s->batch.global * c->seq_length);
     fprintf(f, "  %-28s %8.2e %14" PRId64 "\n", "the run", flops * (double)samples, samples * c->seq_length);

@@ -17,9 +17,14 @@ meg-train -q --config "$T/conf" --save "$T/half" --load "$T/half" >"$T/log" 2>"$
 ok 'a resumed run is bit-identical' same_tensors "$T/half/iter_0000010" "$T/all/iter_0000010"
 
 # ---- cost estimates ----
-meg-train -q --config "$T/conf" --train-iters 3 --dry-run >"$T/plan" 2>"$T/err"
+meg-train -q --config "$T/conf" --train-iters 3 --decoder-num-layers 1 --dry-run >"$T/plan" 2>"$T/err"
 is '--dry-run: the run is planned' $? 0
-like '--dry-run: the plan has the family' "$(cat "$T/plan")" 'T5'
+like '--dry-run: the estimate has the layers of both stacks' "$(cat "$T/plan")" \
+    '^model +T5: 2 encoder and 1 decoder layers, hidden 32,'
+like '--dry-run: it has both sequence lengths' "$(cat "$T/plan")" ', encoder sequence 48, decoder sequence 24$'
+like '--dry-run: its tokens are those of the encoder' "$(cat "$T/plan")" '^work +FLOP +encoder tokens$'
+is '--dry-run: it has the tokens of a step' "$(awk '/^  a step/ { print $NF }' "$T/plan")" $((8 * 48))
+like '--dry-run: it has the tokens a second' "$(cat "$T/plan")" '^  encoder tokens a second +[0-9.e+]+$'
 meg-train -q --config "$T/conf" --plan --world-size 2 --hardware h100 >"$T/want" 2>"$T/err"
 meg-train -q --config "$T/conf" --plan --world-size 2 --hardware h100 --pipeline-model-parallel-size 2 \
     --pipeline-model-parallel-split-rank 1 >"$T/plan" 2>"$T/err"
