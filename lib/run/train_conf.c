@@ -41,10 +41,10 @@ const struct meg_opt meg_train_opts[] = {
     { "recompute-method", 0, MEG_ENUM(C, recompute_method), "uniform|block", NULL,
       "with --recompute-granularity full: recompute all layers, and store only the input of each group of "
       "--recompute-num-layers layers (uniform), or recompute only the first --recompute-num-layers layers of each "
-      "model chunk (block)" },
+      "stack in a model chunk (block)" },
     { "recompute-num-layers", 0, MEG_I64(C, recompute_layers), "N", NULL,
-      "with --recompute-method: number of layers per group (uniform), or number of recomputed layers per model chunk "
-      "(block)" },
+      "with --recompute-method: number of layers per group (uniform), or number of recomputed layers per stack in a "
+      "model chunk (block)" },
     { "distribute-saved-activations", 0, MEG_BOOL(C, distribute_saved_activations), NULL, "no",
       "with --recompute-granularity full: shard the stored layer inputs over the tensor-parallel ranks" },
     { "calculate-per-token-loss", 0, MEG_BOOL(C, calculate_per_token_loss), NULL, "no",
