@@ -59,9 +59,9 @@ struct meg_bpe_vocab {
 
 /*
  * meg_bpe_trainer_run - train a vocabulary from the counts of t, which remain unchanged
- * vocab_size must be at least MEG_BPE_MIN_VOCAB_SIZE or, for WordPiece, the vocabulary has at least the tokens of
- * meg_wordpiece_split.  Stops when there are vocab_size tokens, or when no pair is left
- * that occurs at least max(1, min_frequency) times.
+ * Training ends when there are vocab_size tokens, or when no pair occurs max(1, min_frequency) times or more.  For
+ * byte-level BPE, vocab_size must be at least MEG_BPE_MIN_VOCAB_SIZE.  A WordPiece vocabulary has all tokens of
+ * meg_wordpiece_split, even if there are more than vocab_size.
  *   vocab  out  starts as { 0 }; the caller frees it with meg_bpe_vocab_free
  */
 void meg_bpe_trainer_run(struct meg_bpe_trainer *t, int64_t vocab_size, int64_t min_frequency,
@@ -71,7 +71,8 @@ void meg_bpe_vocab_free(struct meg_bpe_vocab *v);
 /*
  * meg_bpe_vocab_write - write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json for Hugging Face's
  * libraries or, for WordPiece, vocab.txt
- * The directory must exist and be locked by the caller (file/lock.h).  meg_commit_files replaces the files together.  file/commit.h describes their state after a failure.
+ * The directory must exist and be locked by the caller (file/lock.h).  meg_commit_files replaces the files together;
+ * file/commit.h describes their state after a failure.
  */
 int meg_bpe_vocab_write(const struct meg_bpe_vocab *v, const char *dir, struct meg_err *e);
 
