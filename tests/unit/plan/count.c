@@ -452,6 +452,43 @@ static void only_scores_in_the_window_take_time(void **state)
     }
 }
 
+/*
+ * Members of struct meg_ops that a model does not call in a forward or backward pass: transfers through pinned memory,
+ * and the operations of the optimizer.  Streams and free memory belong to the device.
+ */
+static const size_t not_in_a_pass[] = {
+    offsetof(struct meg_ops, free_nbytes),    offsetof(struct meg_ops, alloc_pinned),
+    offsetof(struct meg_ops, release_pinned), offsetof(struct meg_ops, upload_pinned),
+    offsetof(struct meg_ops, download),       offsetof(struct meg_ops, stream_create),
+    offsetof(struct meg_ops, stream_destroy), offsetof(struct meg_ops, event_is_done),
+    offsetof(struct meg_ops, sumsq),          offsetof(struct meg_ops, sumsq_ranges),
+    offsetof(struct meg_ops, count_zeros),    offsetof(struct meg_ops, step_finish),
+    offsetof(struct meg_ops, adamw),          offsetof(struct meg_ops, sgd),
+};
+
+static bool is_in_a_pass(size_t offset)
+{
+    for (size_t i = 0; i < sizeof not_in_a_pass / sizeof *not_in_a_pass; i++)
+        if (not_in_a_pass[i] == offset)
+            return false;
+    return true;
+}
+
+/* All members from logits_rows on are pointers to functions, which have one size. */
+static void every_operation_of_a_pass_is_counted(void **state)
+{
+    void (*f)(void);
+
+    (void)state;
+    for (size_t at = offsetof(struct meg_ops, logits_rows); at < sizeof cost_count_ops; at += sizeof f) {
+        memcpy(&f, (const char *)&cost_count_ops + at, sizeof f);
+        if (!f && is_in_a_pass(at))
+            fail_msg("the operation at offset %zu of struct meg_ops is not in cost_count_ops; count it, or add it to "
+                     "not_in_a_pass",
+                     at);
+    }
+}
+
 /* Counts of single operations that the models above do not have, or only together with others. */
 static void operations_count_what_they_read_and_write(void **state)
 {
@@ -523,6 +560,7 @@ int main(void)
         cmocka_unit_test(context_parallel_ranks),
         cmocka_unit_test(equal_layers_are_counted_once),
         cmocka_unit_test(only_scores_in_the_window_take_time),
+        cmocka_unit_test(every_operation_of_a_pass_is_counted),
         cmocka_unit_test(operations_count_what_they_read_and_write),
         cmocka_unit_test(a_product_takes_longer_with_partial_tiles_and_small_dimensions),
     };
