@@ -9,7 +9,7 @@ done
 mkdir "$T/exp" "$T/out" "$T/text" "$T/text/.hidden"
 cp recipes/demo/* "$T/exp"
 chmod -R u+w "$T/exp"                             # the source may be read-only
-for model in gpt bert; do
+for model in gpt bert t5; do
     cat >>"$T/exp/$model.conf" <<'end'
 num-layers = 1
 hidden-size = 32
@@ -39,7 +39,7 @@ printf 'too little\n' >"$T/short.txt"
 is 'a missing corpus is reported' "$(recipe CORPUS="$T/nowhere" 2>&1 | grep -o 'CORPUS: .*/nowhere does not exist')" \
     "CORPUS: $T/nowhere does not exist"
 is 'an unknown model is reported' "$(recipe MODEL=gtp 2>&1 | grep -o 'MODEL: .*')" \
-    'MODEL: gtp is not known; known are bert gpt.  Stop.'
+    'MODEL: gtp is not known; known are bert gpt t5.  Stop.'
 is 'too little text is reported' "$(recipe CORPUS="$T/short.txt" 2>&1 | grep -o 'CORPUS has 1 documents')" \
     'CORPUS has 1 documents'
 
@@ -72,24 +72,26 @@ run_commands() {
 }
 run_commands
 
-# ---- MODEL=bert, in the same directory
-ok 'the recipe of BERT runs from text to masked words' recipe MODEL=bert
-screen=$(sed -n '/validation loss/,$p' "$T/.out")
-like 'BERT: the last lines have the validation loss before and after' "$screen" 'validation loss [0-9.]+ before training, [0-9.]+ after 60 iterations'
-like 'BERT: the last lines have the accuracy, and that of the most frequent word' "$screen" \
-    '^Of [0-9]+ masked words of the validation text, the model predicts [0-9.]+%\. .*guessing "[a-z]+" predicts [0-9.]+%\.$'
-like 'BERT: the last lines have a sentence with a mask' "$screen" '\[MASK\]'
-like 'BERT: the last lines have the most likely words with probabilities' "$screen" '^  predicted: ([^ ]+ [0-9]+%, ){4}[^ ]+ [0-9]+%$'
-for file in bert/masked.json bert/filled.jsonl bert/loss.png bert/log bert/metrics.jsonl vocab.txt masked.jsonl; do
-    ok "there is a file $file" test -s "$T/out/$file"
-    like "the last lines name $file" "$screen" "$file"
+# ---- the models that predict masked words, in the same directory
+for model in bert t5; do
+    ok "MODEL=$model: the recipe runs from text to masked words" recipe MODEL=$model
+    screen=$(sed -n '/validation loss/,$p' "$T/.out")
+    like 'the last lines have the validation loss before and after' "$screen" 'validation loss [0-9.]+ before training, [0-9.]+ after 60 iterations'
+    like 'the last lines have the accuracy, and that of the most frequent word' "$screen" \
+        '^Of [0-9]+ masked words of the validation text, the model predicts [0-9.]+%\. .*guessing "[a-z]+" predicts [0-9.]+%\.$'
+    like 'the last lines have a sentence with a mask' "$screen" '\[MASK\]'
+    like 'the last lines have the most likely words with probabilities' "$screen" '^  predicted: ([^ ]+ [0-9]+%, ){4}[^ ]+ [0-9]+%$'
+    for file in $model/masked.json $model/filled.jsonl $model/loss.png $model/log $model/metrics.jsonl vocab.txt masked.jsonl; do
+        ok "there is a file $file" test -s "$T/out/$file"
+        like "the last lines name $file" "$screen" "$file"
+    done
+    ok 'the validation loss falls' jq -se 'map(select(.split == "valid")) | first.lm_loss - last.lm_loss > 0.5' "$T/out/$model/metrics.jsonl"
+    ok 'each line of masked.jsonl has a mask, and one prediction' \
+        test "$(grep -c '\[MASK\].*"word":"[a-z]' "$T/out/masked.jsonl")" = "$(jq .text "$T/out/$model/filled.jsonl" | wc -l)"
+    a_rerun_trains_nothing MODEL=$model
+    a_rerun_trains_nothing
+    run_commands
 done
-ok 'BERT: the validation loss falls' jq -se 'map(select(.split == "valid")) | first.lm_loss - last.lm_loss > 0.5' "$T/out/bert/metrics.jsonl"
-ok 'each line of masked.jsonl has a mask, and one prediction' \
-    test "$(grep -c '\[MASK\].*"word":"[a-z]' "$T/out/masked.jsonl")" = "$(jq .text "$T/out/bert/filled.jsonl" | wc -l)"
-a_rerun_trains_nothing MODEL=bert
-a_rerun_trains_nothing
-run_commands
 recipe -n MODEL=bert VOCAB=280 >"$T/.out"
 like 'another vocabulary size trains the model again' "$(cat "$T/.out")" 'meg-train .*bert.conf'
 ok 'another vocabulary size keeps the other model' test -e "$T/out/gpt/done"
