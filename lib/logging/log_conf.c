@@ -4,7 +4,8 @@
 #define C struct meg_logging_conf
 const struct meg_opt meg_logging_opts[] = {
     { "log-interval", 0, MEG_I64(C, log_interval), "N", "100", "number of iterations between log lines" },
-    { "log-json", 0, MEG_STR(C, log_json), "FILE", NULL, "append a JSON object to FILE for each log line" },
+    { "log-json", 0, MEG_STR(C, log_json), "FILE", NULL,
+      "append a JSON object to FILE for each log line and each evaluation" },
     { "log-throughput", 0, MEG_BOOL(C, log_throughput), NULL, "no", "log the throughput in TFLOP/s per rank" },
     { "log-params-norm", 0, MEG_BOOL(C, log_params_norm), NULL, "no", "log the L2 norm of the weights" },
     { "log-num-zeros-in-grad", 0, MEG_BOOL(C, log_num_zeros), NULL, "no",
