@@ -1,4 +1,4 @@
-/* meg-train: train, evaluate and save a GPT or BERT model. */
+/* meg-train: train, evaluate and save a model. */
 #include "base/err.h"
 #include "base/log.h"
 #include "comm/comm.h"

@@ -32,7 +32,7 @@ const struct meg_opt meg_train_ckpt_opts[] = {
       "save without the optimizer state and the learning-rate schedule" },
     { "no-save-rng", 0, MEG_STORE_FALSE(C, save_rng), NULL, "no", "save without the dropout seed" },
     { "use-checkpoint-args", 0, MEG_BOOL(C, use_checkpoint_args), NULL, "no",
-      "take the model and tokenizer options and --seq-length from the checkpoint, except those "
+      "take the model and tokenizer options, --seq-length and --decoder-seq-length from the checkpoint, except those "
       "given on the command line or in a --config file" },
     { "override-opt_param-scheduler", 0, MEG_BOOL(C, override_scheduler), NULL, "no",
       "use the learning-rate and weight-decay schedules of the command line if those of the checkpoint differ" },

@@ -10,24 +10,24 @@
 
 /* ---- options ------------------------------------------------------------------------------------ */
 
-/* Make an option table that contains only the option called `name`. */
-static void copy_row(struct meg_opt out[2], const struct meg_opt *rows, const char *name)
+/* Copy the option called `name` from an option table. */
+static void copy_row(struct meg_opt *out, const struct meg_opt *rows, const char *name)
 {
     while (strcmp(rows->name, name) != 0)
         rows++;
-    out[0] = *rows;
-    memset(&out[1], 0, sizeof out[1]);
+    *out = *rows;
 }
 
 static int apply_ckpt_options(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_train_job *job = t->job;
-    struct meg_opt seq_length[2];
+    struct meg_opt lengths[3] = { 0 };
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, &job->model },
-                                           { "training", seq_length, &job->train },
+                                           { "training", lengths, &job->train },
                                            { 0 } };
 
-    copy_row(seq_length, meg_train_opts, "seq-length");
+    copy_row(&lengths[0], meg_train_opts, "seq-length");
+    copy_row(&lengths[1], meg_train_opts, "decoder-seq-length");
     meg_ckpt_tok_conf(t->checkpoint, &job->tok);
     return meg_opt_apply(groups, meg_ckpt_options(t->checkpoint), meg_ckpt_path(t->checkpoint), e);
 }

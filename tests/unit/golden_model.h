@@ -48,7 +48,7 @@ static inline struct meg_model *create_from_golden(const struct meg_model_conf *
 {
     struct golden_file w = golden_open(in_dir(dir, "model.safetensors"));
     struct meg_model_conf c = *conf;
-    struct meg_model *g;
+    struct meg_model *g = NULL;
     struct meg_err e;
 
     if (meg_model_conf_check(&c, &e) < 0 || meg_model_create(&g, &c, run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
