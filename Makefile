@@ -2,7 +2,7 @@
 #
 # make             build libmeg.a and the commands in bin/
 # make demo        train a small GPT from text to samples in a few minutes; CORPUS=FILE|DIR: on your text;
-#                  MODEL=bert: train a small BERT that fills masks
+#                  MODEL=bert|t5: train a small BERT or T5 that fills masks
 # make check       build and run the test suite, then list the skipped tests; TESTS='FILE...': run only these tests
 # make install     install commands, manual pages and shell completion; PREFIX=/usr/local, DESTDIR=
 # make deps        install the Debian packages that check and demo require; check and demo run it unless DEPS=0
