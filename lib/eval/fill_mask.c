@@ -244,6 +244,11 @@ static int check_tokenizer(const struct meg_loaded_model *m, struct meg_err *e)
         return meg_fail(e, MEG_EUSAGE,
                         "--task fill-mask requires a tokenizer with a mask token, and this one has none; specify the "
                         "tokenizer that the model was trained with");
+    if (is_t5(m) && (meg_tokenizer_special_ids(m->tok)->bos < 0 || meg_tokenizer_special_ids(m->tok)->eos < 0))
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--task fill-mask requires a tokenizer with BOS and EOS for a T5; specify the tokenizer that the "
+            "model was trained with");
     return 0;
 }
 

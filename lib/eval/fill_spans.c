@@ -15,7 +15,7 @@ struct decoder {
     struct meg_model *g;
     struct meg_ids encoder, tokens; /* inputs of the encoder and of the decoder */
     int32_t *position;              /* [max_position_embeddings] 0, 1, ... */
-    float *logits;                  /* [max_position_embeddings, vocabulary] */
+    float *logits;                  /* [tokens.n, vocabulary] */
 };
 
 /* Let the model take n tokens in each stack.  The buffers grow by doubling, for they grow token by token. */
@@ -45,6 +45,7 @@ static int next_logits(struct decoder *d, const float **row, double *lse, struct
 
     if (r < 0)
         return r;
+    d->logits = meg_realloc_array(d->logits, (size_t)(n * v), sizeof *d->logits);
     meg_model_logits(d->g, &x, d->logits);
     *row = d->logits + (n - 1) * v;
     *lse = meg_logsumexp(*row, v);
@@ -107,7 +108,6 @@ int meg_fill_spans_predict(struct meg_model *g, const struct meg_ids *ids, const
     d.position = meg_new((size_t)positions * sizeof *d.position);
     for (int64_t i = 0; i < positions; i++)
         d.position[i] = (int32_t)i;
-    d.logits = meg_realloc_array(NULL, (size_t)(positions * vocab), sizeof *d.logits);
     for (int64_t i = 0; i < ids->n; i++)
         add_id(&d.encoder, ids->v[i] == v->mask ? v->sentinel[k++] : ids->v[i]);
     add_id(&d.tokens, v->bos);

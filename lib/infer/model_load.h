@@ -17,7 +17,7 @@ struct meg_load_conf {
 };
 extern const struct meg_opt meg_load_opts[];
 
-/* The prediction that a family of models makes: the next token (GPT), or masked tokens (BERT). */
+/* The prediction that a family of models makes: the next token (GPT), or masked tokens (BERT, T5). */
 enum meg_prediction { MEG_PREDICT_NEXT, MEG_PREDICT_MASKED };
 
 struct meg_loaded_model {

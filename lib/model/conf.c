@@ -78,7 +78,7 @@ const struct meg_opt meg_model_opts[] = {
       "use the tanh approximation of GELU, also in the language-model head of BERT and with --glu-activation" },
     { "attention-dropout", 0, MEG_F64(C, attention_dropout), "P", "0.1", "dropout probability of attention weights" },
     { "hidden-dropout", 0, MEG_F64(C, hidden_dropout), "P", "0.1",
-      "dropout probability after the embedding, attention and MLP" },
+      "dropout probability after the embedding, attention, cross-attention and MLP" },
     { "apply-residual-connection-post-layernorm", 0, MEG_BOOL(C, is_post_norm), NULL, "no",
       "add the output of attention and MLP to the output of the norm before them, as the original BERT does" },
     { "bert-no-binary-head", 0, MEG_STORE_FALSE(C, bert_binary_head), NULL, "no",

@@ -95,7 +95,8 @@ static json_t *make_config(const struct meg_model_conf *m)
 {
     json_t *c = json_object();
 
-    json_object_set_new(c, "activation_function", json_string(m->bias_gelu_fusion ? "gelu_new" : "gelu"));
+    json_object_set_new(c, "activation_function",
+                        json_string(m->bias_gelu_fusion || m->openai_gelu ? "gelu_new" : "gelu"));
     json_object_set_new(c, "architectures", json_pack("[s]", "GPT2LMHeadModel"));
     json_object_set_new(c, "attn_pdrop", json_real(m->attention_dropout));
     json_object_set_new(c, "embd_pdrop", json_real(m->hidden_dropout));

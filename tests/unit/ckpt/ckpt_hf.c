@@ -263,6 +263,33 @@ static void refuses_unsupported_gpt2_settings(void **state)
     free_fixture(&b);
 }
 
+static void every_tanh_gelu_is_exported_as_gelu_new(void **state)
+{
+    static const struct {
+        bool is_fused, is_openai;
+        const char *config;
+    } c[] = {
+        { true, false, "\"activation_function\": \"gelu_new\"" },
+        { false, true, "\"activation_function\": \"gelu_new\"" },
+        { false, false, "\"activation_function\": \"gelu\"" },
+    };
+    struct ckpt_fixture b;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        struct meg_str config;
+
+        make_fixture(&b, 1, 8, 1);
+        b.m.bias_gelu_fusion = c[i].is_fused;
+        b.m.openai_gelu = c[i].is_openai;
+        export_hf_ok(&b, "gelu");
+        config = read_bytes("gelu/config.json");
+        assert_contains(config.s, c[i].config);
+        meg_str_free(&config);
+        free_fixture(&b);
+    }
+}
+
 static void refuses_to_export_what_gpt2_cannot_express(void **state)
 {
     struct meg_ckpt_save_args s = { .dir = "wide" };
@@ -287,6 +314,7 @@ int main(void)
         cmocka_unit_test(gpt2_round_trip_is_bit_identical),
         cmocka_unit_test(reads_older_names_shards_and_missing_prefixes),
         cmocka_unit_test(refuses_unsupported_gpt2_settings),
+        cmocka_unit_test(every_tanh_gelu_is_exported_as_gelu_new),
         cmocka_unit_test(refuses_to_export_what_gpt2_cannot_express),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
