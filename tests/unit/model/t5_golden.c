@@ -365,7 +365,7 @@ static void losses_of_the_loaded_folders(void **state)
         struct meg_ckpt_shard w = { 0 };
         struct meg_model_conf c;
         struct meg_ckpt *ckpt;
-        struct meg_model *g;
+        struct meg_model *g = NULL;
         struct input in;
         struct counted_batch b = { batch_of(&in, t), 0 };
         struct meg_err e;
