@@ -1,7 +1,8 @@
 #!/bin/sh
-# Missing and old drivers and libraries, unsuitable GPUs, too little memory and failures of a GPU: the CUDA backend ends
-# the run with a message and a status, and leaves no incomplete file.  The CUDA runtime and the libraries are test
-# doubles, whose environment variables simulate failures (tests/nccl/double.h).
+# The CUDA backend with missing or old drivers and libraries, unsuitable GPUs, too little memory and failures of a GPU.
+# An error ends the run with a message and a status, and leaves no incomplete file.  Without a GPU or a usable driver,
+# --device auto trains on the CPU; without a usable cuDNN, attention uses the kernels of meg.  The CUDA runtime and the
+# libraries are test doubles, whose environment variables simulate failures (tests/nccl/double.h).
 . "${0%/*}/lib.sh"
 . "${0%/*}/ranks.sh"
 . "${0%/*}/torchrun.sh"

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Each recipe in recipes/pretrain fits in memory on its number of ranks, and a tiny model with its options trains.
+# Each recipe in recipes/pretrain fits in memory on its number of ranks.  For each recipe of a GPT, a tiny model with its
+# options trains.
 . "${0%/*}/lib.sh"
 . "${0%/*}/ranks.sh"
 case $0 in /*) here=${0%/*} ;; *) here=$PWD/${0%/*} ;; esac

@@ -611,7 +611,8 @@ int meg_comm_open_nccl(struct meg_comm *world, const struct meg_device *d, struc
     if (has_failed || (r = check_gpus(world, d, e)) < 0)
         return r;
     if (!meg_watchdog_is_open(world->watchdog))
-        return meg_fail(e, MEG_EFAIL, "NCCL requires TCP connections of all ranks to rank 0, which failed");
+        return meg_fail(e, MEG_EFAIL,
+                        "the TCP connections of the ranks to rank 0, which NCCL requires, could not be opened");
     device = d->op;
     attach(world, 0);
     c = world->nccl->collectives;

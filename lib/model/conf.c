@@ -35,7 +35,8 @@ const struct meg_opt meg_model_opts[] = {
     { "relative-attention-num-buckets", 0, MEG_I64(C, relative_attention_num_buckets), "N", "32",
       "number of buckets of distances with --position-embedding-type relative" },
     { "relative-attention-max-distance", 0, MEG_I64(C, relative_attention_max_distance), "N", "128",
-      "with --position-embedding-type relative: all distances of N or more tokens are in one bucket" },
+      "with --position-embedding-type relative: all distances of N or more tokens are in one bucket, "
+      "in the encoder one for each direction" },
     { "use-rotary-position-embeddings", 0, MEG_BOOL(C, use_rotary), NULL, "no",
       "same as --position-embedding-type rope" },
     { "rotary-base", 0, MEG_F64(C, rotary_base), "X", "10000", "base of the RoPE frequencies (theta)" },

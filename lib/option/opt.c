@@ -28,8 +28,9 @@ static const struct meg_opt common_opts[] = {
       "print one line per option for use by other programs, with tab-separated fields, and exit" },
     { "completion", 0, MEG_STR(struct opt_common, completion), "bash", NULL,
       "print a bash script that completes the options of this command, and exit" },
-    { "quiet", 'q', MEG_BOOL(struct opt_common, quiet), NULL, NULL, "print only warnings and errors" },
-    { "verbose", 'v', MEG_BOOL(struct opt_common, verbose), NULL, NULL, "print more detail" },
+    { "quiet", 'q', MEG_BOOL(struct opt_common, quiet), NULL, NULL,
+      "print only warnings and errors on standard error" },
+    { "verbose", 'v', MEG_BOOL(struct opt_common, verbose), NULL, NULL, "print more detail on standard error" },
     { 0 }
 };
 

@@ -41,8 +41,9 @@ for _ in $(seq "$rounds"); do
         two_runs >>"$T/$name.runs"
     done
 done
-printf 'two workers and one over %s MB of text, medians of %s by the clock; two runs of half of it at once\n' \
-    "$((6 * mb))" "$rounds"
+printf 'wall-clock time over %s MB of text with one worker (1) and two (2), and of two concurrent runs of one worker,\n' \
+    "$((6 * mb))"
+printf 'each over half of the text (runs); medians of %s rounds; faster: than one worker in the same round\n' "$rounds"
 printf '%-10s %8s %8s %7s %9s %7s %9s %9s\n' '' '1: s' '2: s' faster 'runs: s' faster '1: MiB' '2: MiB'
 for name in $tokenizers; do
     at=$T/$name

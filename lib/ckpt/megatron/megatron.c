@@ -212,7 +212,7 @@ static bool replace_prefix(struct meg_str *out, const char *name, const struct c
     return false;
 }
 
-/* Append the native name of a tensor of a layer or of a final norm, from whose name the stack is removed. */
+/* Append the native name of a tensor of a layer or of a final norm.  `foreign` lacks the stack and the layer number. */
 static void append_native(struct meg_str *out, const char *foreign, bool has_cross_attention)
 {
     if (has_cross_attention && replace_prefix(out, foreign, ckpt_legacy_decoder_names))

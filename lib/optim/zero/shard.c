@@ -12,9 +12,12 @@ const struct meg_opt meg_zero_opts[] = {
     { "num-distributed-optimizer-instances", 0, MEG_I64(C, num_instances), "N", "1",
       "number of replicas of the optimizer state, each of which is sharded over a group of data-parallel ranks" },
     { "overlap-grad-reduce", 0, MEG_BOOL(C, overlap_grad_reduce), NULL, "no",
-      "overlap the data-parallel reduction of gradients with the last backward pass of a step" },
+      "overlap the data-parallel reduction of gradients with the last backward pass of a step; with --zero-stage 2 or "
+      "3, "
+      "with every backward pass" },
     { "overlap-param-gather", 0, MEG_BOOL(C, overlap_param_gather), NULL, "no",
-      "overlap the all-gather of the updated parameters with the next forward pass" },
+      "overlap the all-gather of the updated parameters with the next forward pass; with --zero-stage 3, gather the "
+      "parameters of the next layer while a layer is computed" },
     { "ddp-bucket-size", 0, MEG_I64(C, bucket_size), "N", NULL,
       "number of parameters per gradient bucket; default: 40 million, or 1 million times the data-parallel size if "
       "that is more" },

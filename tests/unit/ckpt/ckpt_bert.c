@@ -547,7 +547,7 @@ static void qkv_rows_of_version_0_are_reordered(void **state)
 {
     static const char three[] = "checkpoint_versionG\x40\x08\0\0\0\0\0\0",
                       zero[] = "checkpoint_versionG\0\0\0\0\0\0\0\0";
-    static const int row[] = { 0, 3, 1, 4, 2, 5 }; /* blocks q0 q1 k0 k1 v0 v1 of the file, in native order */
+    static const int row[] = { 0, 3, 1, 4, 2, 5 }; /* native positions of the blocks q0 q1 k0 k1 v0 v1 of the file */
     const struct meg_param *qkv;
     struct ckpt_fixture a, b;
     struct meg_ckpt *c;

@@ -58,7 +58,7 @@ static void assert_holds(const struct meg_zip *z, const char *name, const char *
 
 static void members_beyond_4_gib_are_found(void **state)
 {
-    /* from the ZIP64 field of the second entry to the end of the file */
+    /* from the name of the second directory entry, before its ZIP64 field, to the end of the file */
     static const char end[] = "a\1\0\10\0\106\0\0\0\1\0\0\0"         /* begins at 2^32 + 0x46 */
                               "PK\6\6\54\0\0\0\0\0\0\0\55\0\55\0"    /* 44 bytes follow; versions 4.5 */
                               "\0\0\0\0\0\0\0\0"                     /* disk numbers */
