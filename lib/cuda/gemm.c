@@ -84,7 +84,7 @@ enum { TEXT_NBYTES = 256 };
 /* Write a key as text, for messages and the cache. */
 static void print_key(char text[TEXT_NBYTES], const struct key *k)
 {
-    static const char *const acts[] = { "", " gelu_tanh", " gelu_erf", " tanh" };
+    static const char *const acts[] = { "", " gelu_tanh", " gelu_erf", " tanh", " relu" };
 
     snprintf(text, TEXT_NBYTES,
              "[%" PRId64 ",%" PRId64 "] k=%" PRId64 " %c%c %s>%s ld=%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64

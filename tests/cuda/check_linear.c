@@ -104,10 +104,12 @@ static void compare_bwd_data(struct types t, struct shape s, enum meg_act act, e
     const struct twin dy = twin_random(t.y, s.n, s.out, s.pad), w = twin_random(t.x, s.out, s.in, s.pad);
     const struct twin pre = twin_random(pre_type, s.n, s.in, s.pad), dx = twin_output(t.x, s.n, s.in, s.pad);
     const struct plans p = plans_new(t, s);
+    /* the sum of two 16-bit products is rounded twice (cuda/linear.c) */
+    const int nroundings = act == MEG_ACT_NONE && s.out > 1024 && t.x != MEG_DTYPE_F32 ? 2 : 1;
 
     cpu->linear_bwd_data(NULL, p.host, dx.host, dy.host, w.host, pre.host, act);
     gpu->linear_bwd_data(stream, p.dev, dx.dev, dy.dev, w.dev, pre.dev, act);
-    expect_near(&dx, tolerance(t.x, act), "dx");
+    expect_near(&dx, nroundings * tolerance(t.x, act), "dx");
     plans_free(p);
 }
 

@@ -211,6 +211,7 @@ static void start_rank(void *arg)
 {
     const struct sim *s = arg;
     const struct meg_model_conf m = deep_gpt();
+    struct meg_layout layout = *s->layout;
     struct meg_comm world = {
         .op = &comm_ops, .host = &comm_ops, .name = "world", .rank = (int)s->rank, .size = WORLD
     };
@@ -223,7 +224,8 @@ static void start_rank(void *arg)
     printf("rank %" PRId64 " of %d, pp %" PRId64 "%s: CPU s:", s->rank, WORLD, s->layout->pp,
            s->is_wide ? ", wide" : "");
     lap("start");
-    meg_mesh_make(&mesh, &world, s->layout);
+    meg_model_set_ties(&layout, &m);
+    meg_mesh_make(&mesh, &world, &layout);
     lap("groups");
     if (s->is_wide)
         wide_params(&p, &mesh);
@@ -231,7 +233,7 @@ static void start_rank(void *arg)
         meg_model_params(&p, &m, &mesh);
     assert_in_range(p.n, 45000, 47000);
     lap("table");
-    meg_zero_shard_make(&z, &p, s->layout, (int)mesh.coords.dp);
+    meg_zero_shard_make(&z, &p, &layout, (int)mesh.coords.dp);
     lap("shards");
     list_save(&mesh, &m, &p, &z);
     if (!s->is_wide) {

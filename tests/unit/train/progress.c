@@ -7,21 +7,16 @@
 /* A start whose line is damaged is not found; cumulative throughput then covers the current job. */
 static void a_damaged_log_has_the_throughput_of_this_job(void **state)
 {
-    struct meg_train_job job = { .log.log_progress = true, .ckpt.save = ".", .train.seq_length = 16 };
+    struct meg_train_job job = { .log.log_progress = true, .ckpt.save = "." };
     const struct meg_train_state saved = { .iteration = 8, .consumed_train = (int64_t)1 << 40 };
     struct meg_comm world = { .size = 1 };
-    struct meg_trainer t = { .job = &job, .mesh.world = &world, .spec.model_run.s = 16 };
+    struct meg_trainer t = { .job = &job, .mesh.world = &world, .sequence_flops = 1e6 };
     double of_job, cumulative;
     char *text;
     size_t n;
     struct meg_err e;
 
     (void)state;
-    job.model.num_layers = 2;
-    job.model.hidden_size = job.model.ffn_hidden_size = 64;
-    job.model.num_attention_heads = job.model.num_query_groups = 4;
-    job.model.kv_channels = 16;
-    job.model.vocab_size = 128;
     t.start_s = meg_now_s() - 9;
     spew_text("progress.txt", "2025-01-01 0"); /* the file system was full */
     assert_int_equal(meg_train_progress_log_start(&t, &e), 0);
