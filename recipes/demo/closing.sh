@@ -23,7 +23,7 @@ results() { # RUN
 
 files() { # RUN
     printf '  %-42s %s\n' \
-        'corpus.jsonl train.jsonl valid.jsonl' 'the text, a document per line; its training and validation part'
+        'corpus.jsonl train.jsonl valid.jsonl' 'the text, one document per line; its training and validation parts'
     case $model in
     gpt)
         printf '  %-42s %s\n' \
