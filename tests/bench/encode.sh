@@ -68,7 +68,7 @@ for text in $texts; do
             done
         done
     done
-    printf '%s: %s MB of text, %s of them different, in %s documents; ' "${at##*/}" \
+    printf '%s: %s MB of text (%s MB distinct, repeated) in %s documents; ' "${at##*/}" \
         "$((bytes / 1000000))" "$(cat "$at.different")" "$(wc -l <"$text")"
     printf 'MB/s of CPU, and CPU of %s threads, medians of %s runs\n' "$threads" "$runs"
     printf 'x: speed-up of meg-preprocess; peers other than gigatoken encode %s MB\n' "$part"
