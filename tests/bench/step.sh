@@ -5,7 +5,7 @@
 # rounds are printed.  PyTorch in bf16 is measured twice: with autocast over f32 weights, and with bf16 weights only.
 #   BENCH_RUNS     rounds (default: 5); each is the median of BENCH_STEPS steps (default: 7) up to T=256, and of 2 above
 #   BENCH_DTYPES   types (default: "f32 bf16")
-#   BENCH_F32      modes of PyTorch in f32: f32, which is eager, and compiled (default: f32)
+#   BENCH_F32      modes of PyTorch in f32: f32, which is eager, and compiled, from torch 2 on (default: f32)
 #   BENCH_CPU_MODELS   gpt2, llama (134M), bert (BERT-base), t5 (T5-small) (default: gpt2); models.sh compares them all
 #   MEG_PYTHON     Pythons with torch, separated by spaces, such as Debian's and one with the current wheel (default:
 #                  python3)
@@ -107,6 +107,7 @@ peers() { # MODEL T DTYPE
     esac
     for p in $pythons; do
         for mode in $modes; do
+            [ $mode != compiled ] || "$p" -c 'import torch; torch.compile' 2>/dev/null || continue
             peer "$1" "$p" "$2" "$mode" >"$T/peer" 2>"$T/err" || { cat "$T/err" >&2; exit 1; }
             labelled "$1" <"$T/peer"
         done
