@@ -14,8 +14,8 @@ results() { # RUN
     case $model in
     gpt) head -n 24 "$1/samples.txt" ;;
     bert | t5)
-        jq -r '"Of \(.words) masked words of the validation text, the model predicts \(.accuracy * 100)%.  Always guessing " +
-            "\"\(.most_frequent)\" predicts \(.most_frequent_accuracy * 100)%.\n"' "$1/masked.json"
+        jq -r '"Of \(.words) masked words of the validation text, the model predicts \(.accuracy * 1000 | round / 10)%.  Always guessing " +
+            "\"\(.most_frequent)\" predicts \(.most_frequent_accuracy * 1000 | round / 10)%.\n"' "$1/masked.json"
         cat "$1/examples.txt"
         ;;
     esac
