@@ -177,13 +177,13 @@ static int64_t *make_stage_table(const struct meg_layout_conf *c, int64_t layers
 
 /* ---- the option --pipeline-model-parallel-layout ---------------------------------------------- */
 
-/* Check that no other option that divides the layers is combined with --pipeline-model-parallel-layout. */
-static int check_no_other_division(const struct meg_layout_conf *c, struct meg_err *e)
+/* Return the first option given, other than --pipeline-model-parallel-layout, that divides the layers, or NULL. */
+static const char *given_division(const struct meg_layout_conf *c)
 {
     const struct {
         const char *option;
         bool is_given;
-    } other[] = {
+    } division[] = {
         { "num-layers-per-virtual-pipeline-stage", c->virtual_layers != MEG_UNSET },
         { "num-virtual-stages-per-pipeline-rank", c->virtual_stages != MEG_UNSET },
         { "decoder-first-pipeline-num-layers", c->first_layers != MEG_UNSET },
@@ -192,11 +192,10 @@ static int check_no_other_division(const struct meg_layout_conf *c, struct meg_e
         { "account-for-loss-in-pipeline-split", c->counts_loss },
     };
 
-    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
-        if (other[i].is_given)
-            return meg_fail(e, MEG_EUSAGE, "--pipeline-model-parallel-layout %s: cannot be combined with --%s",
-                            c->stage_string, other[i].option);
-    return 0;
+    for (size_t i = 0; i < sizeof division / sizeof *division; i++)
+        if (division[i].is_given)
+            return division[i].option;
+    return NULL;
 }
 
 /* Check the number of virtual stages, and the number of their layers. */
@@ -229,11 +228,14 @@ static int check_virtual_stages(const struct meg_layout_conf *c, const int64_t *
 static int make_described_table(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
                                 struct meg_err *e)
 {
+    const char *other = given_division(c);
     int64_t *nlayers, *first, nvirtual;
     int r;
 
-    if ((r = check_no_other_division(c, e)) < 0 ||
-        (r = stage_string_parse(&nlayers, &nvirtual, c->stage_string, e)) < 0)
+    if (other)
+        return meg_fail(e, MEG_EUSAGE, "--pipeline-model-parallel-layout %s: cannot be combined with --%s",
+                        c->stage_string, other);
+    if ((r = stage_string_parse(&nlayers, &nvirtual, c->stage_string, e)) < 0)
         return r;
     if ((r = check_virtual_stages(c, nlayers, nvirtual, layers, e)) == 0) {
         *vp = nvirtual / c->pipeline;
@@ -246,29 +248,6 @@ static int make_described_table(int64_t **first_layer, int64_t *vp, const struct
 }
 
 /* ---- an encoder and a decoder ------------------------------------------------------------------- */
-
-/* Check that no option is used that a model of an encoder and a decoder does not support. */
-static int check_encoder_decoder(const struct meg_layout_conf *c, struct meg_err *e)
-{
-    const struct {
-        const char *option;
-        bool is_given;
-    } other[] = {
-        { "num-layers-per-virtual-pipeline-stage", c->virtual_layers != MEG_UNSET },
-        { "num-virtual-stages-per-pipeline-rank", c->virtual_stages != MEG_UNSET },
-        { "decoder-first-pipeline-num-layers", c->first_layers != MEG_UNSET },
-        { "decoder-last-pipeline-num-layers", c->last_layers != MEG_UNSET },
-        { "account-for-embedding-in-pipeline-split", c->counts_embedding },
-        { "account-for-loss-in-pipeline-split", c->counts_loss },
-        { "pipeline-model-parallel-layout", c->stage_string != NULL },
-    };
-
-    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
-        if (other[i].is_given)
-            return meg_fail(e, MEG_EUSAGE, "--%s: cannot be combined with a model of an encoder and a decoder",
-                            other[i].option);
-    return 0;
-}
 
 /*
  * Divide layers equally over `stages` stages, of which the first one begins at first_layer[0].  Set first_layer[1] to
@@ -291,11 +270,14 @@ static int make_encoder_decoder_table(int64_t **first_layer, const struct meg_la
                                       const struct meg_layout_model *m, struct meg_err *e)
 {
     const int64_t split = c->split_rank, decoder_layers = m->layers - m->encoder_layers;
+    const char *other = given_division(c);
     int64_t *first;
-    int r = check_encoder_decoder(c, e);
+    int r;
 
-    if (r < 0)
-        return r;
+    if (!other && c->stage_string)
+        other = "pipeline-model-parallel-layout";
+    if (other)
+        return meg_fail(e, MEG_EUSAGE, "--%s: cannot be combined with a model of an encoder and a decoder", other);
     if (split != MEG_UNSET && (split < 1 || split >= c->pipeline))
         return layout_refuse("pipeline-model-parallel-split-rank", split, e,
                              "must be at least 1 and less than --pipeline-model-parallel-size %" PRId64, c->pipeline);
