@@ -21,8 +21,7 @@ void ckpt_add_id(struct meg_ids *set, int64_t id, int64_t vocab_size)
     for (int64_t i = 0; i < set->n; i++)
         if (set->v[i] == id)
             return;
-    meg_ids_reserve(set, 1);
-    set->v[set->n++] = (int32_t)id;
+    meg_ids_add(set, (int32_t)id);
 }
 
 void ckpt_add_ids(struct meg_ids *set, const json_t *value, int64_t vocab_size)

@@ -23,10 +23,8 @@ static int add_lines(const struct meg_line_block *b, const struct meg_prompt_for
         if ((r = meg_prompt_read(format, b->name, line, text, (size_t)n, ids, NULL, e)) < 0)
             return r;
         ++*documents;
-        if (eod >= 0 && ids->n > was) {
-            meg_ids_reserve(ids, 1);
-            ids->v[ids->n++] = eod;
-        }
+        if (eod >= 0 && ids->n > was)
+            meg_ids_add(ids, eod);
     }
     return 0;
 }

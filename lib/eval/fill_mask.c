@@ -16,12 +16,6 @@ enum { DEFAULT_TOP = 5 };
 
 /* ---- text to ids ------------------------------------------------------------------------------- */
 
-static void add_id(struct meg_ids *ids, int32_t id)
-{
-    meg_ids_reserve(ids, 1);
-    ids->v[ids->n++] = id;
-}
-
 /* Return the first occurrence of the text of a token in s [n], and set *len to its length; return NULL without one. */
 static const char *find_token(const struct meg_tokenizer *tok, int32_t id, const char *s, int64_t n, int64_t *len)
 {
@@ -53,7 +47,7 @@ static int encode_masks(struct meg_tokenizer *tok, const char *text, int64_t n, 
             return r;
         if (stop == end)
             return 0;
-        add_id(ids, is_mask ? special->mask : special->sep);
+        meg_ids_add(ids, is_mask ? special->mask : special->sep);
         text = stop + (is_mask ? mask_len : sep_len);
     }
 }
@@ -64,10 +58,10 @@ int meg_fill_mask_encode(struct meg_tokenizer *tok, const char *text, int64_t n,
     int r;
 
     if (special->cls >= 0)
-        add_id(ids, special->cls);
+        meg_ids_add(ids, special->cls);
     r = encode_masks(tok, text, n, ids, e);
     if (r == 0 && special->sep >= 0)
-        add_id(ids, special->sep);
+        meg_ids_add(ids, special->sep);
     return r;
 }
 

@@ -4,12 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static void add_id(struct meg_ids *ids, int32_t id)
-{
-    meg_ids_reserve(ids, 1);
-    ids->v[ids->n++] = id;
-}
-
 /* The state of decoding. */
 struct decoder {
     struct meg_model *g;
@@ -83,7 +77,7 @@ static int predict_span(struct decoder *d, const struct meg_masked_vocab *v, int
         double lse;
         int r;
 
-        add_id(&d->tokens, id);
+        meg_ids_add(&d->tokens, id);
         if ((r = next_logits(d, &row, &lse, e)) < 0)
             return r;
         id = meg_most_likely(row, vocab);
@@ -91,7 +85,7 @@ static int predict_span(struct decoder *d, const struct meg_masked_vocab *v, int
             meg_top_logprobs(top, ntop, row, vocab, id, (double)row[id] - lse, heap);
         if (ends_span(v, id))
             break;
-        add_id(filled, id);
+        meg_ids_add(filled, id);
     }
     return 0;
 }
@@ -109,12 +103,12 @@ int meg_fill_spans_predict(struct meg_model *g, const struct meg_ids *ids, const
     for (int64_t i = 0; i < positions; i++)
         d.position[i] = (int32_t)i;
     for (int64_t i = 0; i < ids->n; i++)
-        add_id(&d.encoder, ids->v[i] == v->mask ? v->sentinel[k++] : ids->v[i]);
-    add_id(&d.tokens, v->bos);
+        meg_ids_add(&d.encoder, ids->v[i] == v->mask ? v->sentinel[k++] : ids->v[i]);
+    meg_ids_add(&d.tokens, v->bos);
     k = 0;
     for (int64_t i = 0; i < ids->n && r == 0; i++)
         if (ids->v[i] != v->mask) {
-            add_id(filled, ids->v[i]);
+            meg_ids_add(filled, ids->v[i]);
         } else {
             r = predict_span(&d, v, k, filled, top + k * ntop, ntop, heap, e);
             k++;

@@ -7,8 +7,7 @@
 
 static void add_length(struct encoded_key *out, int64_t n)
 {
-    meg_ids_reserve(&out->lengths, 1);
-    out->lengths.v[out->lengths.n++] = (int32_t)n;
+    meg_ids_add(&out->lengths, (int32_t)n);
 }
 
 static int64_t num_ids(const struct encoded_key *out)
@@ -69,8 +68,7 @@ static int encode_value(struct preprocess_worker *w, const struct meg_jsonl_valu
             out->partial = out->last_length;
             add_length(out, out->last_length);
         }
-        meg_ids_reserve(&out->ids, 1);
-        out->ids.v[out->ids.n++] = w->job->eod;
+        meg_ids_add(&out->ids, w->job->eod);
         out->lengths.v[out->lengths.n - 1]++;
     }
     add_length(out, DOCUMENT_END);

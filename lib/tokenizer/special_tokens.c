@@ -59,8 +59,7 @@ int meg_special_tokens_encode(const struct meg_special_tokens *s, const char *te
 
         if (r < 0 || index < 0)
             return r;
-        meg_ids_reserve(out, 1);
-        out->v[out->n++] = s->id[index];
+        meg_ids_add(out, s->id[index]);
         before += s->nbytes[index];
         text += before;
         n -= before;

@@ -22,6 +22,12 @@ struct meg_ids {
 /* Grow the capacity so that at least n more ids fit. */
 void meg_ids_reserve(struct meg_ids *ids, int64_t n);
 
+static inline void meg_ids_add(struct meg_ids *ids, int32_t id)
+{
+    meg_ids_reserve(ids, 1);
+    ids->v[ids->n++] = id;
+}
+
 /* A callback that receives ids while their text is still being encoded. */
 struct meg_id_sink {
     void *ctx;

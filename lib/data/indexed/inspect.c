@@ -178,8 +178,7 @@ static int read_document(const struct meg_indexed *d, int64_t doc, struct meg_id
         int r;
 
         meg_ids_reserve(ids, n);
-        meg_ids_reserve(lengths, 1);
-        lengths->v[lengths->n++] = n;
+        meg_ids_add(lengths, n);
         if ((r = meg_indexed_get(d, s, 0, n, ids->v + ids->n, e)) < 0)
             return r;
         ids->n += n;

@@ -98,8 +98,7 @@ static int encode_long(const struct meg_bytebpe *b, const char *s, int64_t n, st
     int64_t k = meg_strtab_find(&b->tokens, s, n);
 
     if (k >= 0) {
-        meg_ids_reserve(out, 1);
-        out->v[out->n++] = b->token_id[k];
+        meg_ids_add(out, b->token_id[k]);
         return 0;
     }
     return meg_bpe_stream(

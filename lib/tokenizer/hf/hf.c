@@ -456,10 +456,8 @@ static int encode_between_added(struct hf *t, bool is_normalized, const char *te
             r = (is_normalized ? encode_plain : encode_raw)(t, from, stop - from, is_text_start && from == text, out,
                                                             sink, e);
         /* m is empty if the token has lstrip and is inside the whitespace that the previous match includes by rstrip */
-        if (a && m.s < m.stop) {
-            meg_ids_reserve(out, 1);
-            out->v[out->n++] = a->id;
-        }
+        if (a && m.s < m.stop)
+            meg_ids_add(out, a->id);
     } while (a && r == 0);
     return r;
 }

@@ -229,8 +229,7 @@ static int wordlevel_encode(const struct meg_hf_model *m, const char *s, int64_t
     int32_t id = meg_hf_vocab_find(&m->vocab, s, n);
 
     (void)e;
-    meg_ids_reserve(out, 1);
-    out->v[out->n++] = id < 0 ? *(const int32_t *)m->impl : id;
+    meg_ids_add(out, id < 0 ? *(const int32_t *)m->impl : id);
     return 0;
 }
 

@@ -278,12 +278,6 @@ static struct meg_spm_encoder *encoder_of(struct sentencepiece *t)
     return t->encoder;
 }
 
-static void add_id(struct meg_ids *out, int32_t id)
-{
-    meg_ids_reserve(out, 1);
-    out->v[out->n++] = id;
-}
-
 static int gpt_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                       const struct meg_id_sink *sink, struct meg_err *e)
 {
@@ -293,7 +287,7 @@ static int gpt_encode(struct meg_tokenizer *t, const char *text, int64_t n, stru
 static int llama2_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                          const struct meg_id_sink *sink, struct meg_err *e)
 {
-    add_id(out, t->special_ids.bos);
+    meg_ids_add(out, t->special_ids.bos);
     return gpt_encode(t, text, n, out, sink, e);
 }
 
