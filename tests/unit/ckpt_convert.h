@@ -125,6 +125,17 @@ static inline void change_tensors(void (*change)(struct meg_st_tensor *t), const
     meg_str_free(&config);
 }
 
+/* Check that the tensors of "out" are refused after `change`. */
+static inline void assert_change_refused(void (*change)(struct meg_st_tensor *t), const char *message)
+{
+    struct meg_ckpt *c = NULL;
+    struct meg_err e;
+
+    change_tensors(change, NULL, 0);
+    assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_contains(e.msg, message);
+}
+
 static inline void keep(struct meg_st_tensor *t)
 {
     (void)t;

@@ -167,14 +167,8 @@ static void names_wrong_tensors(void **state)
     (void)state;
     make_bert(&a, 1, set_post_norm);
     export_hf_ok(&a, "out");
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct meg_ckpt *c = NULL;
-        struct meg_err e;
-
-        change_tensors(bad[i].change, NULL, 0);
-        assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
-        assert_contains(e.msg, bad[i].message);
-    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_change_refused(bad[i].change, bad[i].message);
     free_fixture(&a);
 }
 
