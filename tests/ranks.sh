@@ -66,6 +66,14 @@ train_ranks() {
     jq "$logged" "$T/$train_name.json" >"$T/$train_name"
     return $train_status
 }
+# equals_one_rank N OPTION...: check that training on N ranks logs the numbers of 'train_ranks one 1'
+equals_one_rank() {
+    n=$1
+    shift
+    train_ranks ranks "$n" "$@"
+    is "$n ranks $*: the run succeeds" $? 0
+    ok "$n ranks $*: losses and gradient norms are those of one rank" near "$T/one" "$T/ranks"
+}
 
 # tiny_gpt: print options of a model that trains in seconds, for the beginning of a .conf; later lines override them
 tiny_gpt() {

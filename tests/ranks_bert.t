@@ -6,13 +6,6 @@
 . "${0%/*}/bert.sh"
 
 logged='if .split then .lm_loss, .sop_loss else .lm_loss, .sop_loss, .grad_norm end'
-equals_one_rank() { # N OPTION...
-    n=$1
-    shift
-    train_ranks ranks "$n" "$@"
-    is "$n ranks $*: the run succeeds" $? 0
-    ok "$n ranks $*: losses and gradient norms are those of one rank" near "$T/one" "$T/ranks"
-}
 train_ranks one 1
 equals_one_rank 2
 equals_one_rank 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather

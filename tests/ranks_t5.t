@@ -8,13 +8,6 @@
 . "${0%/*}/t5.sh"
 
 logged='if .split then .lm_loss else .lm_loss, .grad_norm end'
-equals_one_rank() { # N OPTION...
-    n=$1
-    shift
-    train_ranks ranks "$n" "$@"
-    is "$n ranks $*: the run succeeds" $? 0
-    ok "$n ranks $*: losses and gradient norms are those of one rank" near "$T/one" "$T/ranks"
-}
 train_ranks one 1
 equals_one_rank 2
 equals_one_rank 2 --tensor-model-parallel-size 2

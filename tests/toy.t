@@ -19,13 +19,6 @@ is 'one tensor is the word embedding and the output matrix' \
     word_embeddings.weight
 
 logged='if .split then .lm_loss else .lm_loss, .grad_norm end'
-equals_one_rank() { # N OPTION...
-    n=$1
-    shift
-    train_ranks ranks "$n" "$@"
-    is "$n ranks $*: the run succeeds" $? 0
-    ok "$n ranks $*: losses and gradient norms are those of one rank" near "$T/one" "$T/ranks"
-}
 train_ranks one 1
 equals_one_rank 2 --pipeline-model-parallel-size 2 --pipeline-model-parallel-split-rank 1
 equals_one_rank 4 --pipeline-model-parallel-size 4 --pipeline-schedule zb-h1
