@@ -1,35 +1,14 @@
 #!/bin/sh
 # meg-eval --task fill-mask with a BERT that learns which number belongs to a letter.
 . "${0%/*}/../lib.sh"
-bert_vocab=$golden/../tokenizers/bert-lower.txt
-
-awk 'BEGIN {
-    for (i = 0; i < 200; i++)
-        printf "{\"text\":\"%c is %d. %c is %d.\"}\n", 65 + i % 5, i % 5, 65 + i % 5, i % 5
-}' >"$T/facts.jsonl"
-cat >"$T/conf" <<end
+. "${0%/*}/../facts.sh"
+cat >>"$T/conf" <<'end'
 model = bert
 num-layers = 1
-hidden-size = 32
-num-attention-heads = 2
-hidden-dropout = 0
-attention-dropout = 0
-seq-length = 16
-max-position-embeddings = 16
-short-seq-prob = 0.01
 mask-prob = 0.3
-micro-batch-size = 16
 train-iters = 200
 lr = 1e-2
-lr-warmup-iters = 10
-eval-iters = 0
-split = 100,0,0
-data-path = $T/facts_text_sentence
-tokenizer-type = BertWordPieceLowerCase
-vocab-file = $bert_vocab
 end
-meg-preprocess -q --input "$T/facts.jsonl" --tokenizer-type BertWordPieceLowerCase --vocab-file "$bert_vocab" \
-    --split-sentences --output-prefix "$T/facts" 2>"$T/err" || cat "$T/err"
 ok 'a BERT is trained' meg-train -q --config "$T/conf" --save "$T/bert"
 fill() { meg-eval --task fill-mask --load "$T/bert" "$@"; }
 

@@ -1,38 +1,17 @@
 #!/bin/sh
 # meg-eval --task fill-mask with a T5 that learns which number belongs to a letter.
 . "${0%/*}/../lib.sh"
-bert_vocab=$golden/../tokenizers/bert-lower.txt
-
-awk 'BEGIN {
-    for (i = 0; i < 200; i++)
-        printf "{\"text\":\"%c is %d. %c is %d.\"}\n", 65 + i % 5, i % 5, 65 + i % 5, i % 5
-}' >"$T/facts.jsonl"
-cat >"$T/conf" <<end
+. "${0%/*}/../facts.sh"
+cat >>"$T/conf" <<'end'
 model = t5
 num-layers = 2
-hidden-size = 32
-num-attention-heads = 2
-hidden-dropout = 0
-attention-dropout = 0
-seq-length = 16
 decoder-seq-length = 16
-max-position-embeddings = 16
-short-seq-prob = 0.01
 mask-prob = 0.15
-micro-batch-size = 16
 train-iters = 300
 lr = 3e-3
 init-method-std = 0.1
-lr-warmup-iters = 10
-eval-iters = 0
-split = 100,0,0
-data-path = $T/facts_text_sentence
-tokenizer-type = BertWordPieceLowerCase
-vocab-file = $bert_vocab
 vocab-extra-ids = 8
 end
-meg-preprocess -q --input "$T/facts.jsonl" --tokenizer-type BertWordPieceLowerCase --vocab-file "$bert_vocab" \
-    --split-sentences --output-prefix "$T/facts" 2>"$T/err" || cat "$T/err"
 ok 'a T5 is trained' meg-train -q --config "$T/conf" --save "$T/t5"
 fill() { meg-eval --task fill-mask --load "$T/t5" "$@"; }
 
@@ -61,6 +40,9 @@ refuses() { # LINE MESSAGE
 refuses 'no mask' 'line 1: the line has no mask; write \[MASK\]'
 refuses '[MASK] [MASK] [MASK] [MASK] [MASK] [MASK] [MASK] [MASK] [MASK]' 'the line has 9 masks, but the vocabulary has only 8 sentinels'
 refuses 'a b c d e f g h i j k l m n o p q [MASK]' 'line 1: the line has 18 tokens'
+status 'a tokenizer without BOS and EOS: exit status 2' 2 \
+    fill --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$golden/../tokenizers/hf-bert" --input "$T/bad"
+like 'a tokenizer without BOS and EOS: the message says so' "$(cat "$T/err")" 'requires a tokenizer with BOS and EOS for a T5'
 
 ok 'a T5 with rotary positions is trained' \
     meg-train -q --config "$T/conf" --position-embedding-type rope --max-position-embeddings 512 --save "$T/rope"
