@@ -11,27 +11,30 @@
 
 /*
  * The shape of the blocks into which an [m,n] result is split.  Large blocks are faster, because operands are packed
- * again for each block.  But if there would be fewer than eight blocks, the maximum width is reduced to 384 or 192
- * columns.
+ * again for each block.  But if there would be fewer than eight blocks, the columns are split further, into a power of
+ * two of blocks of at least 128 columns, so that two, four or eight threads are equally busy.
  */
 struct block_shape {
     int64_t m, n;
 };
 
-static int64_t block_size(int64_t n, int64_t most)
-{
-    return n ? (ceil_div(n, ceil_div(n, most)) + 15) & ~(int64_t)15 : most;
-}
+enum { MAX_COLS = 768, MIN_COLS = 128 };
 
-enum { MAX_COLS = 768 };
+/* Return the size, a positive multiple of 16, of the blocks into which n elements are split: at most k blocks. */
+static int64_t block_size(int64_t n, int64_t k)
+{
+    return max64(16, (ceil_div(n, k) + 15) & ~(int64_t)15);
+}
 
 static struct block_shape choose_block_shape(int64_t m, int64_t n, int is_f32)
 {
-    struct block_shape c = { block_size(m, is_f32 ? 512 : GEMM_BLOCK_M),
-                             block_size(n, is_f32 ? MAX_COLS : GEMM_BLOCK_N) };
-    for (int64_t most = 384; most >= 192 && ceil_div(m, c.m) * ceil_div(n, c.n) < 8; most /= 2)
-        c.n = block_size(n, most);
-    return c;
+    const int64_t rows = max64(1, ceil_div(m, is_f32 ? 512 : GEMM_BLOCK_M));
+    int64_t cols = max64(1, ceil_div(n, is_f32 ? MAX_COLS : GEMM_BLOCK_N));
+
+    if (rows * cols < 8)
+        for (cols = 1; rows * cols < 8 && n >= 2 * cols * MIN_COLS;)
+            cols *= 2;
+    return (struct block_shape){ block_size(m, rows), block_size(n, cols) };
 }
 
 /* Check shapes and types.  w is the weight or its gradient, and w_type is the type of w in the plan. */
