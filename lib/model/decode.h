@@ -1,7 +1,7 @@
 /*
  * decode.h - token-by-token decoding with a KV cache.  The cache has b slots; a slot holds the keys and values of one
- * sequence.  The memory of a slot grows to the longest sequence that the slot has held.  The logits of a slot do not
- * depend on the other slots, bit for bit, because rows are computed in blocks of a fixed size.
+ * sequence.  The memory of a slot grows to the longest sequence that the slot has held.  On CPUs, the logits of a slot
+ * do not depend on the other slots, bit for bit, because rows are computed in blocks of a fixed size.
  */
 #ifndef MEG_MODEL_DECODE_H
 #define MEG_MODEL_DECODE_H
