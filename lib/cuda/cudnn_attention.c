@@ -147,14 +147,15 @@ static struct plan *build(const struct meg_cudnn_sdpa *x, int64_t max_nbytes)
 static const struct plan *plan_of(const struct meg_cudnn_sdpa *x, int64_t max_nbytes)
 {
     struct plan *p = plans;
+    cudnnStatus_t status;
 
     while (p && memcmp(&p->x, x, sizeof *x) != 0)
         p = p->next;
     if (!p && nplans == MAX_PLANS)
         return NULL;
-    if (!handle && meg_cudnn.cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS) {
-        meg_warn("attention uses meg's own kernels, because cuDNN cannot be initialised on GPU %d (%s)",
-                 meg_cuda_device.index, meg_cuda_device.name);
+    if (!handle && (status = meg_cudnn.cudnnCreate(&handle)) != CUDNN_STATUS_SUCCESS) {
+        meg_warn("GPU %d (%s): cuDNN cannot be initialized (status %d); attention uses meg's own, slower kernels",
+                 meg_cuda_device.index, meg_cuda_device.name, (int)status);
         meg_cudnn.is_usable = false;
         return NULL;
     }

@@ -272,7 +272,7 @@ static void build_blend_index(const struct meg_data_splits *d, struct meg_datase
     struct meg_str text = { 0 };
     struct meg_npy a[2] = { { "dataset_index", "<i2", 2, ds->len, 0, NULL },
                             { "dataset_sample_index", "<i8", 8, ds->len, 0, NULL } };
-    const bool is_cached = d->cache_dir && !d->is_deepspeed; /* Megatron-DeepSpeed does not cache blends */
+    const bool is_cached = d->cache_dir && !d->is_deepspeed; /* BigScience's Megatron-DeepSpeed caches no blends */
     struct meg_index_cache_entry c = { d->cache_dir, "BlendedDataset", split, NULL, NULL };
 
     for (int i = 0; i < g->n; i++)

@@ -29,7 +29,7 @@ struct meg_model_run {
     int64_t s_enc;            /* T5: longest sequence of the encoder's input in tokens; not used by other families */
     int64_t positions;        /* number of positions in the rotary tables; 0: max_position_embeddings */
     bool is_training;         /* keep activations and allocate gradients */
-    uint32_t seed;            /* seed of dropout */
+    uint32_t seed;            /* seed of dropout and of stochastic rounding */
     int64_t microbatch_slots; /* number of activation slots, one per (chunk, micro-batch) in flight; 0 means 1 */
     /* meg_model_backward leaves the weight gradients of the linear layers of blocks to meg_model_backward_weight */
     bool defers_wgrad;

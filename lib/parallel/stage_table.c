@@ -76,10 +76,10 @@ static int check_uneven_stages(const struct meg_layout_conf *c, int64_t layers, 
                         layers, layers - rest);
     if (rest < stages)
         return meg_fail(e, MEG_EUSAGE,
-                        "--num-layers %" PRId64 ": at least %" PRId64 " are required: %" PRId64
-                        " by --decoder-first-pipeline-num-layers and "
-                        "--decoder-last-pipeline-num-layers, and one on each of the other %" PRId64 " pipeline stage%s",
-                        layers, layers - rest + stages, layers - rest, stages, stages == 1 ? "" : "s");
+                        "--num-layers %" PRId64 ": must be at least %" PRId64 ", which is %" PRId64
+                        " for --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers, and one for "
+                        "each other pipeline stage (%" PRId64 ")",
+                        layers, layers - rest + stages, layers - rest, stages);
     if (stages > 0 && rest % stages)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-layers %" PRId64 ": %" PRId64

@@ -32,7 +32,7 @@ const struct meg_opt meg_preprocess_opts[] = {
     { "replace-invalid", 0, MEG_BOOL(struct meg_preprocess_conf, replace_invalid), NULL, "no",
       "replace invalid UTF-8 and lone surrogates by U+FFFD instead of failing" },
     { "workers", 0, MEG_STR(struct meg_preprocess_conf, workers), "N", "1",
-      "number of threads, or auto for one per core; it does not change the output" },
+      "number of threads, or auto for one per CPU that the process may use; it does not change the output" },
     { "partitions", 0, MEG_I64(struct meg_preprocess_conf, partitions), "N", "1",
       "order the documents as Megatron-LM does with N partitions" },
     { "keep-sequential-samples", 0, MEG_BOOL(struct meg_preprocess_conf, keep_sequential_samples), NULL, "no",

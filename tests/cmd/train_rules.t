@@ -41,7 +41,7 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
     refuses 3 '--num-layers 8: must be a multiple of --pipeline-model-parallel-size 3' $pp 3 --global-batch-size 3
     refuses 4 '--num-layers 8: 5 layers remain .* divided equally over the other 3 pipeline stages' $pp 4 \
         --decoder-first-pipeline-num-layers 3
-    refuses 4 '--num-layers 8: at least 10 are required: 8 by .* and one on each of the other 2 pipeline stages' $pp 4 \
+    refuses 4 '--num-layers 8: must be at least 10, which is 8 for .* and one for each other pipeline stage \(2\)' $pp 4 \
         --decoder-first-pipeline-num-layers 4 --decoder-last-pipeline-num-layers 4
     refuses 4 '--decoder-first-pipeline-num-layers 9223372036854775807: must be at most --num-layers 8' $pp 4 \
         --decoder-first-pipeline-num-layers 9223372036854775807 --decoder-last-pipeline-num-layers 9223372036854775807

@@ -341,7 +341,7 @@ static void grouped(void)
     compare_types((struct conf){ .s_q = 66, .b = 1, .a = 6, .g = 2, .left = -1, .flags = ACCUMULATE });
 }
 
-/* Head sizes on both sides of those of the kernels, and such that rows are not aligned. */
+/* Head sizes equal to, below and above those to which the kernels pad (64, 96, 128, 256); some rows are not aligned. */
 static void head_sizes(void)
 {
     static const int64_t d[][2] = { { 64, 64 },   { 32, 32 },   { 80, 80 },  { 96, 96 }, { 128, 128 },

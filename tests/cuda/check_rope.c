@@ -62,7 +62,7 @@ static void rope_one(enum meg_dtype t, struct shape s, float sign)
     expect_near(&x, check_tolerance(t), "x");
 }
 
-/* Heads whose columns are accessed in vectors, in part or not at all; with columns that are not rotated. */
+/* Shapes of which kernels load all, some or none of the columns as vectors.  Some have columns that are not rotated. */
 static const struct shape rope_shapes[] = {
     { 3, 2, 2, 3, 64, 32, 0, 0, 0 },    { 3, 2, 2, 3, 128, 64, 8, 0, 0 },  { 5, 1, 3, 1, 48, 24, 0, 8, 0 },
     { 3, 2, 2, 3, 64, 8, 0, 0, 0 },     { 3, 2, 1, 2, 24, 12, 0, 0, 0 },   { 3, 2, 1, 2, 24, 10, 0, 0, 0 },

@@ -1,4 +1,4 @@
-/* Texts of JSON lines: values found, and messages for invalid lines. */
+/* Test meg_jsonl_read: the texts that it returns for keys of JSON lines, and its messages for invalid lines. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
