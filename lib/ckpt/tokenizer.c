@@ -124,7 +124,6 @@ static void merge_config(struct meg_str *generated, const struct meg_str *existi
  */
 static void add_generated(struct meg_ckpt_tokenizer *t, struct meg_tok_export_files *x)
 {
-    t->is_not_spm_bpe = x->is_not_spm_bpe;
     if (x->config.s && t->file[MEG_TOK_FILE_CONFIG].s)
         merge_config(&x->config, &t->file[MEG_TOK_FILE_CONFIG]);
     if (x->config.s)
@@ -153,6 +152,8 @@ void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_to
         t->eod = x.eod;
     if (r == 0 && t->bos < 0)
         t->bos = x.bos;
+    if (r == 0 || !has_both)
+        t->is_not_spm_bpe = x.is_not_spm_bpe;
     if (!has_both)
         add_generated(t, &x);
     meg_tok_export_free(&x);

@@ -67,7 +67,7 @@ const struct meg_opt meg_data_opts[] = {
     { "mask-prob", 0, MEG_F64(C, mask_prob), "P", NULL,
       "fraction of the tokens of a sample that are masked (--model bert and t5); default: 0.15" },
     { "short-seq-prob", 0, MEG_F64(C, short_seq_prob), "P", NULL,
-      "fraction of the samples that are cut to a random length (--model bert and t5); default: 0.1" },
+      "cut about this fraction of the samples to a random length (--model bert and t5); default: 0.1" },
     { "dataloader-type", 0, MEG_STR(C, dataloader_type), "single|cyclic", "single",
       "single: read the samples once, in order; cyclic: shuffle them in each epoch" },
     { "no-data-sharding", 0, MEG_BOOL(C, no_data_sharding), NULL, "no",

@@ -23,7 +23,7 @@ static const struct meg_opt common_opts[] = {
     { "config", 0, MEG_STR(struct opt_common, config), "FILE", NULL,
       "read options from FILE, one `name = value` per line; options after --config override them" },
     { "dump-config", 0, MEG_BOOL(struct opt_common, dump_config), NULL, NULL,
-      "print all options and their values in the format of a --config file, and exit" },
+      "print the options that have a value, in the format of a --config file, and exit" },
     { "list-options", 0, MEG_BOOL(struct opt_common, list_options), NULL, NULL,
       "print one line per option for use by other programs, with tab-separated fields, and exit" },
     { "completion", 0, MEG_STR(struct opt_common, completion), "bash", NULL,

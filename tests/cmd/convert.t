@@ -433,6 +433,9 @@ jq '.decoder_start_token_id = 5' "$golden/models/t5-v1_1-tiny/config.json" >t5-f
 meg-convert -q --load-dir t5-files --save-dir t5-ours && meg-convert -q --load-dir t5-ours --save-dir t5-out
 is 'the tokenizer of T5 has a type' "$(meg-convert --info t5-ours --json | jq -r '.options["tokenizer-type"]')" GPTSentencePieceTokenizer
 ok 'the SentencePiece model of T5 is copied' cmp t5-files/spiece.model t5-out/meg_tokenizer.model
+meg-convert -q --load-dir t5-out --save-dir t5-out-ours && meg-convert -q --load-dir t5-out-ours --save-dir t5-again
+ok 'the model keeps this name beside a tokenizer.json that is copied' \
+    cmp t5-files/spiece.model t5-again/meg_tokenizer.model
 ok 'the generation settings of T5 are copied' cmp t5-files/generation_config.json t5-out/generation_config.json
 is 'the ids of T5 are preserved' "$(jq -c '[.decoder_start_token_id, .eos_token_id, .pad_token_id, .bos_token_id]' t5-out/config.json)" \
     '[5,[1,7],0,null]'
