@@ -43,7 +43,7 @@ const struct meg_opt meg_model_opts[] = {
     { "rotary-percent", 0, MEG_F64(C, rotary_percent), "X", "1.0",
       "fraction of the channels of each head that RoPE rotates" },
     { "rotary-interleaved", 0, MEG_BOOL(C, rotary_interleaved), NULL, "no",
-      "rotate pairs of adjacent channels instead of pairs from both halves of a head" },
+      "rotate pairs of adjacent channels instead of pairs from both halves of the rotated channels" },
     { "rotary-seq-len-interpolation-factor", 0, MEG_I64(C, rotary_interpolation), "N", NULL,
       "divide positions by N in RoPE" },
     { "use-rope-scaling", 0, MEG_BOOL(C, use_rope_scaling), NULL, "no",
