@@ -78,8 +78,8 @@ double meg_memory_overhead(const struct meg_run_spec *s)
     return OVERHEAD_NBYTES + micro_batch_nbytes(s) * (double)meg_batch_max_microbatches(&s->batch);
 }
 
-/* Return the bytes of the tensors of a rank. */
-static double rank_nbytes(const struct meg_run_spec *s, int64_t rank)
+/* Return the bytes of the tensors of a rank, except those in host memory if the rank has a GPU. */
+static double rank_nbytes(const struct meg_run_spec *s, int64_t rank, bool has_gpu)
 {
     struct meg_cost_model m;
     double nbytes[MEG_COST_MEM_TYPES], sum = 0;
@@ -88,7 +88,8 @@ static double rank_nbytes(const struct meg_run_spec *s, int64_t rank)
     meg_cost_memory(nbytes, &m, meg_layout_coords(&s->layout, rank));
     meg_cost_model_free(&m);
     for (int i = 0; i < MEG_COST_MEM_TYPES; i++)
-        sum += nbytes[i];
+        if (i != MEG_COST_MEM_ASYNC_SAVE || !has_gpu)
+            sum += nbytes[i];
     return sum;
 }
 
@@ -118,7 +119,7 @@ static int check_host(const struct meg_run_spec *s, struct meg_comm *world, stru
 
     gethostname(host, sizeof host - 1);
     own->host = meg_xxh3_64(host, strlen(host));
-    own->nbytes = rank_nbytes(s, world->rank) + meg_memory_overhead(s);
+    own->nbytes = rank_nbytes(s, world->rank, false) + meg_memory_overhead(s);
     meg_host_all_gather(world, all, own, 2, MEG_DTYPE_F64);
     for (int i = 0; i < world->size; i++)
         if (all[i].host == own->host) {
@@ -140,6 +141,6 @@ int meg_memory_check(const struct meg_run_spec *s, struct meg_comm *world, struc
 {
     const size_t free_nbytes = meg_device_current()->op->free_nbytes();
 
-    return free_nbytes ? check_gpu(rank_nbytes(s, world->rank), (double)free_nbytes, world->rank, e)
+    return free_nbytes ? check_gpu(rank_nbytes(s, world->rank, true), (double)free_nbytes, world->rank, e)
                        : check_host(s, world, e);
 }
