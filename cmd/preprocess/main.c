@@ -24,7 +24,7 @@ int main(int argc, char **argv)
 
     meg_opt_add_version_line(meg_unicode_version());
     meg_opt_parse(groups,
-                  "[options] --input FILE... --output-prefix PREFIX --tokenizer-type TYPE | "
+                  "[options] --input FILE... --output-prefix PREFIX | "
                   "--decode PREFIX [FIRST[:COUNT]] | --info PREFIX",
                   "Tokenize the texts of JSON lines into token datasets, or inspect one.", argc, argv);
     if ((c.input.n > 0) + (in.decode.n > 0) + (in.info != NULL) > 1)
