@@ -47,7 +47,7 @@ static int add_text(const struct meg_str *text, const char *name, const struct m
 
 static int64_t skip_space(const struct meg_line_block *b, int64_t at)
 {
-    while (at < b->n && strchr(" \t\r\n", b->s[at]))
+    while (at < b->n && b->s[at] && strchr(" \t\r\n", b->s[at]))
         at++;
     return at;
 }

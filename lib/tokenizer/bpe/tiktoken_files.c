@@ -312,11 +312,6 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
                         nspecial);
     if (size > INT32_MAX)
         return meg_fail(e, MEG_EUSAGE, "--vocab-size %" PRId64 ": must be at most %d", size, INT32_MAX);
-    if (size - nspecial < 256)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--vocab-size %" PRId64 " and --tiktoken-num-special-tokens %" PRId64
-                        " leave too few ids for the 256 single bytes",
-                        size, nspecial);
     f = meg_new(sizeof *f);
     f->special_ids = meg_tok_no_special_ids;
     f->vocab.unk = -1;
@@ -325,6 +320,13 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
     is_json = file.s[strspn(file.s, " \t\r\n")] == '[';
     if (c->vocab_size != MEG_UNSET && !is_json) {
         r = meg_fail(e, MEG_EUSAGE, "--vocab-size requires a JSON vocabulary; %s has lines of tokens and ranks", path);
+        goto out;
+    }
+    if (is_json && size - nspecial < 256) {
+        r = meg_fail(e, MEG_EUSAGE,
+                     "--vocab-size %" PRId64 " and --tiktoken-num-special-tokens %" PRId64
+                     " leave too few ids for the 256 single bytes",
+                     size, nspecial);
         goto out;
     }
     f->vocab.pretok = pattern_of(c->tiktoken_pattern, is_json);
