@@ -6,7 +6,7 @@
 #define TESTS_GOLDEN_MODEL_H
 #include <math.h>
 #include "golden.h"
-#include "model/model.h"
+#include "golden_device.h"
 #include "optim/optim.h"
 
 /* Return the path of a file of a model, relative to tests/data/golden.  It is valid until the next call. */
@@ -50,9 +50,11 @@ static inline struct meg_model *create_from_golden(const struct meg_model_conf *
     struct meg_model_conf c = *conf;
     struct meg_model *g = NULL;
     struct meg_err e;
+    float *host;
 
-    if (meg_model_conf_check(&c, &e) < 0 || meg_model_create(&g, &c, run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
+    if (meg_model_conf_check(&c, &e) < 0 || meg_model_create(&g, &c, run, golden_device(), &meg_mesh_one, &e) < 0)
         fail_msg("%s", e.msg);
+    host = meg_new((size_t)g->params.flat_numel * sizeof *host);
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
         const int64_t cols = row->ndim > 1 ? row->dim[1] : 1;
@@ -62,18 +64,23 @@ static inline struct meg_model *create_from_golden(const struct meg_model_conf *
             int64_t n;
             const float *from = golden_tensor(&w, p.name, "F32", &n);
 
-            memcpy((float *)g->w + row->offset + o * cols, from + p.row * cols, (size_t)cols * sizeof(float));
+            memcpy(host + row->offset + o * cols, from + p.row * cols, (size_t)cols * sizeof *host);
         }
     }
+    set_weights(g, host);
+    free(host);
     golden_close(&w);
     return g;
 }
 
 static inline double grad_norm(const struct meg_model *g)
 {
+    float *grad = copy_to_host(g, g->g);
     double squares = 0;
 
-    g->op->sumsq(NULL, &squares, g->g, MEG_DTYPE_F32, g->params.flat_numel);
+    for (int64_t i = 0; i < g->params.flat_numel; i++)
+        squares += (double)grad[i] * (double)grad[i];
+    free(grad);
     return sqrt(squares);
 }
 
@@ -81,6 +88,8 @@ static inline double grad_norm(const struct meg_model *g)
 static inline void check_gradients(const struct meg_model *g, const struct golden_file *tensors, const json_t *want,
                                    struct hf_row hf_row_of(const char *name, int64_t o))
 {
+    float *got = copy_to_host(g, g->g);
+
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
         const int64_t cols = row->ndim > 1 ? row->dim[1] : 1;
@@ -95,10 +104,11 @@ static inline void check_gradients(const struct meg_model *g, const struct golde
             snprintf(full, sizeof full, "grad.%s", p.name);
             grad = golden_tensor(tensors, full, "F32", &n);
             for (int64_t c = 0; c < cols; c++)
-                close_to(((float *)g->g)[row->offset + o * cols + c],
-                         grad[p.is_column ? c * (n / cols) + p.row : p.row * cols + c], most, full);
+                close_to(got[row->offset + o * cols + c], grad[p.is_column ? c * (n / cols) + p.row : p.row * cols + c],
+                         most, full);
         }
     }
+    free(got);
 }
 
 /*
@@ -129,7 +139,8 @@ struct summary {
     int64_t numel, last_row;
 };
 
-static inline struct summary summary_of(const struct meg_model *g, const char *name,
+/* `weights` is a copy of g->w in host memory. */
+static inline struct summary summary_of(const struct meg_model *g, const float *weights, const char *name,
                                         struct hf_row hf_row_of(const char *name, int64_t o))
 {
     struct summary s = { .last_row = -1 };
@@ -140,7 +151,7 @@ static inline struct summary summary_of(const struct meg_model *g, const char *n
 
         for (int64_t o = 0; o < row->dim[0]; o++) {
             const struct hf_row p = hf_row_of(row->name, o);
-            const float *w = (float *)g->w + row->offset + o * cols;
+            const float *w = weights + row->offset + o * cols;
 
             if (strcmp(p.name, name))
                 continue;
@@ -162,13 +173,14 @@ static inline struct summary summary_of(const struct meg_model *g, const char *n
 static inline void check_weights(const struct meg_model *g, const json_t *after, const json_t *grads,
                                  struct hf_row hf_row_of(const char *name, int64_t o))
 {
+    float *weights = copy_to_host(g, g->w);
     const char *name;
     json_t *want;
     int n = 0;
 
     json_object_foreach((json_t *)after, name, want)
     {
-        const struct summary got = summary_of(g, name, hf_row_of);
+        const struct summary got = summary_of(g, weights, name, hf_row_of);
         const json_t *grad = json_object_get(grads, name);
         const double most = is_zero(grad) ? rounding_of_steps(grad) : 0;
         const double most_any = contains_key_bias(name) ? rounding_of_steps(grad) : most;
@@ -181,6 +193,7 @@ static inline void check_weights(const struct meg_model *g, const json_t *after,
         n++;
     }
     assert_true(n >= g->params.n);
+    free(weights);
 }
 
 /*

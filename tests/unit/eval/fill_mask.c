@@ -85,7 +85,7 @@ static void predictions_equal_the_reference(void **state)
     struct golden_file expected = golden_open(in_dir(dir, "expected.safetensors"));
     json_t *want = golden_json(in_dir(dir, "expected.json"));
     char *path = strdup(golden(in_dir(dir, "")));
-    const struct meg_load_conf lc = { .load = path, .ckpt_step = MEG_UNSET };
+    const struct meg_load_conf lc = { .load = path, .ckpt_step = MEG_UNSET, .device = golden_device_conf() };
     const double most = 20 * number(json_object_get(want, "f32_vs_f64_output_max_abs"), "logits");
     struct meg_token_logprob *top;
     struct meg_loaded_model m;

@@ -6,7 +6,6 @@
  */
 #include "golden_model.h"
 #include "ckpt/ckpt.h"
-#include "cpu/cpu.h"
 #include "tiny_gpt.h"
 
 enum { S = 32, B = 4, N = S * B, A = 4, MAX_V = 128 };
@@ -320,7 +319,7 @@ static void check_loaded(const struct tiny_bert *t, bool is_openai, const char *
     struct meg_model *g;
     struct input in;
     struct meg_batch x = batch_of(&in);
-    struct meg_ckpt_shard w = { 0 };
+    struct meg_ckpt_shard w;
     double loss[MEG_MAX_LOSSES];
     struct meg_err e;
     json_t *v;
@@ -331,8 +330,8 @@ static void check_loaded(const struct tiny_bert *t, bool is_openai, const char *
         fail_msg("%s", e.msg);
     assert_int_equal(c.openai_gelu, !c.is_post_norm);
     c.openai_gelu = is_openai;
-    assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), 0);
-    w.data = g->w;
+    assert_int_equal(meg_model_create(&g, &c, &run, golden_device(), &meg_mesh_one, &e), 0);
+    w = (struct meg_ckpt_shard){ .data = g->w, .device = g->device };
     if (meg_ckpt_load(ckpt, &g->params, &meg_mesh_one, &w, 1, &e) < 0)
         fail_msg("%s", e.msg);
     read_input(&in, t->dir);

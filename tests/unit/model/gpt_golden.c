@@ -4,7 +4,6 @@
  * gradients are ten times the error of the reference's own float32 run.
  */
 #include "golden_model.h"
-#include "cpu/cpu.h"
 #include "tiny_gpt.h"
 
 enum { S = 32, B = 2, N = S * B, V = 128, H = 64, A = 4, D = H / A };
@@ -96,18 +95,22 @@ static struct meg_model *tiny(const char *dir, struct meg_model_conf c)
     struct golden_file w = golden_open(in_dir(dir, "mcore.safetensors"));
     struct meg_model *g;
     struct meg_err e;
+    float *host;
 
     if (meg_model_conf_check(&c, &e) < 0)
         fail_msg("%s", e.msg);
-    assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), 0);
+    assert_int_equal(meg_model_create(&g, &c, &run, golden_device(), &meg_mesh_one, &e), 0);
+    host = meg_new((size_t)g->params.flat_numel * sizeof *host);
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
         int64_t n;
         const void *p = golden_tensor(&w, row->name, "F32", &n);
 
         assert_int_equal(n, row->numel);
-        memcpy((float *)g->w + row->offset, p, (size_t)n * sizeof(float));
+        memcpy(host + row->offset, p, (size_t)n * sizeof *host);
     }
+    set_weights(g, host);
+    free(host);
     assert_int_equal(json_object_size(w.header), g->params.n + (json_object_get(w.header, "__metadata__") != NULL));
     golden_close(&w);
     return g;

@@ -5,7 +5,6 @@
  */
 #include "golden_model.h"
 #include "ckpt/ckpt.h"
-#include "cpu/cpu.h"
 #include "tiny_gpt.h"
 
 enum { S_ENC_MAX = 32, S = 16, B = 3, N = S * B, V_MAX = 128 };
@@ -362,7 +361,7 @@ static void losses_of_the_loaded_folders(void **state)
         const struct tiny_t5 *t = &models[i];
         const struct meg_model_run run = { .s = S, .s_enc = t->s_enc, .b = B, .is_training = true, .seed = 1 };
         json_t *want = golden_json(in_dir(t->dir, "expected.json"));
-        struct meg_ckpt_shard w = { 0 };
+        struct meg_ckpt_shard w;
         struct meg_model_conf c;
         struct meg_ckpt *ckpt;
         struct meg_model *g = NULL;
@@ -372,9 +371,9 @@ static void losses_of_the_loaded_folders(void **state)
 
         if (meg_ckpt_open(&ckpt, golden(in_dir(t->dir, "")), MEG_UNSET, &e) < 0 ||
             meg_ckpt_model_conf(ckpt, &c, &e) < 0 ||
-            meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
+            meg_model_create(&g, &c, &run, golden_device(), &meg_mesh_one, &e) < 0)
             fail_msg("%s", e.msg);
-        w.data = g->w;
+        w = (struct meg_ckpt_shard){ .data = g->w, .device = g->device };
         if (meg_ckpt_load(ckpt, &g->params, &meg_mesh_one, &w, 1, &e) < 0)
             fail_msg("%s", e.msg);
         read_input(&in, t->dir);

@@ -18,8 +18,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 #include "ckpt/safetensors.h"
-#include "cpu/cpu.h"
-#include "model/model.h"
+#include "golden_device.h"
 #include "optim/optim.h"
 #include "reference.h"
 
@@ -55,6 +54,7 @@ static struct meg_model *open_model(void)
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, &c }, { 0 } };
     struct meg_model *g = NULL;
     struct meg_st *st = open_st("mcore");
+    float *host;
 
     meg_opt_defaults(groups);
     c.num_layers = 2;
@@ -64,15 +64,18 @@ static struct meg_model *open_model(void)
     c.vocab_size = 128;
     c.attention_dropout = c.hidden_dropout = 0;
     assert_int_equal(meg_model_conf_check(&c, NULL), 0);
-    assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, NULL), 0);
+    assert_int_equal(meg_model_create(&g, &c, &run, golden_device(), &meg_mesh_one, NULL), 0);
+    host = meg_new((size_t)g->params.flat_numel * sizeof *host);
     assert_int_equal(st->n, g->params.n);
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *p = &g->params.row[i];
         const struct meg_st_tensor *t = meg_st_find(st, p->name);
         assert_non_null(t);
         assert_int_equal(t->nbytes, (size_t)p->numel * sizeof(float));
-        memcpy((float *)g->w + p->offset, t->data, (size_t)t->nbytes);
+        memcpy(host + p->offset, t->data, (size_t)t->nbytes);
     }
+    set_weights(g, host);
+    free(host);
     meg_st_close(st);
     return g;
 }
@@ -129,9 +132,11 @@ static void near(const char *what, double got, double want, double tolerance)
 
 static void check_weights(const struct meg_model *g, const double *key_squares, const json_t *after)
 {
+    float *weights = copy_to_host(g, g->w);
+
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *p = &g->params.row[i];
-        const float *w = (float *)g->w + p->offset;
+        const float *w = weights + p->offset;
         const json_t *want;
         char name[128];
         double l2;
@@ -144,6 +149,7 @@ static void check_weights(const struct meg_model *g, const double *key_squares, 
         near(p->name, w[0], json_number_value(json_object_get(want, "first")), 1e-4);
         near(p->name, w[p->numel - 1], json_number_value(json_object_get(want, "last")), 1e-4);
     }
+    free(weights);
 }
 
 static void five_steps(void **state)
@@ -165,6 +171,7 @@ static void five_steps(void **state)
     struct meg_model *g;
     struct meg_st *in;
     json_t *expected;
+    float *weights;
 
     (void)state;
     assert_non_null(expected = json_load_file(golden("models/gpt2-tiny/expected.json"), 0, NULL));
@@ -181,8 +188,10 @@ static void five_steps(void **state)
             den += mask[j * B + i];
         }
     g = open_model();
+    weights = copy_to_host(g, g->w);
     for (int i = 0; i < g->params.n; i++)
-        key_squares[i] = squares(&g->params.row[i], (float *)g->w + g->params.row[i].offset, true);
+        key_squares[i] = squares(&g->params.row[i], weights + g->params.row[i].offset, true);
+    free(weights);
     assert_int_equal(meg_optim_create(&o, &conf, &zero, g, NULL), 0);
 
     for (size_t step = 0; step <= 5; step++) {
