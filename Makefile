@@ -206,7 +206,9 @@ CHECK_OBJS := $(patsubst %,$(B)/%.o,$(wildcard tests/cuda/check*.c))
 EMULATED_SRCS := lib/device/device.c $(filter-out $(if $(CUDNN_H),,$(OPTIONAL_CUDNN)),$(wildcard lib/cuda/*.c lib/cuda/*.cu))
 EMULATED_OBJS := $(EMULATED_SRCS:%=$(B)/tests/cuda/%.o)
 EMULATED_LIBS := $(NCCL_DOUBLE) $(B)/tests/cuda/libcublasLt.so.13 $(if $(CUDNN_H),$(B)/tests/cuda/libcudnn.so.9)
-EMULATED := $(if $(NCCL_H),$(if $(call include_of,cublasLt.h),$(B)/tests/cuda/check \
+# The unit tests that compare models with reference numbers (tests/unit/golden_device.h).
+GOLDEN := model/gpt_golden model/bert_golden model/t5_golden train/steps eval/fill_mask
+EMULATED := $(if $(NCCL_H),$(if $(call include_of,cublasLt.h),$(B)/tests/cuda/check $(GOLDEN:%=$(B)/tests/cuda/unit/%) \
                 $(patsubst %,$(B)/tests/cuda/bin/meg-%,train eval generate)))
 CUDNN_ACCEPT := $(if $(NCCL_H),$(if $(CUDNN_H),$(B)/tests/cuda/cudnn_accept))
 CHECK_GPU := $(if $(filter CUDA,$(USED)),$(B)/tests/cuda/check-gpu $(B)/tests/cuda/bench)
@@ -329,12 +331,14 @@ $(filter-out $(NCCL_DOUBLE),$(EMULATED_LIBS)): $(NCCL_DOUBLE) $(B)/flags
 	@mkdir -p $(@D)
 	$(call run,$(CC) -g -O2 -Wall -Wextra -Ilib -fvisibility=hidden -isystem $(CUDA_HOME)/include -shared -fPIC \
 	    -Wl$(comma)-soname$(comma)$(@F) -o $@ $(filter %.c,$^) $(NCCL_DOUBLE) -lm -lpthread)
-EMULATED_LD = $(call ld,-Wl$(comma)--no-as-needed $(EMULATED_LIBS) \
-    '-Wl$(comma)-rpath$(comma)$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../nccl:$$ORIGIN/../../nccl' -lstdc++)
+EMULATED_LD = $(call ld,-Wl$(comma)--no-as-needed $(EMULATED_LIBS) $1 \
+    '-Wl$(comma)-rpath$(comma)$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../..:$$ORIGIN/../nccl:$$ORIGIN/../../nccl:$$ORIGIN/../../../nccl' -lstdc++)
 $(B)/tests/cuda/check: $(CHECK_OBJS) $(EMULATED_OBJS) $(B)/libmeg.a $(EMULATED_LIBS)
 	$(EMULATED_LD)
 $(B)/tests/cuda/bin/meg-%: $(B)/cmd/%/main.c.o $(EMULATED_OBJS) $(B)/libmeg.a $(EMULATED_LIBS) | $(B)/tests/cuda/bin/
 	$(EMULATED_LD)
+$(B)/tests/cuda/unit/%: $(B)/tests/unit/%.c.o $(EMULATED_OBJS) $(B)/libmeg.a $(EMULATED_LIBS) | $$(@D)/
+	$(call EMULATED_LD,-lcmocka)
 # The program loads the real cuDNN, not its double.  Without a GPU, cuDNN uses the stub of the driver in tests/cuda/stub.
 $(B)/tests/cuda/cudnn_accept: $(B)/tests/cuda/cudnn_accept.c.o $(patsubst %,$(B)/tests/cuda/%.o,$(wildcard lib/cuda/cudnn_*.c)) \
                            $(B)/libmeg.a $(NCCL_DOUBLE)
