@@ -60,6 +60,7 @@ struct channel {
     bool is_open; /* the call that creates comm is complete */
     struct meg_stream *stream;
     struct nccl_work *first, *last;       /* operations that are not done, in order */
+    struct nccl_work *unstarted;          /* the first of them that is not STARTED, or NULL */
     struct meg_store_collective exchange; /* broadcast of a message channel's NCCL id; nbytes is 0 before it starts */
 };
 
@@ -265,7 +266,7 @@ static void progress_channel(struct channel *c)
 {
     struct nccl_work *n;
 
-    for (n = c->first; n; n = n->next) {
+    for (; (n = c->unstarted); c->unstarted = n->next) {
         advance(c, n);
         if (n->progress != STARTED)
             break;
@@ -303,6 +304,8 @@ static struct meg_work *start(struct meg_comm *g, struct channel *c, struct meg_
     else
         c->first = copy;
     c->last = copy;
+    if (!c->unstarted)
+        c->unstarted = copy;
     progress_channel(c);
     return &copy->w;
 }
