@@ -164,9 +164,11 @@ static __global__ void __launch_bounds__(THREADS)
     const int64_t first = range[blockIdx.y].begin, n = range[blockIdx.y].end - first;
     const int64_t length = (n + RANGE_PARTS * VEC - 1) / (RANGE_PARTS * VEC) * VEC, begin = blockIdx.x * length;
     const T *p = x + first + begin;
-    const double sum = block_sum(thread_sum<sum_of_squares>(p, min(length, n - begin), threadIdx.x * (int64_t)VEC,
-                                                            THREADS * (int64_t)VEC, is_aligned(p)),
-                                 buf);
+    const double sum = begin < n
+                           ? block_sum(thread_sum<sum_of_squares>(p, min(length, n - begin), threadIdx.x * (int64_t)VEC,
+                                                                  THREADS * (int64_t)VEC, is_aligned(p)),
+                                       buf)
+                           : 0.0;
 
     if (threadIdx.x == 0)
         part[blockIdx.y * RANGE_PARTS + blockIdx.x] = sum;
