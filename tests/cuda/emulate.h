@@ -57,7 +57,7 @@ enum { LANES = 32, MAX_THREADS = 1024, PAGE = 4096, STACK_NBYTES = 128 << 10, MA
 enum { MAPPED_SHARED = 228 << 10, SHARED_ALIGNMENT = 128 };
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-/* A call in which a thread waits. */
+/* A call in which a thread waits.  The threads of a block run one kernel, so equal names have equal addresses. */
 struct call {
     const char *name, *file;
     int line;
@@ -68,7 +68,7 @@ struct call {
 
     bool matches(const call &other) const
     {
-        return !strcmp(name, other.name) && !strcmp(file, other.file) && line == other.line && mask == other.mask &&
+        return name == other.name && file == other.file && line == other.line && mask == other.mask &&
                nbytes == other.nbytes;
     }
 };
