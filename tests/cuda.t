@@ -18,6 +18,7 @@ while read -r line; do
     esac
 done <"$T/check"
 
+export MEG_CACHE_DIR="$T/cache"
 # shellcheck disable=SC2034 # used by runs.sh
 gpu=$B/tests/cuda/bin few=1
 . "${0%/*}/cuda/runs.sh"

@@ -27,20 +27,23 @@ llama='--position-embedding-type rope --swiglu --normalization RMSNorm --disable
 # numbers KEY FILE: print the number with a key in each line of JSON
 numbers() { sed -n "s/.*\"$1\":\([^,}]*\).*/\1/p" "$2"; }
 
-# like_cpu TOLERANCE OPTION...: the losses of ten steps are within TOLERANCE of those of the CPU, and the gradient norms
-# within ten times TOLERANCE
+# like_cpu TOLERANCE OPTION...: the losses of ten steps, whose keys in the log are $losses, are within TOLERANCE of those of
+# the CPU, and the gradient norms within ten times TOLERANCE
+model=GPT losses=lm_loss
 like_cpu() {
     tolerance=$1
     shift
     meg-train -q --config "$T/conf" --device cpu --log-json "$T/cpu.json" "$@" >"$T/out" 2>"$T/cpu.err" || cat "$T/cpu.err"
     "$gpu/meg-train" -q --config "$T/conf" --device cuda --log-json "$T/gpu.json" "$@" >"$T/out" 2>"$T/gpu.err" ||
         sed 's/^/# /' "$T/gpu.err"
-    for key in lm_loss grad_norm; do
-        numbers "$key" "$T/cpu.json" >"$T/cpu.$key"
-        numbers "$key" "$T/gpu.json" >"$T/gpu.$key"
+    for device in cpu gpu; do
+        for key in $losses; do
+            numbers "$key" "$T/$device.json"
+        done >"$T/$device.loss"
+        numbers grad_norm "$T/$device.json" >"$T/$device.grad_norm"
     done
-    ok "losses of ten steps are those of the CPU: $*" near "$T/gpu.lm_loss" "$T/cpu.lm_loss" "$tolerance"
-    ok "gradient norms of ten steps are those of the CPU: $*" near "$T/gpu.grad_norm" "$T/cpu.grad_norm" \
+    ok "$model: losses of ten steps are those of the CPU: $*" near "$T/gpu.loss" "$T/cpu.loss" "$tolerance"
+    ok "$model: gradient norms of ten steps are those of the CPU: $*" near "$T/gpu.grad_norm" "$T/cpu.grad_norm" \
         "$(awk -v t="$tolerance" 'BEGIN { print 10 * t }')"
     rm -f "$T/cpu.json" "$T/gpu.json"
 }
@@ -64,7 +67,7 @@ if [ -z "${few:-}" ]; then
     like_cpu 1e-5 --log-params-norm --log-num-zeros-in-grad
 fi
 
-# resumes OPTION...: a run that was stopped after five steps continues bit for bit
+# resumes OPTION...: a run that was stopped after five steps continues bit for bit.  $T/a is the uninterrupted run
 resumes() {
     rm -rf "$T/a" "$T/b"
     run="$gpu/meg-train -q --config $T/conf --device cuda --deterministic-mode --save-interval 5"
@@ -74,24 +77,67 @@ resumes() {
         $run --save "$T/b" --exit-interval 5 "$@" >"$T/out" 2>&1
         $run --save "$T/b" --load "$T/b" "$@" >"$T/out" 2>&1
     }
-    ok "a resumed run has the checkpoint of an uninterrupted run: $*" same_tensors "$T/a/iter_0000010" "$T/b/iter_0000010"
+    ok "$model: a resumed run has the checkpoint of an uninterrupted run: $*" same_tensors "$T/a/iter_0000010" "$T/b/iter_0000010"
 }
-resumes
-[ -n "${few:-}" ] || resumes --bf16 --attention-dropout 0.1 --hidden-dropout 0.1
 
-# The checkpoint in $T/a is that of the last run.
-printf '{"ids":[%s]}\n' 1,2,3 4,5 6,7,8,9,1,2,3 5 >"$T/prompts"
-# infers PROGRAM OPTION...: write the results of both devices for the prompts to $T/cpu and $T/gpu
+# infers PROGRAM OPTION...: write the results of both devices for the prompts and the model in $T/a to $T/cpu and $T/gpu
 infers() {
     program=$1
     shift
     "$program" --load "$T/a" --input "$T/prompts" --device cpu "$@" >"$T/cpu" 2>"$T/err"
     "$gpu/$program" --load "$T/a" --input "$T/prompts" --device cuda "$@" >"$T/gpu" 2>"$T/err" || sed 's/^/# /' "$T/err"
 }
-infers meg-eval --task logprobs --params-dtype fp32
-for device in cpu gpu; do
-    numbers sum "$T/$device" | sed "s/^-//; /^0$/d" >"$T/$device.logprob" # the last prompt has no log-probabilities
-done
-ok 'log-probabilities are those of the CPU' near "$T/gpu.logprob" "$T/cpu.logprob" 1e-5
-infers meg-generate --tokens-to-generate 8 --greedy --params-dtype fp32
-ok 'generated tokens are those of the CPU' test -s "$T/cpu" -a "$(cat "$T/cpu")" = "$(cat "$T/gpu")"
+
+# generates: the model in $T/a has the log-probabilities of the CPU, and generates the same tokens
+generates() {
+    printf '{"ids":[%s]}\n' 1,2,3 4,5 6,7,8,9,1,2,3 5 >"$T/prompts"
+    infers meg-eval --task logprobs --params-dtype fp32
+    for device in cpu gpu; do
+        numbers sum "$T/$device" | sed "s/^-//; /^0$/d" >"$T/$device.logprob" # the last prompt has no log-probabilities
+    done
+    ok "$model: log-probabilities are those of the CPU" near "$T/gpu.logprob" "$T/cpu.logprob" 1e-5
+    for options in --greedy '--max-batch-size 3 --temperature 1.5'; do
+        # shellcheck disable=SC2086
+        infers meg-generate --tokens-to-generate 8 --params-dtype fp32 $options
+        ok "$model: tokens generated with $options are those of the CPU" test -s "$T/cpu" -a "$(cat "$T/cpu")" = "$(cat "$T/gpu")"
+    done
+}
+
+# fills: the model in $T/a fills masks with the tokens of the CPU, and the most likely tokens have the same probabilities
+fills() {
+    printf '%s\n' 'the [MASK] is 3.' 'a [MASK] of the [MASK], and a test.' >"$T/prompts"
+    infers meg-eval --task fill-mask --params-dtype fp32
+    for device in cpu gpu; do
+        grep -o '"logprob":-[0-9.e-]*' "$T/$device" | sed 's/.*:-//' >"$T/$device.logprob"
+        sed -n 's/.*"ids":\[\([0-9,]*\).*/\1/p' "$T/$device" >"$T/$device.ids"
+    done
+    ok "$model: probabilities of filled masks are those of the CPU" near "$T/gpu.logprob" "$T/cpu.logprob" 1e-5
+    ok "$model: filled masks are those of the CPU" test -s "$T/cpu.ids" -a "$(cat "$T/cpu.ids")" = "$(cat "$T/gpu.ids")"
+}
+
+resumes
+generates
+[ -n "${few:-}" ] || resumes --bf16 --attention-dropout 0.1 --hidden-dropout 0.1
+
+model=Llama
+# shellcheck disable=SC2086
+resumes $llama
+generates
+
+model=BERT losses='lm_loss sop_loss'
+. "$golden/../../bert.sh"
+echo 'global-batch-size = 4' >>"$T/conf"
+like_cpu 1e-5
+[ -n "${few:-}" ] || like_cpu 2e-3 --bf16
+resumes
+fills
+
+model=T5 losses=lm_loss
+. "$golden/../../t5.sh"
+like_cpu 1e-5 --position-embedding-type relative
+if [ -z "${few:-}" ]; then
+    like_cpu 1e-5
+    like_cpu 2e-3 --bf16
+fi
+resumes
+fills
