@@ -20,6 +20,8 @@
 #                  SEED= TRIALS= STRIDE=
 # make check-queue train on the device of tests/queue: SEEDS=200 random orders per configuration, then all layouts of
 #                  check-layouts
+# make check-emulated  train CELLS=60 of the layouts of check-layouts on the CUDA backend without a GPU:
+#                  FIRST= MAX_RANKS= STEPS=
 # make check-gpu   compare operations, training and inference on a GPU with those on the CPU: SEED=
 # make check-peers compare with other tokenizers on 240 MB of text; MEG_PYTHON=: a Python with these tokenizers
 # make check-chroot   run check and demo in a minimal Debian (as root)
@@ -75,6 +77,7 @@ DEPS_check := g++ libcmocka-dev perl mandoc xz-utils gzip $(DEPS_demo)
 DEPS_check-layouts := $(DEPS_check)
 DEPS_check-faults  := $(DEPS_check)
 DEPS_check-queue   := $(DEPS_check)
+DEPS_check-emulated := $(DEPS_check)
 DEPS_check-gpu     := $(DEPS_check)
 DEPS_deps  := $(DEPS_check)
 DEPS_lint  := mandoc cppcheck shellcheck
@@ -444,6 +447,13 @@ check-queue: all build-tests
 	@PATH="$(abspath $(BIN)):$$PATH" MEG_QUEUE_SEED=1 LAYOUTS=$(if $(FULL)$(PART),full,cover) B="$(abspath $(B))" \
 	    tests/layouts.t
 
+# Kernels are compiled for the CPU, and the libraries of NVIDIA are test doubles.
+check-emulated: export CELLS ?= 60
+check-emulated: export MAX_RANKS ?= 4
+check-emulated: export STEPS ?= 10
+check-emulated: all $(RANKS) $(EMULATED)
+	@PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/cuda_layouts.t
+
 check-gpu bench-gpu: all $(CHECK_GPU)
 	@$(if $(CHECK_GPU),PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
 	    tests/$(if $(filter bench-gpu,$@),bench,cuda)/gpu.sh,echo 'this build has no CUDA: install nvcc, or name it by NVCC='; exit 1)
@@ -495,4 +505,4 @@ help:
 clean:
 	rm -rf build bin demo
 
-.PHONY: all help ci format check-format check-clang check-san check-mpich build-tests check check-peers check-layouts check-faults check-queue check-gpu bench-gpu check-chroot demo deps bench fuzz lint install clean FORCE
+.PHONY: all help ci format check-format check-clang check-san check-mpich build-tests check check-peers check-layouts check-faults check-queue check-emulated check-gpu bench-gpu check-chroot demo deps bench fuzz lint install clean FORCE

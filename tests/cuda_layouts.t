@@ -2,10 +2,11 @@
 # Training under many parallel layouts on the CUDA backend equals training of one rank on the CPU.  There is no GPU: the
 # kernels are compiled for the CPU (tests/cuda/emulate.h), and the CUDA runtime, NCCL, cuBLASLt and cuDNN are test
 # doubles that detect errors.  The layouts are cells of the covering array of tests/ranks/layouts.c:
-#   RANKS=N   cells of at most N ranks (default: 4)
-#   FIRST=I   the first cell, counted from 1
-#   CELLS=N   the number of cells (default: 4, with GPT, Llama, BERT and T5 and all types of parallelism but uneven stages)
-#   STEPS=N   the number of steps (default: 4)
+#   MAX_RANKS=N   cells of at most N ranks (default: 4)
+#   FIRST=I       the first cell, counted from 1
+#   CELLS=N       the number of cells (default: 4, with GPT, Llama, BERT and T5 and all types of parallelism but uneven
+#                 stages)
+#   STEPS=N       the number of steps (default: 4)
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/cuda/bin/meg-train" ] || skip_all 'this build has no headers of CUDA and NCCL'
 [ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'
@@ -32,7 +33,7 @@ data() {
     esac
 }
 
-"$B/tests/ranks/layouts" list "${RANKS:-4}" | tail -n "+${FIRST:-1}" | head -n "${CELLS:-4}" >"$T/cells"
+"$B/tests/ranks/layouts" list "${MAX_RANKS:-4}" | tail -n "+${FIRST:-1}" | head -n "${CELLS:-4}" >"$T/cells"
 tab=$(printf '\t')
 while IFS=$tab read -r n name training layout; do
     training="$training --global-batch-size 8 --train-iters $steps $(data "$name")"
@@ -48,7 +49,7 @@ while IFS=$tab read -r n name training layout; do
 
     rm -f "$T/gpu.json"
     # shellcheck disable=SC2086
-    torchrun "$n" timeout 300 "$B/tests/cuda/bin/meg-train" -q --device cuda --log-json "$T/gpu.json" $training $layout
+    torchrun "$n" timeout 900 "$B/tests/cuda/bin/meg-train" -q --device cuda --log-json "$T/gpu.json" $training $layout
     is "$name: $n ranks complete, and the doubles detect no error" \
         "$(echo "$statuses" | tr ' ' '\n' | sort -u) $(cat "$T"/err.*)" '0 '
     for key in lm_loss grad_norm; do
