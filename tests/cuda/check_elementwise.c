@@ -1,4 +1,7 @@
-/* check_elementwise.c - cases of activation functions, biases, factors, gated linear units, casts and copies of heads. */
+/*
+ * check_elementwise.c - cases of activation functions, biases, factors, gated linear units, casts, copies of heads and
+ * uploads.
+ */
 #include <stdlib.h>
 #include "check.h"
 #include "cuda/internal.h"
@@ -359,6 +362,23 @@ static void copy_heads(void)
     copy_heads_one(MEG_DTYPE_BF16, 1025, 4, 1, 2, 0, 0);
 }
 
+/* Upload more numbers than cuda.c has staging buffers, while another operation delays the copies. */
+static void uploads(void)
+{
+    enum { N = 1000 };
+    const struct twin other = twin_random(MEG_DTYPE_F32, 400, 1000, 0);
+    struct twin x = twin_output(MEG_DTYPE_F32, 1, N, 0);
+
+    meg_cuda_act_fwd(stream, other.dev, other.dev, MEG_ACT_GELU_ERF);
+    for (int i = 0; i < N; i++) {
+        const float v = (float)i;
+
+        twin_set(&x, 0, i, v);
+        gpu->upload(stream, meg_element(x.dev.p, i, MEG_DTYPE_F32), &v, sizeof v);
+    }
+    expect_equal(&x, "uploaded numbers");
+}
+
 const struct check_case cases_elementwise[] = {
     { "act_fwd: types and activation functions", act_fwd_types },
     { "act_fwd: shapes", act_fwd_shapes },
@@ -375,5 +395,6 @@ const struct check_case cases_elementwise[] = {
     { "cast: all values of 16 bits", cast_values },
     { "cast: f16 rounds to nearest even", cast_f16_rounding },
     { "copy_heads: types, strides and alignment", copy_heads },
+    { "upload: more numbers than staging buffers", uploads },
     { NULL, NULL },
 };

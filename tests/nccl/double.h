@@ -11,6 +11,7 @@
  *   - the host accesses device memory (detected at some of these times), or a kernel memory that is not allocated
  *   - memory is freed before the host knows that a collective on it is complete
  *   - a copy between host and device in the wrong direction, or to pageable memory, for which the host would wait
+ *   - pinned memory changes between the call that queues a copy from it and the copy
  *   - ranks disagree on the operation, type, count, reduction or root of a collective
  *   - a communicator is used on two streams, before its last call is complete, or after ncclCommFinalize
  *   - groups of calls that are not closed, and communicators that are not destroyed at exit
@@ -73,6 +74,7 @@ struct task {
     void (*fn)(void *arg);
     void *arg, *to;
     const void *from;
+    void *bytes; /* of a copy from the host: the bytes when the task was queued; else NULL */
     size_t n;
     int value;
     struct launch *launch;

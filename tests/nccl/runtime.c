@@ -51,6 +51,15 @@ static uint64_t next_random(void)
     return random_state;
 }
 
+/* Copy.  Fail if pinned memory has changed since the copy was queued. */
+static void run_copy(const struct task *t)
+{
+    if (t->bytes && memcmp(t->from, t->bytes, t->n) != 0)
+        fail("pinned memory of %zu bytes changes before the copy from it is complete", t->n);
+    memcpy(t->to, t->from, t->n);
+    free(t->bytes);
+}
+
 /* Execute a task; return whether it is finished.  Functions, copies and memsets run without the lock. */
 static bool run_task(struct task *t)
 {
@@ -66,7 +75,7 @@ static bool run_task(struct task *t)
     if (t->type == FUNCTION)
         t->fn(t->arg);
     else if (t->type == COPY)
-        memcpy(t->to, t->from, t->n);
+        run_copy(t);
     else
         memset(t->to, t->value, t->n);
     pthread_mutex_lock(&lock);
@@ -301,7 +310,8 @@ API cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStat
 /* A copy from pageable memory reads the memory at once. */
 API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
 {
-    const void *staged = NULL;
+    void *bytes = NULL;
+    bool is_pageable;
 
     RETURN_GPU_ERROR();
     pthread_mutex_lock(&lock);
@@ -313,15 +323,16 @@ API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaM
             fail("a copy of %zu bytes to pageable memory, which blocks the host", n);
         memset(to, 0xff, n);
     }
-    if (kind == cudaMemcpyHostToDevice && !memory_of(from, n))
-        from = staged = memcpy(malloc(n + 1), from, n);
+    if (kind == cudaMemcpyHostToDevice)
+        bytes = memcpy(malloc(n + 1), from, n);
+    is_pageable = bytes && !memory_of(from, n);
+    if (is_pageable)
+        from = bytes;
     begin_task(s);
-    if (!staged)
+    if (!is_pageable)
         check_access(s, from, n, READ, false, "a copy from memory");
     check_access(s, to, n, WRITE, false, "a copy to memory");
-    push_task(s, (struct task){ .type = COPY, .to = to, .from = from, .n = n });
-    if (staged)
-        push_task(s, (struct task){ .type = FUNCTION, .fn = free, .arg = (void *)staged });
+    push_task(s, (struct task){ .type = COPY, .to = to, .from = from, .bytes = bytes, .n = n });
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
