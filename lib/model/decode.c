@@ -1,8 +1,8 @@
 /* decode.c - decoding with a KV cache. */
-#include <stdlib.h>
-#include "base/mem.h"
 #include "model/decode.h"
 #include <inttypes.h>
+#include <stdlib.h>
+#include "base/mem.h"
 #include "model/internal.h"
 
 /*
@@ -14,43 +14,58 @@
  */
 enum { PREFILL_ROWS = 2048, PREFILL_STEP = 1792 };
 
-/* The keys and values of one sequence. */
-struct cache_slot {
-    char *kv;    /* [L, s, g, 2, d]; NULL before the first sequence */
+/* Keys and values of tokens in the layers of the last stack. */
+struct kv_buffer {
+    char *kv;    /* [L, s, width]; NULL before the first sequence */
     int64_t s;   /* number of tokens for which memory is allocated */
     int64_t len; /* number of tokens stored */
+};
+
+/* The keys and values of one sequence: of its tokens and, in a model with an encoder, of the output of the encoder. */
+struct cache_slot {
+    struct kv_buffer tokens, memory;
 };
 
 struct meg_model_kv_cache {
     const struct meg_ops *op;
     int64_t b, L;
-    size_t token_nbytes;     /* bytes of the keys and values of one token in one layer */
-    struct cache_slot *slot; /* [b] */
+    size_t token_nbytes, memory_nbytes; /* bytes of the keys and values of one token in one layer, by buffer */
+    struct cache_slot *slot;            /* [b] */
 };
 
-/* Return the number of elements that the cache of the widest layer has for each token. */
-static int64_t cache_width(const struct meg_model_state *st)
+static int64_t larger(int64_t a, int64_t b)
 {
-    int64_t width = 0;
+    return a > b ? a : b;
+}
+
+/* Set the bytes per token to those of the widest blocks. */
+static void set_widths(struct meg_model_kv_cache *c, const struct meg_model *g)
+{
+    const struct meg_model_state *st = g->state;
+    int64_t token = 0, memory = 0;
 
     for (int i = 0; i < st->desc.nblocks; i++) {
         const struct meg_block *block = &st->desc.block[i];
 
-        if (block->type->cache_width && block->type->cache_width(block->conf, st->dim.tp) > width)
-            width = block->type->cache_width(block->conf, st->dim.tp);
+        if (block->type->cache_width)
+            token = larger(token, block->type->cache_width(block->conf, st->dim.tp));
+        if (block->type->memory_cache_width)
+            memory = larger(memory, block->type->memory_cache_width(block->conf, st->dim.tp));
     }
-    return width;
+    c->token_nbytes = (size_t)token * meg_dtype_size(g->run.dtype);
+    c->memory_nbytes = (size_t)memory * meg_dtype_size(g->run.dtype);
 }
 
 struct meg_model_kv_cache *meg_model_kv_cache_create(const struct meg_model *g, int64_t b)
 {
+    const struct meg_stack *last = &g->state->desc.stack[model_last_stack(g)];
     struct meg_model_kv_cache *c = meg_new(sizeof *c);
 
     MEG_ASSERT(!g->run.is_training);
     c->op = g->op;
     c->b = b;
-    c->L = g->conf.num_layers;
-    c->token_nbytes = (size_t)cache_width(g->state) * meg_dtype_size(g->run.dtype);
+    c->L = last->end - last->begin;
+    set_widths(c, g);
     c->slot = meg_new((size_t)b * sizeof *c->slot);
     return c;
 }
@@ -59,22 +74,24 @@ void meg_model_kv_cache_close(struct meg_model_kv_cache *c)
 {
     if (!c)
         return;
-    for (int64_t i = 0; i < c->b; i++)
-        c->op->release(c->slot[i].kv);
+    for (int64_t i = 0; i < c->b; i++) {
+        c->op->release(c->slot[i].tokens.kv);
+        c->op->release(c->slot[i].memory.kv);
+    }
     free(c->slot);
     free(c);
 }
 
 int64_t meg_model_kv_cache_len(const struct meg_model_kv_cache *c, int64_t slot)
 {
-    return c->slot[slot].len;
+    return c->slot[slot].tokens.len;
 }
 
-/* Remove all tokens from a slot, and allocate memory for a sequence of s tokens unless the slot has enough. */
-static int begin_sequence(struct meg_model_kv_cache *c, int64_t slot, int64_t s, struct meg_err *e)
+/* Remove all tokens from a buffer, and allocate memory for s tokens unless the buffer has enough. */
+static int begin_sequence(struct meg_model_kv_cache *c, struct kv_buffer *q, size_t token_nbytes, int64_t s,
+                          struct meg_err *e)
 {
-    struct cache_slot *q = &c->slot[slot];
-    const size_t nbytes = (size_t)(c->L * s) * c->token_nbytes;
+    const size_t nbytes = (size_t)(c->L * s) * token_nbytes;
 
     q->len = 0;
     if (s <= q->s)
@@ -85,47 +102,118 @@ static int begin_sequence(struct meg_model_kv_cache *c, int64_t slot, int64_t s,
     if (!q->kv)
         return meg_fail(e, MEG_EFAIL,
                         "out of memory: the KV cache of a sequence of %" PRId64
-                        " tokens requires %.1f MiB; generate fewer tokens, or use a smaller --max-batch-size",
+                        " tokens requires %.1f MiB; use shorter sequences, --params-dtype bf16 or, with meg-generate, "
+                        "a smaller --max-batch-size",
                         s, (double)nbytes / 0x1p20);
     q->s = s;
     return 0;
 }
 
+/* Return rows [row, row + rows) of a batch as the next tokens of the sequence of a slot. */
+static struct meg_kv_cache_seq next_tokens(const struct meg_model_kv_cache *c, int64_t slot, int64_t row, int64_t rows)
+{
+    const struct cache_slot *q = &c->slot[slot];
+
+    MEG_ASSERT_LE(0, slot);
+    MEG_ASSERT_LT(slot, c->b);
+    return (struct meg_kv_cache_seq){ .row0 = row,
+                                      .rows = rows,
+                                      .position0 = q->tokens.len,
+                                      .tokens = { q->tokens.kv, (size_t)q->tokens.s * c->token_nbytes },
+                                      .memory = { q->memory.kv, (size_t)q->memory.s * c->memory_nbytes },
+                                      .memory_s = q->memory.len };
+}
+
+/* Append rows [row, row + rows) of a batch to the sequence of a slot: reserve their positions, and return them. */
+static struct meg_kv_cache_seq append(struct meg_model_kv_cache *c, int64_t slot, int64_t row, int64_t rows)
+{
+    const struct meg_kv_cache_seq kv = next_tokens(c, slot, row, rows);
+    struct kv_buffer *q = &c->slot[slot].tokens;
+
+    MEG_ASSERT_LE(q->len + rows, q->s);
+    MEG_ASSERT(c->memory_nbytes == 0 || kv.memory_s > 0);
+    q->len += rows;
+    return kv;
+}
+
+static void load_batch(struct meg_model *g, const struct meg_batch *x)
+{
+    const struct meg_loss_factors factors = { { 0 }, { 0 } };
+
+    model_load_batch(g, 0, x, &factors, false);
+}
+
 /*
- * Run `rows` tokens through all layers and the final norm.  kv [nkv] assigns rows to sequences; rows of no sequence are
- * padding.  Append the keys and values of each sequence's rows to the cache of the sequence.
+ * Run `rows` tokens through the layers of the last stack and the final norm.  kv [nkv] assigns rows to sequences; rows
+ * of no sequence are padding.  Append the keys and values of each sequence's rows to the cache of the sequence.
  */
 static void forward_cached(struct meg_model *g, const struct meg_kv_cache_seq *kv, int64_t nkv, const int32_t *tokens,
                            const int32_t *position, int64_t rows)
 {
-    struct meg_model_state *st = g->state;
-    struct meg_ctx *c = &st->ctx;
+    struct meg_ctx *c = &g->state->ctx;
+    struct model_slot *q = &g->state->slot[0];
     /* the model only reads the batch, so casting away const is safe */
     const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
-    const struct meg_loss_factors factors = { { 0 }, { 0 } };
-
-    model_load_batch(g, 0, &x, &factors, false);
+    load_batch(g, &x);
     c->kv = kv;
     c->nkv = nkv;
-    model_chunk_fwd(g, 0, &st->slot[0], NULL, NULL);
-    model_final_norm_fwd(g, &st->slot[0]);
+    model_stack_fwd(g, 0, model_last_stack(g), q, NULL, NULL);
+    model_final_norm_fwd(g, q);
     c->kv = NULL;
 }
 
-/*
- * Append rows [row, row + rows) of a batch to the sequence of a cache slot: reserve their positions, and return them.
- */
-static struct meg_kv_cache_seq append(struct meg_model_kv_cache *c, int64_t slot, int64_t row, int64_t rows)
+/* Store the keys and values of the output of the encoder, which is computed, in the cache of a sequence. */
+static void cache_memory(struct meg_model *g, const struct meg_kv_cache_seq *kv)
 {
-    struct cache_slot *q = &c->slot[slot];
-    const struct meg_kv_cache_seq kv = { row, rows, q->len, q->kv, (size_t)q->s * c->token_nbytes };
+    struct meg_model_state *st = g->state;
+    const int last = model_last_stack(g);
+    const struct model_segment *x = &st->chunk[0].segment[last];
 
-    MEG_ASSERT_LE(0, slot);
-    MEG_ASSERT_LT(slot, c->b);
-    MEG_ASSERT_LE(q->len + rows, q->s);
-    q->len += rows;
-    return kv;
+    model_set_current(g, &st->slot[0], last);
+    st->ctx.kv = kv;
+    st->ctx.nkv = 1;
+    for (int64_t i = x->begin; i < x->end; i++)
+        for (int k = 0; k < st->layer[i].desc->n; k++) {
+            const struct model_block *block = &st->layer[i].block[k];
+
+            if (block->desc->type->cache_memory)
+                block->desc->type->cache_memory(&st->ctx, block->weights);
+        }
+    st->ctx.kv = NULL;
+}
+
+/* Return new positions 0 .. n-1; free them with free. */
+static int32_t *positions(int64_t n)
+{
+    int32_t *position = meg_new((size_t)n * sizeof *position);
+
+    for (int64_t i = 0; i < n; i++)
+        position[i] = (int32_t)i;
+    return position;
+}
+
+int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
+                     struct meg_err *e)
+{
+    struct kv_buffer *q = &c->slot[slot].memory;
+    struct meg_kv_cache_seq kv;
+    int32_t *position;
+    int r;
+
+    MEG_ASSERT_LT(0, n);
+    MEG_ASSERT_LT(0, c->memory_nbytes);
+    if ((r = meg_model_reserve(g, n, n, e)) < 0 || (r = begin_sequence(c, q, c->memory_nbytes, n, e)) < 0)
+        return r;
+    q->len = n;
+    kv = next_tokens(c, slot, 0, 0);
+    position = positions(n);
+    load_batch(
+        g, &(struct meg_batch){ .s_enc = n, .b = 1, .enc_tokens = (int32_t *)tokens, .enc_position_ids = position });
+    model_stack_fwd(g, 0, 0, &g->state->slot[0], NULL, NULL);
+    cache_memory(g, &kv);
+    free(position);
+    return 0;
 }
 
 /* Return the number of rows of the next chunk of a prompt of which n tokens remain. */
@@ -144,11 +232,9 @@ int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t
     MEG_ASSERT_LT(0, n);
     MEG_ASSERT_LE(n, s);
     if ((r = meg_model_reserve(g, n < PREFILL_ROWS ? n : PREFILL_ROWS, s, e)) < 0 ||
-        (r = begin_sequence(c, slot, s, e)) < 0)
+        (r = begin_sequence(c, &c->slot[slot].tokens, c->token_nbytes, s, e)) < 0)
         return r;
-    position = meg_new((size_t)n * sizeof *position);
-    for (int64_t j = 0; j < n; j++)
-        position[j] = (int32_t)j;
+    position = positions(n);
     for (int64_t j = 0; j < n; j += rows) {
         struct meg_kv_cache_seq kv;
 

@@ -1,7 +1,14 @@
 /*
+<<<<<<< HEAD
  * decode.h - token-by-token decoding with a KV cache.  The cache has b slots; a slot holds the keys and values of one
  * sequence.  The memory of a slot grows to the longest sequence that the slot has held.  On CPUs, the logits of a slot
  * do not depend on the other slots, bit for bit, because rows are computed in blocks of a fixed size.
+=======
+ * decode.h - token-by-token decoding with a KV cache, by a GPT or by the decoder of a T5.  The cache has b slots; a slot
+ * holds the keys and values of one sequence and, for the cross-attention of a T5, those of the encoder's output.  The
+ * memory of a slot grows to the longest sequence that the slot has held.  The logits of a slot do not depend on the other
+ * slots, bit for bit, because rows are computed in blocks of a fixed size.
+>>>>>>> f99d74db (model: decode T5 with a KV cache)
  */
 #ifndef MEG_MODEL_DECODE_H
 #define MEG_MODEL_DECODE_H
@@ -16,10 +23,18 @@ void meg_model_kv_cache_close(struct meg_model_kv_cache *c);
 /* Return the number of tokens in a slot. */
 int64_t meg_model_kv_cache_len(const struct meg_model_kv_cache *c, int64_t slot);
 /*
+ * Run the encoder of a T5 over a text of n tokens, 1 <= n <= max_position_embeddings, and store in a slot the keys and
+ * values that the decoder's cross-attention computes from the output.  All sequences that begin in the slot until the
+ * next call read them.  Fail like meg_model_prefill.
+ */
+int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
+                     struct meg_err *e);
+/*
  * Remove all tokens from a slot, and begin a sequence of at most s tokens, s <= max_position_embeddings, in the slot.
  * Grow the slot and the buffers of g (meg_model_reserve) if they are too small for the sequence.  Run the n tokens of
  * the prompt, 1 <= n <= s, through the model, and store their keys and values.  Write the logits [v] f32 (host) of the
- * last token, unless logits is NULL.  Fail with MEG_EFAIL if memory is exhausted; g and c can then only be closed.
+ * last token, unless logits is NULL.  With a T5, call meg_model_encode before; the tokens are those of the decoder.
+ * Fail with MEG_EFAIL if memory is exhausted; g and c can then only be closed.
  */
 int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
                       int64_t s, float *logits, struct meg_err *e);

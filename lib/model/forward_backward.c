@@ -150,6 +150,13 @@ static void segment_fwd(struct meg_model *g, const struct model_segment *x, stru
         meg_norm_fwd(&st->ctx, model_residual_rows(g, stack->memory), y, &stack->stats, &st->final_norm[st->stack]);
 }
 
+void model_stack_fwd(struct meg_model *g, int64_t chunk, int k, struct model_slot *q, void *const *in, void *const *out)
+{
+    model_set_current(g, q, k);
+    MEG_ASSERT_LT(0, g->state->ctx.s * g->state->ctx.b);
+    segment_fwd(g, &g->state->chunk[chunk].segment[k], q, in, out);
+}
+
 void model_chunk_fwd(struct meg_model *g, int64_t chunk, struct model_slot *q, void *const *in, void *const *out)
 {
     struct meg_model_state *st = g->state;
@@ -159,12 +166,9 @@ void model_chunk_fwd(struct meg_model *g, int64_t chunk, struct model_slot *q, v
         model_params_needed(g, 0, 1, false);
     if (st->desc.nstacks > 1 && is_absent(g, &c->segment[0]))
         q->stack[0].memory.p = in[MEG_BOUNDARY_MEMORY];
-    for (int k = 0; k < st->desc.nstacks; k++) {
-        if (is_absent(g, &c->segment[k]))
-            continue;
-        model_set_current(g, q, k);
-        segment_fwd(g, &c->segment[k], q, in, out);
-    }
+    for (int k = 0; k < st->desc.nstacks; k++)
+        if (!is_absent(g, &c->segment[k]))
+            model_stack_fwd(g, chunk, k, q, in, out);
     if (st->desc.nstacks > 1 && !c->has_head && (c->segment[0].has_norm || is_absent(g, &c->segment[0]))) {
         const struct meg_mat memory = q->stack[0].memory;
 

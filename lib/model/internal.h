@@ -255,6 +255,12 @@ void model_grads_ready(const struct meg_model *g, int64_t layer_group);
  */
 void model_begin_grads(struct meg_model *g, bool *has_grads);
 /*
+ * Run forward of stack k in a chunk, and of the norm after the encoder.  Call this after model_load_batch, of a
+ * micro-batch with tokens of the stack.
+ */
+void model_stack_fwd(struct meg_model *g, int64_t chunk, int k, struct model_slot *q, void *const *in,
+                     void *const *out);
+/*
  * Run forward of the embeddings and layers of a chunk, and of the norm after the encoder, but neither of the norm after
  * the last stack nor of the heads.  Call this after model_load_batch.  For `in` and `out`, see meg_model_forward.
  */

@@ -69,6 +69,7 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
             model_bind_rel_bias(&b, &st->rel_bias[k], &st->desc, k);
     for (int64_t i = 0; i < st->dim.nlayers; i++) {
         env.layer = (int)st->layer[i].index;
+        env.layer_in_stack = (int)(st->layer[i].index - st->desc.stack[st->layer[i].desc->stack].begin);
         env.rel_bias = &st->rel_bias[st->layer[i].desc->stack];
         env.cp = &st->cp[st->ncp > 1 ? st->layer[i].index : 0];
         model_bind_layer(&b, &st->layer[i], &st->desc, &env);

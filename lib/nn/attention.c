@@ -31,6 +31,11 @@ struct meg_heads nn_output_heads(struct meg_mat o, int64_t b, int64_t r, int64_t
     return nn_heads(o, b, r, d, 0);
 }
 
+struct meg_mat nn_cached_kv(const struct meg_ctx *c, struct meg_kv_cache cache, int layer, int64_t rows, int64_t cols)
+{
+    return meg_mat(cache.p + (size_t)layer * cache.layer_bytes, c->dtype, rows, cols);
+}
+
 struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d)
 {
     struct meg_attn_desc desc = { 0 };
@@ -139,24 +144,23 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
 static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_kv_cache_seq *kv,
                             const struct meg_attn *l)
 {
-    const int64_t r = l->a / l->g, ld = 2 * l->g * l->d;
+    const int64_t r = l->a / l->g, len = kv->position0 + kv->rows;
     const struct nn_qkv h = nn_qkv_heads(meg_mat_rows(a->qkv, kv->row0, kv->rows), 1, r, l->d);
     const struct meg_heads o = nn_output_heads(meg_mat_rows(a->o, kv->row0, kv->rows), 1, r, l->d);
-    const struct meg_heads k = { kv->cache + (size_t)l->layer * kv->layer_bytes, c->dtype, ld, 0, 2 * l->d, 0 };
+    const struct meg_mat all = nn_cached_kv(c, kv->tokens, l->layer_in_stack, len, 2 * l->g * l->d);
+    const struct meg_mat added = meg_mat_rows(all, kv->position0, kv->rows);
     const struct meg_drop none = { 0 };
-    struct meg_attn_desc desc = nn_causal_desc(kv->position0 + kv->rows, 1, l->a, l->g, l->d);
-    struct meg_heads v = k, new_k = k, new_v = k;
+    struct meg_attn_desc desc = descriptor(c, l);
 
-    v.p = meg_element(k.p, l->d, c->dtype);
-    new_k.p = meg_element(k.p, kv->position0 * ld, c->dtype);
-    new_v.p = meg_element(v.p, kv->position0 * ld, c->dtype);
-    c->op->copy_heads(c->stream, new_k, h.k, kv->rows, 1, l->g, l->d);
-    c->op->copy_heads(c->stream, new_v, h.v, kv->rows, 1, l->g, l->d);
+    c->op->copy_heads(c->stream, nn_heads(added, 1, 2, l->d, 0), h.k, kv->rows, 1, l->g, l->d);
+    c->op->copy_heads(c->stream, nn_heads(added, 1, 2, l->d, 1), h.v, kv->rows, 1, l->g, l->d);
 
-    desc.scale = l->scale;
     desc.s_q = kv->rows;
+    desc.s_k = desc.s = len;
+    desc.b = 1;
     desc.q0 = kv->position0;
-    c->op->attn_fwd(c->stream, &desc, o, a->lse, h.q, k, v, &none);
+    c->op->attn_fwd(c->stream, &desc, o, a->lse, h.q, nn_heads(all, 1, 2, l->d, 0), nn_heads(all, 1, 2, l->d, 1),
+                    &none);
 }
 
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
@@ -218,6 +222,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     l->d = c->d;
     l->head0 = env->tp_rank * l->a;
     l->layer = env->layer;
+    l->layer_in_stack = env->layer_in_stack;
     l->dropout = c->dropout;
     l->scale = c->scale > 0 ? (float)c->scale : 1 / sqrtf((float)c->d);
     l->rel_bias = env->rel_bias;

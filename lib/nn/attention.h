@@ -44,10 +44,10 @@ extern const struct meg_block_type meg_attn_block;
 struct meg_attn {
     struct meg_linear_weights qkv, proj;
     const struct meg_rope *rope;
-    int64_t a, g, d; /* query heads and key-value groups of this rank, head size */
-    int64_t head0;   /* global index of this rank's first query head */
-    int layer;       /* global index of the layer */
-    double dropout;  /* dropout probability of the attention weights */
+    int64_t a, g, d;           /* query heads and key-value groups of this rank, head size */
+    int64_t head0;             /* global index of this rank's first query head */
+    int layer, layer_in_stack; /* index of the layer in the model and in its stack */
+    double dropout;            /* dropout probability of the attention weights */
     float scale;
     bool is_bidirectional;
     const struct meg_rel_bias *rel_bias;

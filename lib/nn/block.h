@@ -18,7 +18,8 @@ struct meg_rope;
 /* The properties of the rank and of the model that a block uses besides its own configuration. */
 struct meg_block_env {
     int64_t tp, tp_rank;                 /* number of tensor-parallel ranks; number of this rank */
-    int layer;                           /* global index of the layer, for dropout and the KV cache */
+    int layer;                           /* global index of the layer, for dropout */
+    int layer_in_stack;                  /* index of the layer in its stack, for the KV cache */
     const struct meg_cp *cp;             /* context parallelism of the layer */
     const struct meg_rope *rope;         /* rotary tables of the model */
     const struct meg_rel_bias *rel_bias; /* of attention scores in the stack of the layer */
@@ -69,6 +70,10 @@ struct meg_block_type {
                        const void *weights);
     /* Return the number of elements that the KV cache of a layer stores for each token; NULL: none. */
     int64_t (*cache_width)(const void *conf, int64_t tp);
+    /* Return the number of elements that it stores for each token of the encoder's input; NULL: none. */
+    int64_t (*memory_cache_width)(const void *conf, int64_t tp);
+    /* Store the keys and values of the encoder's output, c->memory, in the KV cache of the sequence c->kv; NULL: none. */
+    void (*cache_memory)(struct meg_ctx *c, const void *weights);
 };
 
 /* Return the rows of the current micro-batch of a buffer that was allocated for the largest one. */

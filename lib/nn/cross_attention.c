@@ -5,9 +5,9 @@
 
 struct cross_attn {
     struct meg_linear_weights q, kv, proj;
-    int64_t a, d;  /* heads of this rank, head size */
-    int64_t head0; /* global index of this rank's first head */
-    int layer;     /* global index of the layer */
+    int64_t a, d;              /* heads of this rank, head size */
+    int64_t head0;             /* global index of this rank's first head */
+    int layer, layer_in_stack; /* index of the layer in the model and in its stack */
     double dropout;
     float scale;
     bool recomputes_core; /* selective recomputation: layers share the buffers of o and lse; backward recomputes both */
@@ -86,15 +86,48 @@ static void core_bwd(struct meg_ctx *c, const struct cross_attn_acts *d, const s
     c->op->attn_bwd(c->stream, &desc, &args, &drop);
 }
 
+/* Return the keys and values of the encoder's output for a sequence in a step of decoding. */
+static struct meg_mat cached_kv(const struct meg_ctx *c, const struct meg_kv_cache_seq *kv, const struct cross_attn *l)
+{
+    return nn_cached_kv(c, kv->memory, l->layer_in_stack, kv->memory_s, 2 * l->a * l->d);
+}
+
+/* Compute the rows of a->o of one sequence in a step of decoding. */
+static void cached_core_fwd(struct meg_ctx *c, const struct cross_attn_acts *a, const struct meg_kv_cache_seq *kv,
+                            const struct cross_attn *l)
+{
+    const struct meg_mat q = meg_mat_rows(a->q, kv->row0, kv->rows), o = meg_mat_rows(a->o, kv->row0, kv->rows);
+    const struct meg_mat memory = cached_kv(c, kv, l);
+    const struct meg_drop no_drop = { 0 };
+    struct meg_attn_desc desc = descriptor(c, l);
+
+    desc.s_q = kv->rows;
+    desc.s_k = desc.s = kv->memory_s;
+    desc.b = 1;
+    c->op->attn_fwd(c->stream, &desc, nn_output_heads(o, 1, 1, l->d), a->lse, nn_output_heads(q, 1, 1, l->d),
+                    nn_heads(memory, 1, 2, l->d, 0), nn_heads(memory, 1, 2, l->d, 1), &no_drop);
+}
+
 static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
 {
     const struct cross_attn *l = weights;
     const struct cross_attn_acts a = of_batch(c, acts);
 
     meg_column_parallel_fwd(c, a.q, none, x, &l->q, MEG_ACT_NONE);
-    meg_column_parallel_fwd(c, a.kv, none, c->memory.y, &l->kv, MEG_ACT_NONE);
-    core_fwd(c, &a, l);
+    if (!c->kv) {
+        meg_column_parallel_fwd(c, a.kv, none, c->memory.y, &l->kv, MEG_ACT_NONE);
+        core_fwd(c, &a, l);
+    }
+    for (int64_t i = 0; c->kv && i < c->nkv; i++)
+        cached_core_fwd(c, &a, &c->kv[i], l);
     meg_row_parallel_fwd(c, y, a.o, &l->proj);
+}
+
+static void cache_memory(struct meg_ctx *c, const void *weights)
+{
+    const struct cross_attn *l = weights;
+
+    meg_column_parallel_fwd(c, cached_kv(c, c->kv, l), none, c->memory.y, &l->kv, MEG_ACT_NONE);
 }
 
 static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
@@ -143,6 +176,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     l->d = c->d;
     l->head0 = env->tp_rank * l->a;
     l->layer = env->layer;
+    l->layer_in_stack = env->layer_in_stack;
     l->dropout = c->dropout;
     l->scale = c->scale > 0 ? (float)c->scale : 1 / sqrtf((float)c->d);
     l->recomputes_core = env->recomputes_core;
@@ -195,6 +229,13 @@ static const struct meg_linear_weights *last_linear(const void *weights)
     return &l->proj;
 }
 
+static int64_t memory_cache_width(const void *conf, int64_t tp)
+{
+    const struct meg_cross_attn_conf *c = conf;
+
+    return c->a / tp * 2 * c->d;
+}
+
 const struct meg_block_type meg_cross_attn_block = {
     .weights_size = sizeof(struct cross_attn),
     .acts_size = sizeof(struct cross_attn_acts),
@@ -205,4 +246,6 @@ const struct meg_block_type meg_cross_attn_block = {
     .fwd = fwd,
     .bwd = bwd,
     .bwd_weight = bwd_weight,
+    .memory_cache_width = memory_cache_width,
+    .cache_memory = cache_memory,
 };

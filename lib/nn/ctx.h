@@ -7,15 +7,21 @@
 
 MEG_BEGIN_DECLS
 
+/* Keys and values of tokens.  Those in layer i of a stack are at p + i * layer_bytes, with shape [token, g, 2, d]. */
+struct meg_kv_cache {
+    char *p;
+    size_t layer_bytes;
+};
+
 /*
  * One sequence in a step of decoding with a KV cache.  Rows [row0, row0 + rows) of the micro-batch are its tokens at
- * positions position0, position0 + 1, ...  Its keys and values in a layer are at cache + layer * layer_bytes, with
- * shape [position, g, 2, d].
+ * positions position0, position0 + 1, ...
  */
 struct meg_kv_cache_seq {
     int64_t row0, rows, position0;
-    char *cache;
-    size_t layer_bytes;
+    struct meg_kv_cache tokens; /* of the tokens of the sequence, by position */
+    struct meg_kv_cache memory; /* of the output of the encoder, which cross-attention reads */
+    int64_t memory_s;           /* number of tokens of the encoder's input */
 };
 
 /* The output of the encoder, which the cross-attention of the decoder reads. */

@@ -25,6 +25,9 @@ struct nn_qkv nn_qkv_heads(struct meg_mat qkv, int64_t b, int64_t r, int64_t d);
 /* Return a view of the heads in rows of o [s b, a d], r = a/g. */
 struct meg_heads nn_output_heads(struct meg_mat o, int64_t b, int64_t r, int64_t d);
 
+/* Return the keys and values [rows, g 2 d] of the first `rows` tokens in a layer of a KV cache. */
+struct meg_mat nn_cached_kv(const struct meg_ctx *c, struct meg_kv_cache cache, int layer, int64_t rows, int64_t cols);
+
 /* Return the descriptor of causal attention over b sequences of s tokens, without a scale, which the caller sets. */
 struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d);
 

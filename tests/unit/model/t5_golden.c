@@ -2,9 +2,12 @@
  * t5_golden.c - T5 with learned and with relative positions, T5 v1.1 and T5 v1.0, against an independent float64
  * implementation (tests/data/golden/README.md): loss, logits, every gradient, five steps of AdamW, and losses and gradient norm under
  * other options.  The tolerances of logits and gradients are ten times the error of the reference's own float32 run.
+ * Decoding with a KV cache has the logits of the complete sequences, and the greedy tokens of Hugging Face.
  */
 #include "golden_model.h"
 #include "ckpt/ckpt.h"
+#include "infer/sample.h"
+#include "model/decode.h"
 #include "tiny_gpt.h"
 
 enum { S_ENC_MAX = 32, S = 16, B = 3, N = S * B, V_MAX = 128 };
@@ -385,6 +388,151 @@ static void losses_of_the_loaded_folders(void **state)
     }
 }
 
+/* ---- decoding with a KV cache ------------------------------------------------------------------------ */
+
+/* A sequence of a batch: the tokens of the encoder, without padding, and of the decoder. */
+struct sequence {
+    int32_t encoder[S_ENC_MAX], decoder[S];
+    int64_t s_enc;
+};
+
+static struct sequence sequence_of(const struct input *x, int i)
+{
+    struct sequence q = { .s_enc = x->enc_key_length[i] };
+
+    for (int64_t t = 0; t < q.s_enc; t++)
+        q.encoder[t] = x->enc_tokens[t * B + i];
+    for (int t = 0; t < S; t++)
+        q.decoder[t] = x->tokens[t * B + i];
+    return q;
+}
+
+static struct meg_model *create_for_inference(const struct tiny_t5 *t)
+{
+    const struct meg_model_run run = { .s = 1, .s_enc = 1, .b = 1, .positions = 1 };
+
+    return create_from_golden(&t->conf, &run, t->dir, t->hf_row_of);
+}
+
+/* Compute the logits [S,v] of a sequence without a cache. */
+static void complete_logits(struct meg_model *g, const struct sequence *q, float *logits)
+{
+    struct sequence copy = *q;
+    int32_t position[S_ENC_MAX];
+    struct meg_err e;
+
+    for (int i = 0; i < S_ENC_MAX; i++)
+        position[i] = i;
+    assert_int_equal(meg_model_reserve(g, S_ENC_MAX, S_ENC_MAX, &e), 0);
+    meg_model_logits(g,
+                     &(struct meg_batch){ .s = S,
+                                          .b = 1,
+                                          .s_enc = q->s_enc,
+                                          .tokens = copy.decoder,
+                                          .position_ids = position,
+                                          .enc_tokens = copy.encoder,
+                                          .enc_position_ids = position },
+                     logits);
+}
+
+static void logits_close(const float *got, const float *want, int64_t v, double most)
+{
+    for (int64_t k = 0; k < v; k++)
+        close_to((double)got[k], (double)want[k], most, "logit");
+}
+
+/*
+ * Decode two sequences, with encoder inputs of different lengths and from different numbers of tokens on.  Then decode
+ * the second one alone, in the slot of the first, whose memory is reused.
+ */
+static void check_decoding(const struct tiny_t5 *t)
+{
+    json_t *want = golden_json(in_dir(t->dir, "expected.json"));
+    const double most = 10 * number(json_object_get(want, "f32_vs_f64_output_max_abs"), "logits");
+    const int64_t v = t->conf.vocab_size, slots[] = { 2, 0 };
+    struct meg_model *g = create_for_inference(t), *complete = create_for_inference(t);
+    struct meg_model_kv_cache *cache = meg_model_kv_cache_create(g, 3);
+    static float all[2][S * V_MAX], step[2 * V_MAX], alone[V_MAX];
+    struct sequence q[2];
+    struct input in;
+    struct meg_err e;
+
+    read_input(&in, t->dir);
+    for (int i = 0; i < 2; i++) {
+        q[i] = sequence_of(&in, i);
+        complete_logits(complete, &q[i], all[i]);
+    }
+    assert_true(q[0].s_enc != q[1].s_enc);
+    assert_int_equal(meg_model_encode(g, cache, 2, q[0].encoder, q[0].s_enc, &e), 0);
+    assert_int_equal(meg_model_prefill(g, cache, 2, q[0].decoder, 3, S, step, &e), 0);
+    logits_close(step, all[0] + 2 * v, v, most);
+    assert_int_equal(meg_model_encode(g, cache, 0, q[1].encoder, q[1].s_enc, &e), 0);
+    assert_int_equal(meg_model_prefill(g, cache, 0, q[1].decoder, 1, S, NULL, &e), 0);
+    for (int k = 1; k < S - 2; k++) {
+        meg_model_decode(g, cache, slots, (int32_t[]){ q[0].decoder[2 + k], q[1].decoder[k] }, 2, step);
+        logits_close(step, all[0] + (2 + k) * v, v, most);
+        logits_close(step + v, all[1] + k * v, v, most);
+    }
+    assert_int_equal(meg_model_kv_cache_len(cache, 2), S);
+    assert_int_equal(meg_model_encode(g, cache, 2, q[1].encoder, q[1].s_enc, &e), 0);
+    assert_int_equal(meg_model_prefill(g, cache, 2, q[1].decoder, 1, S, NULL, &e), 0);
+    for (int k = 1; k < S - 2; k++)
+        meg_model_decode(g, cache, slots, &q[1].decoder[k], 1, alone);
+    assert_memory_equal(alone, step + v, (size_t)v * sizeof *alone);
+    meg_model_kv_cache_close(cache);
+    meg_model_close(complete);
+    meg_model_close(g);
+    json_decref(want);
+}
+
+static void a_kv_cache_does_not_change_the_logits(void **state)
+{
+    struct tiny_t5 models[] = { learned(), relative(), v1_1(), v1_0(), learned() };
+
+    (void)state;
+    models[4].conf.position_embedding_type = MEG_POSITION_ROPE;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        check_decoding(&models[i]);
+}
+
+static void greedy_tokens_equal_those_of_hugging_face(void **state)
+{
+    const struct tiny_t5 t = v1_0();
+    json_t *want = golden_json(in_dir(t.dir, "expected.json")), *one;
+    struct meg_model *g = create_for_inference(&t);
+    struct meg_model_kv_cache *cache = meg_model_kv_cache_create(g, 1);
+    float logits[V_MAX];
+    struct input in;
+    struct meg_err e;
+    size_t i;
+
+    (void)state;
+    read_input(&in, t.dir);
+    json_array_foreach(json_object_get(want, "generate"), i, one)
+    {
+        const struct sequence q = sequence_of(&in, (int)number(one, "encoder_row"));
+        const json_t *tokens = json_object_get(one, "greedy_tokens"),
+                     *logprobs = json_object_get(one, "greedy_logprobs");
+        const size_t n = json_array_size(tokens);
+        int32_t id = (int32_t)number(one, "decoder_start");
+
+        assert_int_equal(meg_model_encode(g, cache, 0, q.encoder, q.s_enc, &e), 0);
+        assert_int_equal(meg_model_prefill(g, cache, 0, &id, 1, (int64_t)n, logits, &e), 0);
+        for (size_t k = 0; k < n; k++) {
+            if (k > 0)
+                meg_model_decode(g, cache, (int64_t[]){ 0 }, &id, 1, logits);
+            id = meg_most_likely(logits, t.conf.vocab_size);
+            assert_int_equal(id, json_integer_value(json_array_get(tokens, k)));
+            close_to((double)logits[id] - meg_logsumexp(logits, t.conf.vocab_size),
+                     json_number_value(json_array_get(logprobs, k)), 1e-5, "log-probability");
+        }
+    }
+    assert_int_equal(i, 2);
+    meg_model_kv_cache_close(cache);
+    meg_model_close(g);
+    json_decref(want);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -392,6 +540,8 @@ int main(void)
         cmocka_unit_test(loss_under_other_options),
         cmocka_unit_test(five_steps_of_adamw),
         cmocka_unit_test(losses_of_the_loaded_folders),
+        cmocka_unit_test(a_kv_cache_does_not_change_the_logits),
+        cmocka_unit_test(greedy_tokens_equal_those_of_hugging_face),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
