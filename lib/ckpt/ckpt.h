@@ -216,12 +216,13 @@ int meg_ckpt_open_on_all(struct meg_ckpt **out, const char *dir, int64_t step, s
                          struct meg_err *e);
 void meg_ckpt_close(struct meg_ckpt *c);
 
-const char *meg_ckpt_path(const struct meg_ckpt *c);              /* directory of the weights */
-bool meg_ckpt_is_native(const struct meg_ckpt *c);                /* false: Hugging Face or Megatron */
-const char *meg_ckpt_format(const struct meg_ckpt *c);            /* native, hf or megatron */
-int64_t meg_ckpt_iteration(const struct meg_ckpt *c);             /* iteration number; MEG_CKPT_RELEASE: weights only */
-const json_t *meg_ckpt_run_state(const struct meg_ckpt *c);       /* state that the save stored; NULL: none */
-int32_t meg_ckpt_eod(const struct meg_ckpt *c);                   /* end-of-document id, or -1 */
+const char *meg_ckpt_path(const struct meg_ckpt *c);        /* directory of the weights */
+bool meg_ckpt_is_native(const struct meg_ckpt *c);          /* false: Hugging Face or Megatron */
+const char *meg_ckpt_format(const struct meg_ckpt *c);      /* native, hf or megatron */
+int64_t meg_ckpt_iteration(const struct meg_ckpt *c);       /* iteration number; MEG_CKPT_RELEASE: weights only */
+const json_t *meg_ckpt_run_state(const struct meg_ckpt *c); /* state that the save stored; NULL: none */
+int32_t meg_ckpt_bos(const struct meg_ckpt *c);             /* first id of a sequence (T5: of the decoder), or -1 */
+int32_t meg_ckpt_eod(const struct meg_ckpt *c);             /* end-of-document id, or -1 */
 const struct meg_ids *meg_ckpt_eos_ids(const struct meg_ckpt *c); /* all end-of-sequence ids, eod first */
 /* Return the dtype of the weights; F32 if their dtypes differ. */
 enum meg_dtype meg_ckpt_dtype(const struct meg_ckpt *c);

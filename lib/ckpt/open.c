@@ -399,6 +399,11 @@ const json_t *meg_ckpt_run_state(const struct meg_ckpt *c)
     return json_is_object(run) ? run : NULL;
 }
 
+int32_t meg_ckpt_bos(const struct meg_ckpt *c)
+{
+    return c->bos;
+}
+
 int32_t meg_ckpt_eod(const struct meg_ckpt *c)
 {
     return c->eos_ids.n > 0 ? c->eos_ids.v[0] : -1;

@@ -1,12 +1,11 @@
-#define _GNU_SOURCE /* memmem */
 #include "eval/fill_mask.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "eval/fill_spans.h"
+#include "eval/fill_text.h"
 #include "infer/prompt.h"
 #include "io/json.h"
 #include "io/line_reader.h"
@@ -14,71 +13,14 @@
 
 enum { DEFAULT_TOP = 5 };
 
-/* ---- text to ids ------------------------------------------------------------------------------- */
+/* A model whose masks are filled. */
+struct filler {
+    const struct meg_loaded_model *m;
+    struct meg_fill_text text;
+    struct meg_span_vocab spans; /* T5 */
+};
 
-/* Return the first occurrence of the text of a token in s [n], and set *len to its length; return NULL without one. */
-static const char *find_token(const struct meg_tokenizer *tok, int32_t id, const char *s, int64_t n, int64_t *len)
-{
-    struct meg_str token = { 0 };
-    const char *at = NULL;
-
-    if (id >= 0 && meg_tokenizer_bytes(tok, &id, 1, &token, NULL) == 0 && token.n > 0)
-        at = memmem(s, (size_t)n, token.s, token.n);
-    *len = (int64_t)token.n;
-    meg_str_free(&token);
-    return at;
-}
-
-/* Append the ids of a text in which the texts of the mask and of the separator are encoded as these tokens. */
-static int encode_masks(struct meg_tokenizer *tok, const char *text, int64_t n, struct meg_ids *ids, struct meg_err *e)
-{
-    const struct meg_tok_special_ids *special = meg_tokenizer_special_ids(tok);
-    const char *const end = text + n;
-    int64_t mask_len, sep_len;
-    int r;
-
-    for (;;) {
-        const char *mask = find_token(tok, special->mask, text, end - text, &mask_len);
-        const char *sep = find_token(tok, special->sep, text, end - text, &sep_len);
-        const bool is_mask = mask && (!sep || mask < sep);
-        const char *stop = is_mask ? mask : sep ? sep : end;
-
-        if ((r = meg_tokenizer_encode(tok, text, stop - text, ids, e)) < 0)
-            return r;
-        if (stop == end)
-            return 0;
-        meg_ids_add(ids, is_mask ? special->mask : special->sep);
-        text = stop + (is_mask ? mask_len : sep_len);
-    }
-}
-
-int meg_fill_mask_encode(struct meg_tokenizer *tok, const char *text, int64_t n, struct meg_ids *ids, struct meg_err *e)
-{
-    const struct meg_tok_special_ids *special = meg_tokenizer_special_ids(tok);
-    int r;
-
-    if (special->cls >= 0)
-        meg_ids_add(ids, special->cls);
-    r = encode_masks(tok, text, n, ids, e);
-    if (r == 0 && special->sep >= 0)
-        meg_ids_add(ids, special->sep);
-    return r;
-}
-
-/* Append the text of ids, without a CLS at the beginning and a SEP at the end. */
-static int add_text(struct meg_str *out, const struct meg_tokenizer *tok, const struct meg_ids *ids, struct meg_err *e)
-{
-    const struct meg_tok_special_ids *special = meg_tokenizer_special_ids(tok);
-    int64_t begin = 0, end = ids->n;
-
-    if (begin < end && ids->v[begin] == special->cls)
-        begin++;
-    if (begin < end && ids->v[end - 1] == special->sep)
-        end--;
-    return meg_tokenizer_decode(tok, ids->v + begin, end - begin, out, e);
-}
-
-/* ---- prediction -------------------------------------------------------------------------------- */
+/* ---- prediction of tokens -------------------------------------------------------------------------------- */
 
 /* Set the positions and the token types of a sequence. */
 static void set_inputs(struct meg_batch *x, int32_t sep)
@@ -150,13 +92,26 @@ static int64_t count_masks(const struct meg_ids *ids, int32_t mask)
     return n;
 }
 
-/* Check that a line has masks and is not too long and, for a T5, that there is a sentinel for each mask. */
-static int check_line(const struct meg_loaded_model *m, const struct meg_masked_vocab *v, const struct meg_ids *ids,
-                      struct meg_err *e)
+/* Append what to write in a line without masks, for a message. */
+static void add_mask_name(struct meg_str *out, const struct filler *f)
 {
-    const int64_t positions = m->g->conf.max_position_embeddings;
-    const int32_t mask = meg_tokenizer_special_ids(m->tok)->mask;
+    const int32_t mask = meg_tokenizer_special_ids(f->m->tok)->mask;
+
+    if (mask < 0)
+        meg_str_printf(out, "<extra_id_0>, <extra_id_1> and so on in place of the spans");
+    else if (meg_tokenizer_bytes(f->m->tok, &mask, 1, out, NULL) == 0)
+        meg_str_printf(out, " in place of each token");
+}
+
+/*
+ * Check that a line has masks and is not too long, and set *nmasks to their number.  For a T5, replace the masks by
+ * sentinels.
+ */
+static int check_line(const struct filler *f, struct meg_ids *ids, int64_t *nmasks, struct meg_err *e)
+{
+    const int64_t positions = f->m->g->conf.max_position_embeddings;
     struct meg_str name = { 0 };
+    int r = 0;
 
     if (ids->n > positions)
         return meg_fail(e, MEG_EFORMAT,
@@ -164,27 +119,23 @@ static int check_line(const struct meg_loaded_model *m, const struct meg_masked_
                         " tokens, including those that begin and end it; the maximum sequence length of the model is "
                         "%" PRId64,
                         ids->n, positions);
-    if (count_masks(ids, mask) == 0) {
-        meg_tokenizer_bytes(m->tok, &mask, 1, &name, NULL);
-        meg_fail(e, MEG_EFORMAT, "the line has no mask; write %.*s in place of each token to predict", (int)name.n,
-                 name.s);
-        meg_str_free(&name);
-        return MEG_EFORMAT;
-    }
-    if (is_t5(m) && count_masks(ids, mask) > v->nsentinel)
-        return meg_fail(e, MEG_EFORMAT,
-                        "the line has %" PRId64 " masks, but the vocabulary has only %" PRId64
-                        " sentinels (--vocab-extra-ids of the training)",
-                        count_masks(ids, mask), v->nsentinel);
-    return 0;
+    *nmasks = count_masks(ids, meg_tokenizer_special_ids(f->m->tok)->mask);
+    if (is_t5(f->m) && (r = meg_span_vocab_number(&f->spans, ids, nmasks, e)) < 0)
+        return r;
+    if (*nmasks > 0)
+        return 0;
+    add_mask_name(&name, f);
+    meg_fail(e, MEG_EFORMAT, "the line has no mask; write %.*s to predict", (int)name.n, name.s);
+    meg_str_free(&name);
+    return MEG_EFORMAT;
 }
 
-/* Replace the ids of a text with masks by those of the filled text (meg_fill_spans_predict). */
-static int fill_spans(struct meg_model *g, struct meg_ids *ids, const struct meg_masked_vocab *v,
-                      struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
+/* Replace the ids of a text with sentinels by those of the filled text (meg_fill_spans_predict). */
+static int fill_spans(const struct filler *f, struct meg_ids *ids, struct meg_token_logprob *top, int64_t ntop,
+                      struct meg_err *e)
 {
     struct meg_ids filled = { 0 };
-    const int r = meg_fill_spans_predict(g, ids, v, &filled, top, ntop, e);
+    const int r = meg_fill_spans_predict(f->m->g, ids, &f->spans, &filled, top, ntop, e);
 
     free(ids->v);
     *ids = filled;
@@ -192,26 +143,25 @@ static int fill_spans(struct meg_model *g, struct meg_ids *ids, const struct meg
 }
 
 /* Fill the masks of a sequence, and append a JSON line. */
-static int fill_line(const struct meg_loaded_model *m, const struct meg_masked_vocab *v,
-                     const struct meg_token_output_conf *output, struct meg_ids *ids, struct meg_str *out,
-                     struct meg_err *e)
+static int fill_line(const struct filler *f, const struct meg_token_output_conf *output, struct meg_ids *ids,
+                     struct meg_str *out, struct meg_err *e)
 {
-    const struct meg_tok_special_ids *special = meg_tokenizer_special_ids(m->tok);
     const struct meg_token_output_conf with_tokens = { true, output->top_n_logprobs };
+    const struct meg_loaded_model *m = f->m;
+    const int64_t ntop = output->top_n_logprobs;
     struct meg_token_logprob *top = NULL;
     struct meg_str text = { 0 };
     int64_t nmasks;
     int r;
 
-    if ((r = check_line(m, v, ids, e)) < 0)
+    if ((r = check_line(f, ids, &nmasks, e)) < 0)
         return r;
-    nmasks = count_masks(ids, special->mask);
-    top = meg_realloc_array(NULL, (size_t)(nmasks * output->top_n_logprobs), sizeof *top);
+    top = meg_realloc_array(NULL, (size_t)(nmasks * ntop), sizeof *top);
     if (is_t5(m))
-        r = fill_spans(m->g, ids, v, top, output->top_n_logprobs, e);
+        r = fill_spans(f, ids, top, ntop, e);
     else
-        r = meg_fill_mask_predict(m->g, ids->v, ids->n, special, top, output->top_n_logprobs, e);
-    if (r < 0 || (r = add_text(&text, m->tok, ids, e)) < 0)
+        r = meg_fill_mask_predict(m->g, ids->v, ids->n, meg_tokenizer_special_ids(m->tok), top, ntop, e);
+    if (r < 0 || (r = meg_fill_text_decode(&f->text, ids, &text, e)) < 0)
         goto out;
     meg_json_begin(out, '{');
     meg_json_add_key(out, "text");
@@ -228,35 +178,48 @@ out:
     return r;
 }
 
-static int check_tokenizer(const struct meg_loaded_model *m, struct meg_err *e)
+/* Prepare to fill masks.  Free f with filler_close, even after a failure. */
+static int filler_open(struct filler *f, const struct meg_loaded_model *m, struct meg_err *e)
 {
+    int r;
+
+    *f = (struct filler){ .m = m };
     if (!m->tok)
         return meg_fail(e, MEG_EUSAGE,
                         "--task fill-mask requires a tokenizer, and the model has none; specify one with "
                         "--tokenizer-type and its files");
+    if (is_t5(m))
+        return (r = meg_span_vocab_make(&f->spans, m, e)) < 0 ? r : meg_fill_text_open(&f->text, m->tok, &f->spans, e);
     if (meg_tokenizer_special_ids(m->tok)->mask < 0)
         return meg_fail(e, MEG_EUSAGE,
-                        "--task fill-mask requires a tokenizer with a mask token, and this one has none; specify the "
-                        "tokenizer that the model was trained with");
-    if (is_t5(m) && (meg_tokenizer_special_ids(m->tok)->bos < 0 || meg_tokenizer_special_ids(m->tok)->eos < 0))
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "--task fill-mask requires a tokenizer with BOS and EOS for a T5; specify the tokenizer that the "
-            "model was trained with");
-    return 0;
+                        "--task fill-mask requires a tokenizer with a mask token, and this one has none; "
+                        "specify the tokenizer that the model was trained with");
+    return meg_fill_text_open(&f->text, m->tok, NULL, e);
+}
+
+static void filler_close(struct filler *f)
+{
+    meg_fill_text_close(&f->text);
+    meg_span_vocab_free(&f->spans);
+}
+
+static int encode(void *text, const char *s, int64_t n, struct meg_ids *ids, struct meg_err *e)
+{
+    return meg_fill_text_encode(text, s, n, ids, e);
 }
 
 int meg_fill_mask(const char *input, const struct meg_token_output_conf *given, const struct meg_loaded_model *m,
                   struct meg_err *e)
 {
+    struct filler f;
     const struct meg_prompt_format format = { .key = "text",
                                               .is_plain_allowed = true,
                                               .tok = m->tok,
-                                              .encode = is_t5(m) ? encode_masks : meg_fill_mask_encode,
+                                              .encode = encode,
+                                              .encode_arg = &f.text,
                                               .vocab_size = m->g->conf.vocab_size,
                                               .is_corpus = true };
     struct meg_token_output_conf output = *given;
-    struct meg_masked_vocab v = { 0 };
     struct meg_line_reader in = { 0 };
     struct meg_ids ids = { 0 };
     struct meg_str out = { 0 };
@@ -267,17 +230,16 @@ int meg_fill_mask(const char *input, const struct meg_token_output_conf *given, 
 
     if (!meg_opt_was_given(&given->top_n_logprobs))
         output.top_n_logprobs = DEFAULT_TOP < m->g->conf.vocab_size ? DEFAULT_TOP : m->g->conf.vocab_size;
-    if ((r = check_tokenizer(m, e)) < 0 ||
+    if ((r = filler_open(&f, m, e)) < 0 ||
         (r = meg_token_output_check(&output, m->tok, m->g->conf.vocab_size, e)) < 0 ||
         (r = meg_line_reader_open(&in, input, e)) < 0)
         goto out;
-    meg_masked_vocab_make(&v, m->tok);
     while ((r = meg_line_reader_next(&in, &text, &n, e)) > 0) {
         ids.n = 0;
         out.n = 0;
         if ((r = meg_prompt_read(&format, in.name, in.line, text, n, &ids, NULL, e)) < 0)
             break;
-        if ((r = fill_line(m, &v, &output, &ids, &out, &why)) < 0) {
+        if ((r = fill_line(&f, &output, &ids, &out, &why)) < 0) {
             r = meg_fail(e, r, "%s: line %" PRId64 ": %s", in.name, in.line, why.msg);
             break;
         }
@@ -286,7 +248,7 @@ int meg_fill_mask(const char *input, const struct meg_token_output_conf *given, 
     }
 out:
     meg_line_reader_close(&in);
-    meg_masked_vocab_free(&v);
+    filler_close(&f);
     meg_str_free(&out);
     free(ids.v);
     return r;

@@ -11,15 +11,6 @@
 MEG_BEGIN_DECLS
 
 /*
- * meg_fill_mask_encode - append the ids of CLS text SEP; a token that the tokenizer lacks is omitted
- *   text  [n]  UTF-8.  The text of the tokenizer's mask token (BERT: [MASK]) and of its separator is encoded as that
- *              token.  The separator divides the text into the two segments of BERT.
- * Returns the errors of meg_tokenizer_encode.
- */
-int meg_fill_mask_encode(struct meg_tokenizer *tok, const char *text, int64_t n, struct meg_ids *ids,
-                         struct meg_err *e);
-
-/*
  * meg_fill_mask_predict - replace each mask by its most likely token, and list the most likely tokens
  *   ids  [n]     in/out  1 <= n <= max_position_embeddings
  *   special      ids of the mask and of the separator: tokens after the first separator have token type 1
@@ -34,8 +25,8 @@ int meg_fill_mask_predict(struct meg_model *g, int32_t *ids, int64_t n, const st
  * text, its ids and the most likely tokens of each mask (T5: of the first token of each span)
  *   input   path of the file; "-" is standard input
  *   output  if top_n_logprobs was not given, 5 tokens are listed for each mask
- * Returns MEG_EUSAGE if there is no tokenizer or it has no mask token, or `output` is invalid
- * (meg_token_output_check); MEG_EFORMAT for a line that is invalid, is too long, has no mask or, for T5, more masks
+ * Returns MEG_EUSAGE if there is no tokenizer or it has no mask token (T5: see meg_span_vocab_make), or `output` is
+ * invalid (meg_token_output_check); MEG_EFORMAT for a line that is invalid, is too long, has no mask or, for T5, more masks
  * than sentinels; MEG_EFAIL if the logits of a mask are not finite or memory is exhausted; MEG_ENOENT or MEG_EIO if
  * reading or writing fails.
  */

@@ -14,22 +14,6 @@ struct decoder {
     int32_t *heap;                    /* [vocabulary] scratch */
 };
 
-/* Run the encoder over a text whose masks are replaced by sentinels, and the decoder over BOS. */
-static int begin_decoder(struct decoder *d, const struct meg_ids *ids, const struct meg_masked_vocab *v,
-                         struct meg_err *e)
-{
-    const int64_t positions = d->g->conf.max_position_embeddings;
-    int32_t *encoder = meg_new((size_t)ids->n * sizeof *encoder);
-    int64_t k = 0;
-    int r;
-
-    for (int64_t i = 0; i < ids->n; i++)
-        encoder[i] = ids->v[i] == v->mask ? v->sentinel[k++] : ids->v[i];
-    r = meg_model_encode(d->g, d->cache, 0, encoder, ids->n, e);
-    free(encoder);
-    return r < 0 ? r : meg_model_prefill(d->g, d->cache, 0, &v->bos, 1, positions, NULL, e);
-}
-
 /* Append a token to those of the decoder, compute the logits of the next token, and set *lse to their log-sum-exp. */
 static int append(struct decoder *d, int32_t id, double *lse, struct meg_err *e)
 {
@@ -45,16 +29,13 @@ static int append(struct decoder *d, int32_t id, double *lse, struct meg_err *e)
                     meg_model_kv_cache_len(d->cache, 0));
 }
 
-static bool ends_span(const struct meg_masked_vocab *v, int32_t id)
+static bool ends_span(const struct meg_span_vocab *v, int32_t id)
 {
-    for (int64_t i = 0; i < v->nsentinel; i++)
-        if (v->sentinel[i] == id)
-            return true;
-    return id == v->eos;
+    return id == v->eos || meg_span_vocab_find(v, id) >= 0;
 }
 
 /* Predict the span of sentinel k, append it to `filled`, and list the ntop most likely ids of its first token in top. */
-static int predict_span(struct decoder *d, const struct meg_masked_vocab *v, int64_t k, struct meg_ids *filled,
+static int predict_span(struct decoder *d, const struct meg_span_vocab *v, int64_t k, struct meg_ids *filled,
                         struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
 {
     const int64_t vocab = d->g->conf.vocab_size, positions = d->g->conf.max_position_embeddings;
@@ -82,17 +63,19 @@ static int predict_span(struct decoder *d, const struct meg_masked_vocab *v, int
     return 0;
 }
 
-int meg_fill_spans_predict(struct meg_model *g, const struct meg_ids *ids, const struct meg_masked_vocab *v,
+int meg_fill_spans_predict(struct meg_model *g, const struct meg_ids *ids, const struct meg_span_vocab *v,
                            struct meg_ids *filled, struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
 {
     const size_t vocab = (size_t)g->conf.vocab_size;
     struct decoder d = { g, meg_model_kv_cache_create(g, 1), meg_new(vocab * sizeof *d.logits),
                          meg_new(vocab * sizeof *d.heap) };
     int64_t k = 0;
-    int r = begin_decoder(&d, ids, v, e);
+    int r;
 
+    if ((r = meg_model_encode(g, d.cache, 0, ids->v, ids->n, e)) == 0)
+        r = meg_model_prefill(g, d.cache, 0, &v->bos, 1, g->conf.max_position_embeddings, NULL, e);
     for (int64_t i = 0; i < ids->n && r == 0; i++)
-        if (ids->v[i] != v->mask) {
+        if (meg_span_vocab_find(v, ids->v[i]) < 0) {
             meg_ids_add(filled, ids->v[i]);
         } else {
             r = predict_span(&d, v, k, filled, top + k * ntop, ntop, e);

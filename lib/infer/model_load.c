@@ -63,6 +63,7 @@ static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckp
     int64_t v = meg_ckpt_vocab_size(ckpt), n;
     int r;
 
+    m->bos = meg_ckpt_bos(ckpt);
     m->eod = meg_ckpt_eod(ckpt);
     m->unpadded_vocab = v;
     meg_ckpt_tok_conf(ckpt, &tc);
@@ -77,6 +78,8 @@ static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckp
                         " tokens, but the vocabulary of the model has only %" PRId64
                         "; specify the tokenizer that the model was trained with",
                         meg_ckpt_path(ckpt), tc.type ? tc.type : tc.name_or_path, n, v);
+    if (m->bos < 0)
+        m->bos = meg_tokenizer_special_ids(m->tok)->bos;
     if (meg_tokenizer_eod(m->tok) >= 0)
         m->eod = meg_tokenizer_eod(m->tok);
     m->unpadded_vocab = n;

@@ -28,7 +28,8 @@ static int encode(const struct meg_prompt_format *format, const struct source_li
                        "the line is text, but the model has no tokenizer; specify one with --tokenizer-type and its "
                        "files, or use token ids: {\"ids\":[...]}",
                        e);
-    r = (format->encode ? format->encode : meg_tokenizer_encode)(format->tok, text, (int64_t)n, ids, &why);
+    r = format->encode ? format->encode(format->encode_arg, text, (int64_t)n, ids, &why)
+                       : meg_tokenizer_encode(format->tok, text, (int64_t)n, ids, &why);
     if (r < 0)
         return fail_at(at, r, why.msg, e);
     return 0;

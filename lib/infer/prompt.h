@@ -15,7 +15,8 @@ struct meg_prompt_format {
     int64_t unpadded_vocab;    /* exclusive upper bound of the ids that can be sampled; limit of top_k */
     bool is_corpus;            /* ignore members other than `key` and "ids", as meg-preprocess does */
     /* encodes the text of a line; NULL: meg_tokenizer_encode */
-    int (*encode)(struct meg_tokenizer *tok, const char *text, int64_t n, struct meg_ids *ids, struct meg_err *e);
+    int (*encode)(void *arg, const char *text, int64_t n, struct meg_ids *ids, struct meg_err *e);
+    void *encode_arg; /* first argument of encode */
 };
 
 /*

@@ -316,6 +316,11 @@ int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t)
     return t->vocab_size;
 }
 
+const char *meg_tokenizer_type(const struct meg_tokenizer *t)
+{
+    return t->type->name;
+}
+
 const struct meg_tok_special_ids meg_tok_no_special_ids = { -1, -1, -1, -1, -1, -1, -1 };
 
 const struct meg_tok_special_ids *meg_tokenizer_special_ids(const struct meg_tokenizer *t)

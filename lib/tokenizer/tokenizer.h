@@ -163,6 +163,9 @@ void meg_detok_free(struct meg_detok *d);
  */
 int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t);
 
+/* Return the type, as --tokenizer-type spells it. */
+const char *meg_tokenizer_type(const struct meg_tokenizer *t);
+
 /* Special token ids, as defined by the Megatron-LM class of the tokenizer type; -1: none. */
 struct meg_tok_special_ids {
     int32_t eod; /* end of document */

@@ -1,9 +1,10 @@
 /*
- * eval/fill_mask.h: text with masks is encoded as BERT expects it, and the predictions of a small BERT equal an
+ * eval/fill_mask.h and eval/fill_text.h: text with masks is encoded as BERT expects it, and the predictions of a small BERT equal an
  * independent float64 implementation (tests/data/golden/README.md).
  */
 #include "golden_model.h"
 #include "eval/fill_mask.h"
+#include "eval/fill_text.h"
 
 enum { S = 32, B = 4 };
 
@@ -26,12 +27,12 @@ static struct meg_tokenizer *open_bert(void)
     return tok;
 }
 
-static void encodes(struct meg_tokenizer *tok, const char *text, const int32_t *want, int64_t n)
+static void encodes(const struct meg_fill_text *x, const char *text, const int32_t *want, int64_t n)
 {
     struct meg_ids ids = { 0 };
     struct meg_err e;
 
-    if (meg_fill_mask_encode(tok, text, (int64_t)strlen(text), &ids, &e) < 0)
+    if (meg_fill_text_encode(x, text, (int64_t)strlen(text), &ids, &e) < 0)
         fail_msg("%s", e.msg);
     assert_int_equal(ids.n, n);
     assert_memory_equal(ids.v, want, (size_t)n * sizeof *want);
@@ -41,13 +42,17 @@ static void encodes(struct meg_tokenizer *tok, const char *text, const int32_t *
 static void masks_and_separators_are_tokens(void **state)
 {
     struct meg_tokenizer *tok = open_bert();
+    struct meg_fill_text x;
+    struct meg_err e;
 
     (void)state;
-    encodes(tok, "", (int32_t[]){ CLS, SEP }, 2);
-    encodes(tok, "[MASK]", (int32_t[]){ CLS, MASK, SEP }, 3);
-    encodes(tok, ". [MASK][MASK].", (int32_t[]){ CLS, DOT, MASK, MASK, DOT, SEP }, 6);
-    encodes(tok, ".[SEP].[MASK]", (int32_t[]){ CLS, DOT, SEP, DOT, MASK, SEP }, 6);
-    encodes(tok, "[MASK] [SEP] [MASK]", (int32_t[]){ CLS, MASK, SEP, MASK, SEP }, 5);
+    assert_int_equal(meg_fill_text_open(&x, tok, NULL, &e), 0);
+    encodes(&x, "", (int32_t[]){ CLS, SEP }, 2);
+    encodes(&x, "[MASK]", (int32_t[]){ CLS, MASK, SEP }, 3);
+    encodes(&x, ". [MASK][MASK].", (int32_t[]){ CLS, DOT, MASK, MASK, DOT, SEP }, 6);
+    encodes(&x, ".[SEP].[MASK]", (int32_t[]){ CLS, DOT, SEP, DOT, MASK, SEP }, 6);
+    encodes(&x, "[MASK] [SEP] [MASK]", (int32_t[]){ CLS, MASK, SEP, MASK, SEP }, 5);
+    meg_fill_text_close(&x);
     meg_tokenizer_close(tok);
 }
 
@@ -55,11 +60,14 @@ static void invalid_text_is_an_error(void **state)
 {
     struct meg_tokenizer *tok = open_bert();
     struct meg_ids ids = { 0 };
+    struct meg_fill_text x;
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_fill_mask_encode(tok, "[MASK] \xff", 8, &ids, &e), MEG_EFORMAT);
+    assert_int_equal(meg_fill_text_open(&x, tok, NULL, &e), 0);
+    assert_int_equal(meg_fill_text_encode(&x, "[MASK] \xff", 8, &ids, &e), MEG_EFORMAT);
     free(ids.v);
+    meg_fill_text_close(&x);
     meg_tokenizer_close(tok);
 }
 
