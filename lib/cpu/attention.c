@@ -23,15 +23,15 @@
 enum { BQ = 128, BK = 256, TASK_ROWS = 2 * BQ, PACK_FLOATS = BK * 128 };
 
 /*
- * One head of one sequence as a matrix; row t begins at element t*ld.  In a paged KV cache (block is not NULL), row t
- * begins at element block[t / block_size] * block_ld + t % block_size * ld.
+ * One head of one sequence as a matrix; row t begins at element t*ld.  In a KV cache of several blocks (block is not
+ * NULL), row t begins at element block[t / block_size] + t % block_size * ld.
  */
 struct view {
     char *p;
     enum meg_dtype dtype;
     int64_t ld;
-    const int32_t *block;
-    int64_t block_size, block_ld;
+    const int64_t *block;
+    int64_t block_size;
 };
 
 static char *head_at(const void *p, enum meg_dtype dtype, int64_t i)
@@ -49,14 +49,14 @@ static struct view query_head(const struct meg_attn_desc *desc, struct meg_heads
 
 static struct view key_head(const struct meg_attn_desc *desc, struct meg_heads x, int64_t i, int64_t grp)
 {
-    if (desc->block_table)
-        return (struct view){ .p = head_at(x.p, x.dtype, grp * x.ld_g),
-                              .dtype = x.dtype,
-                              .ld = x.ld_s,
-                              .block = desc->block_table + i * desc->blocks_per_seq,
-                              .block_size = desc->block_size,
-                              .block_ld = x.ld_b };
-    return (struct view){ .p = head_at(x.p, x.dtype, i * x.ld_b + grp * x.ld_g), .dtype = x.dtype, .ld = x.ld_s };
+    const int64_t *block = desc->block_offset ? desc->block_offset + i * desc->blocks_per_seq : NULL;
+    const bool is_paged = block && desc->blocks_per_seq > 1;
+    const int64_t first = is_paged ? 0 : block ? *block : i * x.ld_b;
+    return (struct view){ .p = head_at(x.p, x.dtype, first + grp * x.ld_g),
+                          .dtype = x.dtype,
+                          .ld = x.ld_s,
+                          .block = is_paged ? block : NULL,
+                          .block_size = desc->block_size };
 }
 
 /*
@@ -73,7 +73,7 @@ static int64_t rows_of_pack(int64_t most, const struct meg_attn_desc *desc)
 static void *row(struct view x, int64_t r)
 {
     if (x.block)
-        return head_at(x.p, x.dtype, x.block[r / x.block_size] * x.block_ld + r % x.block_size * x.ld);
+        return head_at(x.p, x.dtype, x.block[r / x.block_size] + r % x.block_size * x.ld);
     return head_at(x.p, x.dtype, r * x.ld);
 }
 
@@ -92,7 +92,7 @@ static void pack(float *out, struct view x, int64_t r0, int64_t n, int64_t d)
 /*
  * Compute c [m,n] = x y^T for d columns of m rows of x, from row x0 on, and n rows of y, from row y0 on; the rows of c
  * begin BK elements apart.  xp and yp contain the same rows, packed.  If x and y are bf16 and there is a bf16 GEMM, it
- * multiplies the rows in place; only the rows of a paged KV cache are copied first.
+ * multiplies the rows in place; only the rows of a KV cache of several blocks are copied first.
  */
 static void multiply_rows(float *c, struct view x, int64_t x0, int64_t m, const float *xp, struct view y, int64_t y0,
                           int64_t n, const float *yp, int64_t d)

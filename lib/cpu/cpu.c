@@ -143,8 +143,8 @@ bool meg_cpu_event_is_done(struct meg_event *event)
     return true;
 }
 
-void meg_cpu_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
-                        int64_t g, int64_t d)
+void meg_cpu_copy_heads(struct meg_stream *st, struct meg_heads dst, const int64_t *dst_offset, struct meg_heads src,
+                        int64_t s, int64_t b, int64_t g, int64_t d)
 {
     const size_t size = meg_dtype_size(src.dtype);
     (void)st;
@@ -152,9 +152,11 @@ void meg_cpu_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_
 #pragma omp parallel for collapse(2) schedule(static) if (s * b * g * d > 1 << 16)
     for (int64_t t = 0; t < s; t++)
         for (int64_t i = 0; i < b; i++)
-            for (int64_t j = 0; j < g; j++)
-                memcpy((char *)dst.p + (size_t)(t * dst.ld_s + i * dst.ld_b + j * dst.ld_g) * size,
-                       (char *)src.p + (size_t)(t * src.ld_s + i * src.ld_b + j * src.ld_g) * size, (size_t)d * size);
+            for (int64_t j = 0; j < g; j++) {
+                const int64_t to = t * dst.ld_s + (dst_offset ? dst_offset[i] : i * dst.ld_b) + j * dst.ld_g;
+                const int64_t from = t * src.ld_s + i * src.ld_b + j * src.ld_g;
+                memcpy((char *)dst.p + to * (int64_t)size, (char *)src.p + from * (int64_t)size, (size_t)d * size);
+            }
 }
 
 struct meg_linear *meg_cpu_linear_create(const struct meg_linear_desc *desc, const char **why)

@@ -51,10 +51,11 @@ __device__ inline int64_t query_index(const struct meg_attn_desc &desc, const st
 __device__ inline int64_t key_index(const struct meg_attn_desc &desc, const struct meg_heads &x, int64_t t, int64_t i,
                                     int64_t group)
 {
-    if (desc.block_table) {
-        const int64_t block = desc.block_table[i * desc.blocks_per_seq + t / desc.block_size];
+    if (desc.block_offset) {
+        const int64_t block = desc.blocks_per_seq > 1 ? t / desc.block_size : 0;
 
-        return block * x.ld_b + t % desc.block_size * x.ld_s + group * x.ld_g;
+        return desc.block_offset[i * desc.blocks_per_seq + block] + (t - block * desc.block_size) * x.ld_s +
+               group * x.ld_g;
     }
     return t * x.ld_s + i * x.ld_b + group * x.ld_g;
 }

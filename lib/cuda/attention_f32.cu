@@ -9,7 +9,11 @@
  */
 #include "cuda/attention.h"
 
-enum { THREADS = 128, BQ = 32, BK = 64, BK_BWD = 32, MAX_SHARED = 160 << 10 };
+/*
+ * With one query per sequence, as in decoding, the keys are split into parts of SPLIT_SIZE, so that the result of a
+ * sequence does not depend on the number and lengths of the other sequences.
+ */
+enum { THREADS = 128, BQ = 32, BK = 64, BK_BWD = 32, MAX_SHARED = 160 << 10, SPLIT_SIZE = 256 };
 
 /* ---- tiles ---- */
 
@@ -425,6 +429,10 @@ void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_desc *de
     blocks = ceil_div(desc->s_q * (desc->a / desc->g), x.bq) * desc->g * desc->b;
     x.splits = (int)grid_size(512 / blocks, ceil_div(desc->s_k, 256) > 1 ? ceil_div(desc->s_k, 256) : 1);
     x.split_size = (int)(ceil_div(desc->s_k + 8, x.splits * x.bk) * x.bk);
+    if (desc->s_q == 1) {
+        x.split_size = SPLIT_SIZE;
+        x.splits = (int)ceil_div(desc->s_k + 7, SPLIT_SIZE);
+    }
     if (x.splits > 1)
         x.part = (float *)meg_cuda_scratch(st, (size_t)(desc->b * desc->a * desc->s_q * x.splits * (desc->d_v + 1)) *
                                                    sizeof *x.part);

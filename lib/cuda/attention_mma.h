@@ -58,7 +58,7 @@ static inline bool fits_shared(size_t nbytes)
 /* Return whether a case is plain (with_mma_type). */
 static inline bool is_plain_attention(const struct meg_attn_desc *desc, const struct weight_drop *drop)
 {
-    return desc->softcap == 0.0f && !desc->alibi_slope && !desc->rel_bias.p && !desc->block_table && !drop->threshold;
+    return desc->softcap == 0.0f && !desc->alibi_slope && !desc->rel_bias.p && !desc->block_offset && !drop->threshold;
 }
 
 /* ---- tiles ---- */

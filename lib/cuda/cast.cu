@@ -28,20 +28,26 @@ struct strides {
     int64_t s, b, g;
 };
 
-/* Copy heads [rows/b, b, g, d] in units T, which may be several elements of the tensor. */
+/*
+ * Copy heads [rows/b, b, g, d] in units T, which may be several elements of the tensor.  Unless dst_offset is NULL, it
+ * has the offsets of sequences in dst, in elements of `size` bytes.
+ */
 template <class T>
-static __global__ void copy_units(T *dst, const T *src, struct strides to, struct strides from, int64_t rows, int64_t b,
-                                  int64_t g, int64_t d)
+static __global__ void copy_units(T *dst, const int64_t *dst_offset, const T *src, struct strides to,
+                                  struct strides from, int64_t rows, int64_t b, int64_t g, int64_t d, int64_t size)
 {
     const int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, j = i / d, c = i % d;
 
     if (j < g)
-        for (int64_t r = blockIdx.y; r < rows; r += gridDim.y)
-            dst[r / b * to.s + r % b * to.b + j * to.g + c] = src[r / b * from.s + r % b * from.b + j * from.g + c];
+        for (int64_t r = blockIdx.y; r < rows; r += gridDim.y) {
+            const int64_t first = dst_offset ? dst_offset[r % b] * size / (int64_t)sizeof(T) : r % b * to.b;
+
+            dst[r / b * to.s + first + j * to.g + c] = src[r / b * from.s + r % b * from.b + j * from.g + c];
+        }
 }
 
-void meg_cuda_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
-                         int64_t g, int64_t d)
+void meg_cuda_copy_heads(struct meg_stream *st, struct meg_heads dst, const int64_t *dst_offset, struct meg_heads src,
+                         int64_t s, int64_t b, int64_t g, int64_t d)
 {
     const int64_t size = (int64_t)meg_dtype_size(src.dtype);
     const struct strides to = { dst.ld_s * size, dst.ld_b * size, dst.ld_g * size };
@@ -53,9 +59,9 @@ void meg_cuda_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg
         using T = decltype(unit);
         const int64_t n = sizeof(T);
 
-        launch_rows(st, copy_units<T>, s * b, g * (d * size / n), (T *)dst.p, (const T *)src.p,
+        launch_rows(st, copy_units<T>, s * b, g * (d * size / n), (T *)dst.p, dst_offset, (const T *)src.p,
                     strides{ to.s / n, to.b / n, to.g / n }, strides{ from.s / n, from.b / n, from.g / n }, s * b, b, g,
-                    d * size / n);
+                    d * size / n, size);
     };
 
     if (bits % 16 == 0)

@@ -44,7 +44,7 @@ static bool set_case(struct meg_cudnn_sdpa *x, const struct meg_attn_desc *desc,
 
     if (!meg_cudnn.is_usable || (drop && drop->p != 0.0f) || desc->softcap != 0.0f || desc->doc_start ||
         desc->key_length || desc->alibi_slope || desc->rel_bias.p || desc->sink.p || desc->query_start ||
-        desc->block_table)
+        desc->block_offset)
         return false;
     if (desc->b == 0 || desc->s_q == 0 || desc->s_k == 0 || desc->s_q % 64 != 0 || desc->s_k % 64 != 0 ||
         desc->d % 8 != 0 || desc->d > 256 || !(desc->d_v == desc->d || (desc->d == 192 && desc->d_v == 128)))

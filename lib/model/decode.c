@@ -26,12 +26,28 @@ struct cache_slot {
     struct kv_buffer tokens, memory;
 };
 
+/* The offsets of struct meg_kv_step. */
+enum { TOKENS_OFFSET, ADDED_OFFSET, MEMORY_OFFSET, NUM_OFFSETS };
+
 struct meg_model_kv_cache {
     const struct meg_ops *op;
+    enum meg_dtype dtype;
     int64_t b, L;
     size_t token_nbytes, memory_nbytes; /* bytes of the keys and values of one token in one layer, by buffer */
     struct cache_slot *slot;            /* [b] */
+    /*
+     * The arrays of a step of n sequences, n <= DECODE_ROWS: [NUM_OFFSETS,L,n] i64 offsets, [2,n] i32 positions and
+     * lengths of the encoder's input; on the host, and in device memory, which is NULL before the first sequence
+     */
+    int64_t *host_arrays;
+    void *arrays;
 };
+
+/* Return the size in bytes of the arrays of a step of n sequences. */
+static size_t arrays_nbytes(const struct meg_model_kv_cache *c, int64_t n)
+{
+    return (size_t)n * ((size_t)(NUM_OFFSETS * c->L) * sizeof(int64_t) + 2 * sizeof(int32_t));
+}
 
 static int64_t larger(int64_t a, int64_t b)
 {
@@ -63,10 +79,12 @@ struct meg_model_kv_cache *meg_model_kv_cache_create(const struct meg_model *g, 
 
     MEG_ASSERT(!g->run.is_training);
     c->op = g->op;
+    c->dtype = g->run.dtype;
     c->b = b;
     c->L = last->end - last->begin;
     set_widths(c, g);
     c->slot = meg_new((size_t)b * sizeof *c->slot);
+    c->host_arrays = meg_new(arrays_nbytes(c, DECODE_ROWS));
     return c;
 }
 
@@ -78,6 +96,8 @@ void meg_model_kv_cache_close(struct meg_model_kv_cache *c)
         c->op->release(c->slot[i].tokens.kv);
         c->op->release(c->slot[i].memory.kv);
     }
+    c->op->release(c->arrays);
+    free(c->host_arrays);
     free(c->slot);
     free(c);
 }
@@ -99,7 +119,9 @@ static int begin_sequence(struct meg_model_kv_cache *c, struct kv_buffer *q, siz
     c->op->release(q->kv);
     q->s = 0;
     q->kv = c->op->alloc(nbytes);
-    if (!q->kv)
+    if (!c->arrays)
+        c->arrays = c->op->alloc(arrays_nbytes(c, DECODE_ROWS));
+    if (!q->kv || !c->arrays)
         return meg_fail(e, MEG_EFAIL,
                         "out of memory: the KV cache of a sequence of %" PRId64
                         " tokens requires %.1f MiB; use shorter sequences, --params-dtype bf16 or, with meg-generate, "
@@ -109,31 +131,80 @@ static int begin_sequence(struct meg_model_kv_cache *c, struct kv_buffer *q, siz
     return 0;
 }
 
-/* Return rows [row, row + rows) of a batch as the next tokens of the sequence of a slot. */
-static struct meg_kv_cache_seq next_tokens(const struct meg_model_kv_cache *c, int64_t slot, int64_t row, int64_t rows)
+/* Return the distance in elements of two addresses, which may be in different allocations. */
+static int64_t distance(const struct meg_model_kv_cache *c, const char *from, const char *to)
 {
-    const struct cache_slot *q = &c->slot[slot];
-
-    MEG_ASSERT_LE(0, slot);
-    MEG_ASSERT_LT(slot, c->b);
-    return (struct meg_kv_cache_seq){ .row0 = row,
-                                      .rows = rows,
-                                      .position0 = q->tokens.len,
-                                      .tokens = { q->tokens.kv, (size_t)q->tokens.s * c->token_nbytes },
-                                      .memory = { q->memory.kv, (size_t)q->memory.s * c->memory_nbytes },
-                                      .memory_s = q->memory.len };
+    return ((intptr_t)to - (intptr_t)from) / (intptr_t)meg_dtype_size(c->dtype);
 }
 
-/* Append rows [row, row + rows) of a batch to the sequence of a slot: reserve their positions, and return them. */
-static struct meg_kv_cache_seq append(struct meg_model_kv_cache *c, int64_t slot, int64_t row, int64_t rows)
+/* Return the address of the keys and values of a token in a layer. */
+static const char *token_at(const struct kv_buffer *q, size_t token_nbytes, int64_t layer, int64_t token)
 {
-    const struct meg_kv_cache_seq kv = next_tokens(c, slot, row, rows);
-    struct kv_buffer *q = &c->slot[slot].tokens;
+    return q->kv + (size_t)(layer * q->s + token) * token_nbytes;
+}
 
-    MEG_ASSERT_LE(q->len + rows, q->s);
-    MEG_ASSERT(c->memory_nbytes == 0 || kv.memory_s > 0);
-    q->len += rows;
-    return kv;
+/* Compute the arrays of a step of n sequences on the host. */
+static void fill_arrays(struct meg_model_kv_cache *c, const int64_t *slot, int64_t n)
+{
+    const struct cache_slot *first = &c->slot[slot[0]];
+    int64_t *tokens = c->host_arrays + TOKENS_OFFSET * c->L * n, *added = c->host_arrays + ADDED_OFFSET * c->L * n;
+    int64_t *memory = c->host_arrays + MEMORY_OFFSET * c->L * n;
+    int32_t *position = (int32_t *)(c->host_arrays + NUM_OFFSETS * c->L * n), *length = position + n;
+
+    for (int64_t i = 0; i < n; i++) {
+        const struct cache_slot *q = &c->slot[slot[i]];
+
+        position[i] = (int32_t)q->tokens.len;
+        length[i] = (int32_t)q->memory.len;
+        for (int64_t l = 0; l < c->L; l++) {
+            const char *from = token_at(&first->tokens, c->token_nbytes, l, 0);
+
+            tokens[l * n + i] = distance(c, from, token_at(&q->tokens, c->token_nbytes, l, 0));
+            added[l * n + i] = distance(c, from, token_at(&q->tokens, c->token_nbytes, l, q->tokens.len));
+            if (c->memory_nbytes > 0)
+                memory[l * n + i] = distance(c, token_at(&first->memory, c->memory_nbytes, l, 0),
+                                             token_at(&q->memory, c->memory_nbytes, l, 0));
+        }
+    }
+}
+
+/* Upload the arrays of a step of several sequences. */
+static void set_arrays(struct meg_model_kv_cache *c, struct meg_stream *st, const int64_t *slot, struct meg_kv_step *x)
+{
+    const int64_t *offset = c->arrays, n = x->b;
+    const int32_t *position = (const int32_t *)(offset + NUM_OFFSETS * c->L * n);
+
+    fill_arrays(c, slot, n);
+    c->op->upload(st, c->arrays, c->host_arrays, arrays_nbytes(c, n));
+    x->tokens_offset = offset + TOKENS_OFFSET * c->L * n;
+    x->added_offset = offset + ADDED_OFFSET * c->L * n;
+    x->position = position;
+    if (c->memory_nbytes == 0)
+        return;
+    x->memory_offset = offset + MEMORY_OFFSET * c->L * n;
+    x->memory_length = position + n;
+}
+
+/* Return the step that appends s tokens to each of the sequences of n slots. */
+static struct meg_kv_step step_of(struct meg_model_kv_cache *c, struct meg_stream *st, const int64_t *slot, int64_t n,
+                                  int64_t s)
+{
+    const struct cache_slot *first = &c->slot[slot[0]];
+    struct meg_kv_step x = { .s = s,
+                             .b = n,
+                             .position0 = first->tokens.len,
+                             .tokens = { first->tokens.kv, (size_t)first->tokens.s * c->token_nbytes },
+                             .memory = { first->memory.kv, (size_t)first->memory.s * c->memory_nbytes } };
+
+    for (int64_t i = 0; i < n; i++) {
+        MEG_ASSERT_LE(0, slot[i]);
+        MEG_ASSERT_LT(slot[i], c->b);
+        x.len = larger(x.len, c->slot[slot[i]].tokens.len + s);
+        x.memory_len = larger(x.memory_len, c->slot[slot[i]].memory.len);
+    }
+    if (n > 1)
+        set_arrays(c, st, slot, &x);
+    return x;
 }
 
 static void load_batch(struct meg_model *g, const struct meg_batch *x)
@@ -144,27 +215,33 @@ static void load_batch(struct meg_model *g, const struct meg_batch *x)
 }
 
 /*
- * Run `rows` tokens through the layers of the last stack and the final norm.  kv [nkv] assigns rows to sequences; rows
- * of no sequence are padding.  Append the keys and values of each sequence's rows to the cache of the sequence.
+ * Append s tokens to each of the sequences of n slots.  Run `rows` tokens through the layers of the last stack and the
+ * final norm: first those of the sequences, in the order of struct meg_kv_step, then padding.
  */
-static void forward_cached(struct meg_model *g, const struct meg_kv_cache_seq *kv, int64_t nkv, const int32_t *tokens,
-                           const int32_t *position, int64_t rows)
+static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot, int64_t n, int64_t s,
+                           const int32_t *tokens, const int32_t *position, int64_t rows)
 {
-    struct meg_ctx *c = &g->state->ctx;
+    const struct meg_kv_step step = step_of(c, g->state->ctx.stream, slot, n, s);
     struct model_slot *q = &g->state->slot[0];
     /* the model only reads the batch, so casting away const is safe */
     const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
+    for (int64_t i = 0; i < n; i++) {
+        struct cache_slot *sequence = &c->slot[slot[i]];
+
+        MEG_ASSERT_LE(sequence->tokens.len + s, sequence->tokens.s);
+        MEG_ASSERT(c->memory_nbytes == 0 || sequence->memory.len > 0);
+        sequence->tokens.len += s;
+    }
     load_batch(g, &x);
-    c->kv = kv;
-    c->nkv = nkv;
+    g->state->ctx.kv = &step;
     model_stack_fwd(g, 0, model_last_stack(g), q, NULL, NULL);
     model_final_norm_fwd(g, q);
-    c->kv = NULL;
+    g->state->ctx.kv = NULL;
 }
 
 /* Store the keys and values of the output of the encoder, which is computed, in the cache of a sequence. */
-static void cache_memory(struct meg_model *g, const struct meg_kv_cache_seq *kv)
+static void cache_memory(struct meg_model *g, const struct meg_kv_step *kv)
 {
     struct meg_model_state *st = g->state;
     const int last = model_last_stack(g);
@@ -172,7 +249,6 @@ static void cache_memory(struct meg_model *g, const struct meg_kv_cache_seq *kv)
 
     model_set_current(g, &st->slot[0], last);
     st->ctx.kv = kv;
-    st->ctx.nkv = 1;
     for (int64_t i = x->begin; i < x->end; i++)
         for (int k = 0; k < st->layer[i].desc->n; k++) {
             const struct model_block *block = &st->layer[i].block[k];
@@ -197,7 +273,7 @@ int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t 
                      struct meg_err *e)
 {
     struct kv_buffer *q = &c->slot[slot].memory;
-    struct meg_kv_cache_seq kv;
+    struct meg_kv_step kv;
     int32_t *position;
     int r;
 
@@ -206,7 +282,7 @@ int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t 
     if ((r = meg_model_reserve(g, n, n, e)) < 0 || (r = begin_sequence(c, q, c->memory_nbytes, n, e)) < 0)
         return r;
     q->len = n;
-    kv = next_tokens(c, slot, 0, 0);
+    kv = step_of(c, g->state->ctx.stream, &slot, 1, 0);
     position = positions(n);
     load_batch(
         g, &(struct meg_batch){ .s_enc = n, .b = 1, .enc_tokens = (int32_t *)tokens, .enc_position_ids = position });
@@ -236,11 +312,8 @@ int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t
         return r;
     position = positions(n);
     for (int64_t j = 0; j < n; j += rows) {
-        struct meg_kv_cache_seq kv;
-
         rows = chunk_rows(n - j);
-        kv = append(c, slot, 0, rows);
-        forward_cached(g, &kv, 1, tokens + j, position + j, rows);
+        forward_cached(g, c, &slot, 1, rows, tokens + j, position + j, rows);
     }
     if (logits)
         model_logits_to_host(g, rows - 1, 1, 1, logits);
@@ -256,14 +329,12 @@ void meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const i
     for (int64_t i = 0; i < n; i += DECODE_ROWS) {
         const int64_t rows = DECODE_ROWS < n - i ? DECODE_ROWS : n - i;
         int32_t token[DECODE_ROWS] = { 0 }, position[DECODE_ROWS] = { 0 };
-        struct meg_kv_cache_seq kv[DECODE_ROWS];
 
         for (int64_t j = 0; j < rows; j++) {
-            kv[j] = append(c, slot[i + j], j, 1);
             token[j] = tokens[i + j];
-            position[j] = (int32_t)kv[j].position0;
+            position[j] = (int32_t)meg_model_kv_cache_len(c, slot[i + j]);
         }
-        forward_cached(g, kv, rows, token, position, DECODE_ROWS);
+        forward_cached(g, c, slot + i, rows, 1, token, position, DECODE_ROWS);
         model_logits_to_host(g, 0, DECODE_ROWS, rows, logits + i * v);
     }
 }

@@ -31,9 +31,22 @@ struct meg_heads nn_output_heads(struct meg_mat o, int64_t b, int64_t r, int64_t
     return nn_heads(o, b, r, d, 0);
 }
 
-struct meg_mat nn_cached_kv(const struct meg_ctx *c, struct meg_kv_cache cache, int layer, int64_t rows, int64_t cols)
+struct meg_mat nn_cached_kv(const struct meg_ctx *c, struct meg_kv_cache cache, int layer, int64_t len, int64_t cols)
 {
-    return meg_mat(cache.p + (size_t)layer * cache.layer_bytes, c->dtype, rows, cols);
+    return meg_mat(cache.p + (size_t)layer * cache.layer_bytes, c->dtype, len, cols);
+}
+
+void nn_cached_attn_fwd(struct meg_ctx *c, struct meg_attn_desc desc, struct meg_heads o, float *lse,
+                        struct meg_heads q, struct meg_mat kv, const int64_t *offset)
+{
+    const struct meg_drop none = { 0 };
+
+    desc.s_q = c->kv->s;
+    desc.b = c->kv->b;
+    desc.s_k = desc.s = desc.block_size = kv.rows;
+    desc.block_offset = offset;
+    desc.blocks_per_seq = 1;
+    c->op->attn_fwd(c->stream, &desc, o, lse, q, nn_heads(kv, 1, 2, desc.d, 0), nn_heads(kv, 1, 2, desc.d, 1), &none);
 }
 
 struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d)
@@ -138,29 +151,25 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
 }
 
 /*
- * Append the keys and values of one sequence's rows to its KV cache.  Then compute the causal attention of the rows'
- * queries over all keys in this cache.
+ * Append the keys and values of a step of decoding to the KV caches.  Then compute the causal attention of each query
+ * over all keys in the cache of its sequence.
  */
-static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_kv_cache_seq *kv,
-                            const struct meg_attn *l)
+static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_attn *l)
 {
-    const int64_t r = l->a / l->g, len = kv->position0 + kv->rows;
-    const struct nn_qkv h = nn_qkv_heads(meg_mat_rows(a->qkv, kv->row0, kv->rows), 1, r, l->d);
-    const struct meg_heads o = nn_output_heads(meg_mat_rows(a->o, kv->row0, kv->rows), 1, r, l->d);
-    const struct meg_mat all = nn_cached_kv(c, kv->tokens, l->layer_in_stack, len, 2 * l->g * l->d);
-    const struct meg_mat added = meg_mat_rows(all, kv->position0, kv->rows);
-    const struct meg_drop none = { 0 };
+    const struct meg_kv_step *kv = c->kv;
+    const int64_t r = l->a / l->g;
+    const struct nn_qkv h = nn_qkv_heads(a->qkv, kv->b, r, l->d);
+    const struct meg_mat all = nn_cached_kv(c, kv->tokens, l->layer_in_stack, kv->len, 2 * l->g * l->d);
+    const struct meg_mat added = kv->added_offset ? all : meg_mat_rows(all, kv->position0, kv->s);
     struct meg_attn_desc desc = descriptor(c, l);
 
-    c->op->copy_heads(c->stream, nn_heads(added, 1, 2, l->d, 0), h.k, kv->rows, 1, l->g, l->d);
-    c->op->copy_heads(c->stream, nn_heads(added, 1, 2, l->d, 1), h.v, kv->rows, 1, l->g, l->d);
-
-    desc.s_q = kv->rows;
-    desc.s_k = desc.s = len;
-    desc.b = 1;
+    /* the value head of a group follows its key head, so one copy is enough */
+    c->op->copy_heads(c->stream, nn_heads(added, 1, 2, l->d, 0),
+                      nn_layer_offset(kv, kv->added_offset, l->layer_in_stack), h.k, kv->s, kv->b, l->g, 2 * l->d);
     desc.q0 = kv->position0;
-    c->op->attn_fwd(c->stream, &desc, o, a->lse, h.q, nn_heads(all, 1, 2, l->d, 0), nn_heads(all, 1, 2, l->d, 1),
-                    &none);
+    desc.query_start = kv->position;
+    nn_cached_attn_fwd(c, desc, nn_output_heads(a->o, kv->b, r, l->d), a->lse, h.q, all,
+                       nn_layer_offset(kv, kv->tokens_offset, l->layer_in_stack));
 }
 
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
@@ -170,10 +179,10 @@ void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
 
     meg_column_parallel_fwd(c, qkv, none, x, &l->qkv, MEG_ACT_NONE);
     rotate(c, qkv, 1, l);
-    if (!c->kv)
+    if (c->kv)
+        cached_attn_fwd(c, a, l);
+    else
         core_attn_fwd(c, a, qkv, l);
-    for (int64_t i = 0; c->kv && i < c->nkv; i++)
-        cached_attn_fwd(c, a, &c->kv[i], l);
     meg_row_parallel_fwd(c, y, a->o, &l->proj);
 }
 

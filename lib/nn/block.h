@@ -72,7 +72,7 @@ struct meg_block_type {
     int64_t (*cache_width)(const void *conf, int64_t tp);
     /* Return the number of elements that it stores for each token of the encoder's input; NULL: none. */
     int64_t (*memory_cache_width)(const void *conf, int64_t tp);
-    /* Store the keys and values of the encoder's output, c->memory, in the KV cache of the sequence c->kv; NULL: none. */
+    /* Store the keys and values of the encoder's output, c->memory, in the KV cache of sequence 0 of c->kv; NULL: none. */
     void (*cache_memory)(struct meg_ctx *c, const void *weights);
 };
 

@@ -47,15 +47,15 @@ static struct nn_kv_block local_kv(const struct nn_cp_attn *p, struct meg_mat ro
  */
 static void pack(struct nn_cp_attn *p, void *block)
 {
-    p->c->op->copy_heads(p->c->stream, kv_heads(p, block, p->qkv.dtype).k, local_kv(p, p->qkv).k, p->s, p->b, p->g,
-                         2 * p->d);
+    p->c->op->copy_heads(p->c->stream, kv_heads(p, block, p->qkv.dtype).k, NULL, local_kv(p, p->qkv).k, p->s, p->b,
+                         p->g, 2 * p->d);
 }
 
 /* Copy the gradients in a block to the key and value columns of dqkv. */
 static void unpack(struct nn_cp_attn *p, float *block)
 {
-    p->c->op->copy_heads(p->c->stream, local_kv(p, p->dqkv).k, kv_heads(p, block, MEG_DTYPE_F32).k, p->s, p->b, p->g,
-                         2 * p->d);
+    p->c->op->copy_heads(p->c->stream, local_kv(p, p->dqkv).k, NULL, kv_heads(p, block, MEG_DTYPE_F32).k, p->s, p->b,
+                         p->g, 2 * p->d);
 }
 
 static struct nn_kv_block zeroed_grads(struct nn_cp_attn *p, float *block)

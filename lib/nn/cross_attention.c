@@ -86,26 +86,21 @@ static void core_bwd(struct meg_ctx *c, const struct cross_attn_acts *d, const s
     c->op->attn_bwd(c->stream, &desc, &args, &drop);
 }
 
-/* Return the keys and values of the encoder's output for a sequence in a step of decoding. */
-static struct meg_mat cached_kv(const struct meg_ctx *c, const struct meg_kv_cache_seq *kv, const struct cross_attn *l)
+/* Return the keys and values of the encoder's output in the KV cache of sequence 0. */
+static struct meg_mat cached_kv(const struct meg_ctx *c, const struct cross_attn *l)
 {
-    return nn_cached_kv(c, kv->memory, l->layer_in_stack, kv->memory_s, 2 * l->a * l->d);
+    return nn_cached_kv(c, c->kv->memory, l->layer_in_stack, c->kv->memory_len, 2 * l->a * l->d);
 }
 
-/* Compute the rows of a->o of one sequence in a step of decoding. */
-static void cached_core_fwd(struct meg_ctx *c, const struct cross_attn_acts *a, const struct meg_kv_cache_seq *kv,
-                            const struct cross_attn *l)
+/* Compute a->o in a step of decoding. */
+static void cached_core_fwd(struct meg_ctx *c, const struct cross_attn_acts *a, const struct cross_attn *l)
 {
-    const struct meg_mat q = meg_mat_rows(a->q, kv->row0, kv->rows), o = meg_mat_rows(a->o, kv->row0, kv->rows);
-    const struct meg_mat memory = cached_kv(c, kv, l);
-    const struct meg_drop no_drop = { 0 };
+    const struct meg_kv_step *kv = c->kv;
     struct meg_attn_desc desc = descriptor(c, l);
 
-    desc.s_q = kv->rows;
-    desc.s_k = desc.s = kv->memory_s;
-    desc.b = 1;
-    c->op->attn_fwd(c->stream, &desc, nn_output_heads(o, 1, 1, l->d), a->lse, nn_output_heads(q, 1, 1, l->d),
-                    nn_heads(memory, 1, 2, l->d, 0), nn_heads(memory, 1, 2, l->d, 1), &no_drop);
+    desc.key_length = kv->memory_length;
+    nn_cached_attn_fwd(c, desc, nn_output_heads(a->o, kv->b, 1, l->d), a->lse, nn_output_heads(a->q, kv->b, 1, l->d),
+                       cached_kv(c, l), nn_layer_offset(kv, kv->memory_offset, l->layer_in_stack));
 }
 
 static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
@@ -114,12 +109,12 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
     const struct cross_attn_acts a = of_batch(c, acts);
 
     meg_column_parallel_fwd(c, a.q, none, x, &l->q, MEG_ACT_NONE);
-    if (!c->kv) {
+    if (c->kv) {
+        cached_core_fwd(c, &a, l);
+    } else {
         meg_column_parallel_fwd(c, a.kv, none, c->memory.y, &l->kv, MEG_ACT_NONE);
         core_fwd(c, &a, l);
     }
-    for (int64_t i = 0; c->kv && i < c->nkv; i++)
-        cached_core_fwd(c, &a, &c->kv[i], l);
     meg_row_parallel_fwd(c, y, a.o, &l->proj);
 }
 
@@ -127,7 +122,7 @@ static void cache_memory(struct meg_ctx *c, const void *weights)
 {
     const struct cross_attn *l = weights;
 
-    meg_column_parallel_fwd(c, cached_kv(c, c->kv, l), none, c->memory.y, &l->kv, MEG_ACT_NONE);
+    meg_column_parallel_fwd(c, cached_kv(c, l), none, c->memory.y, &l->kv, MEG_ACT_NONE);
 }
 
 static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,

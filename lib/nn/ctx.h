@@ -14,14 +14,23 @@ struct meg_kv_cache {
 };
 
 /*
- * One sequence in a step of decoding with a KV cache.  Rows [row0, row0 + rows) of the micro-batch are its tokens at
- * positions position0, position0 + 1, ...
+ * A step of decoding with KV caches: b sequences with s new tokens each.  Row t * b + i of the micro-batch is new token
+ * t of sequence i; further rows are padding.  The caches are those of the tokens of a sequence, by position, and of the
+ * output of the encoder, which cross-attention reads.
+ *
+ * Offsets are in elements, from the keys of sequence 0 in the same layer.  The arrays are in device memory; they are
+ * NULL if there is only one sequence.
  */
-struct meg_kv_cache_seq {
-    int64_t row0, rows, position0;
-    struct meg_kv_cache tokens; /* of the tokens of the sequence, by position */
-    struct meg_kv_cache memory; /* of the output of the encoder, which cross-attention reads */
-    int64_t memory_s;           /* number of tokens of the encoder's input */
+struct meg_kv_step {
+    int64_t s, b;
+    int64_t position0;                  /* position of the first new token of sequence 0 */
+    int64_t len, memory_len;            /* most tokens of a sequence, new ones included, and of an encoder's input */
+    struct meg_kv_cache tokens, memory; /* of sequence 0 */
+    const int64_t *tokens_offset;       /* [layers,b] offsets of the caches of the tokens */
+    const int64_t *added_offset;        /* [layers,b] the same, of the first new token */
+    const int64_t *memory_offset;       /* [layers,b] offsets of the caches of the output of the encoder */
+    const int32_t *position;            /* [b] position of the first new token */
+    const int32_t *memory_length;       /* [b] tokens of the encoder's input */
 };
 
 /* The output of the encoder, which the cross-attention of the decoder reads. */
@@ -51,8 +60,7 @@ struct meg_ctx {
     /* [rows/b] device: element t is the global position of rows [t*b, (t+1)*b) of the residual stream; NULL: t */
     const int32_t *position_of_row;
     struct meg_memory memory;
-    const struct meg_kv_cache_seq *kv; /* [nkv] sequences of a step of decoding with a KV cache; NULL: no cache */
-    int64_t nkv;
+    const struct meg_kv_step *kv; /* NULL: complete sequences, without a KV cache */
 };
 
 /*

@@ -32,10 +32,10 @@ void cost_qk_norm_bwd(struct meg_stream *st, const struct meg_qk_norm *q, struct
                          cost_nbytes(qk_numel(q), x.dtype));
 }
 
-void cost_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b, int64_t g,
-                     int64_t d)
+void cost_copy_heads(struct meg_stream *st, struct meg_heads dst, const int64_t *dst_offset, struct meg_heads src,
+                     int64_t s, int64_t b, int64_t g, int64_t d)
 {
-    (void)src;
+    (void)dst_offset, (void)src;
     cost_traffic(st, 2 * cost_nbytes((double)(s * b * g * d), dst.dtype));
 }
 

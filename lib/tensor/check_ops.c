@@ -55,11 +55,11 @@ static struct meg_ops checked;
         CHECK_DTYPE(h.dtype);                                                                                          \
         CHECK_HEADS(h, desc->s_q, desc->b, desc->g, desc->a / desc->g, nd);                                            \
     } while (0)
-/* With a block table, check the strides inside one block; ld_b, the stride between blocks, is not checked. */
+/* With blocks, check the strides inside one block; ld_b is not used. */
 #define CHECK_KEY_HEADS(h, nd)                                                                                         \
     do {                                                                                                               \
         CHECK_DTYPE(h.dtype);                                                                                          \
-        if (desc->block_table)                                                                                         \
+        if (desc->block_offset)                                                                                        \
             CHECK_HEADS(h, desc->block_size, 1, desc->g, 1, nd);                                                       \
         else                                                                                                           \
             CHECK_HEADS(h, desc->s_k, desc->b, desc->g, 1, nd);                                                        \
@@ -91,7 +91,7 @@ static struct meg_ops checked;
         }                                                                                                              \
         if (desc->sink.p)                                                                                              \
             CHECK_DTYPE(desc->sink.dtype);                                                                             \
-        if (desc->block_table) {                                                                                       \
+        if (desc->block_offset) {                                                                                      \
             MEG_ASSERT_EQ(desc->k0, 0);                                                                                \
             MEG_ASSERT_LT(0, desc->block_size);                                                                        \
             MEG_ASSERT_LE(desc->s_k, desc->block_size * desc->blocks_per_seq);                                         \
@@ -477,7 +477,7 @@ static void attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc, co
     if (!args->delta)
         CHECK_QUERY_HEADS(args->o, desc->d_v);
     CHECK_DROP();
-    MEG_ASSERT(!desc->query_start && !desc->block_table);
+    MEG_ASSERT(!desc->query_start && !desc->block_offset);
     CHECK_OPTIONAL_MAT(args->d_rel_bias, desc->rel_bias.rows, desc->a);
     MEG_ASSERT(!args->d_rel_bias.p || desc->rel_bias.p);
     MEG_ASSERT(!args->d_sink.p || desc->sink.p);
@@ -491,15 +491,15 @@ static void attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc, co
     op->attn_bwd(st, desc, args, drop);
 }
 
-static void copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
-                       int64_t g, int64_t d)
+static void copy_heads(struct meg_stream *st, struct meg_heads dst, const int64_t *dst_offset, struct meg_heads src,
+                       int64_t s, int64_t b, int64_t g, int64_t d)
 {
     MEG_ASSERT_EQ(dst.dtype, src.dtype);
     MEG_ASSERT_LT(dst.dtype, MEG_DTYPES);
-    CHECK_HEADS(dst, s, b, g, 1, d);
+    CHECK_HEADS(dst, s, dst_offset ? 1 : b, g, 1, d);
     CHECK_HEADS(src, s, b, g, 1, d);
     MEG_ASSERT(dst.p != src.p || !dst.p);
-    op->copy_heads(st, dst, src, s, b, g, d);
+    op->copy_heads(st, dst, dst_offset, src, s, b, g, d);
 }
 
 static void embed_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0)

@@ -185,11 +185,12 @@ struct meg_attn_desc {
     const int32_t
         *query_start; /* [b] or NULL: query t of sequence i is at position query_start[i] + t instead of q0 + t */
     /*
-     * Paged KV cache: [b, blocks_per_seq] or NULL.  Key t of sequence i is row t % block_size of block
-     * block_table[i, t / block_size]; ld_b of k and v is the stride between blocks, and k0 is 0.  The entries of all
-     * visible keys and of earlier keys must be valid.
+     * KV caches in blocks, which may be separate allocations: [b, blocks_per_seq] or NULL.  Key t of sequence i is row
+     * t % block_size of the block that begins at element block_offset[i, t / block_size] of k and, for the value, of v.
+     * ld_b of k and v is not used, and k0 is 0.  The offsets of all visible keys and of earlier keys must be valid.
+     * In bytes, an offset is the sum of a multiple of 16 and of a multiple of ld_s.
      */
-    const int32_t *block_table;
+    const int64_t *block_offset;
     int64_t block_size, blocks_per_seq;
 };
 
@@ -445,10 +446,11 @@ struct meg_ops {
 
     /*
      * Copy key or value heads [s, b, g, d], for example into a KV cache.  dst and src have the same data type, which
-     * may be any enum meg_dtype.
+     * may be any enum meg_dtype.  Unless dst_offset [b], in device memory, is NULL, the heads of sequence i begin at
+     * element dst_offset[i] of dst, instead of i * ld_b; see block_offset for the alignment.
      */
-    void (*copy_heads)(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
-                       int64_t g, int64_t d);
+    void (*copy_heads)(struct meg_stream *st, struct meg_heads dst, const int64_t *dst_offset, struct meg_heads src,
+                       int64_t s, int64_t b, int64_t g, int64_t d);
 
     /*
      * x [n,h] = word[token - v0], token [n] i32.  If the token is outside [v0, v0 + word.rows), its embedding is on

@@ -187,7 +187,7 @@ static void put_desc(struct line *l, const struct meg_attn_desc *desc)
         put_vector(l, "sink", desc->sink.p, desc->sink.dtype, desc->a);
     if (desc->query_start)
         put_dims(l, "query_start", &desc->b, 1);
-    if (desc->block_table)
+    if (desc->block_offset)
         put_i64(l, "block_size", desc->block_size);
     meg_json_end(&l->json, '}');
 }
@@ -554,14 +554,16 @@ static void attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc, co
     print(&l);
 }
 
-static void copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
-                       int64_t g, int64_t d)
+static void copy_heads(struct meg_stream *st, struct meg_heads dst, const int64_t *dst_offset, struct meg_heads src,
+                       int64_t s, int64_t b, int64_t g, int64_t d)
 {
     struct line l = start(st);
 
-    op->copy_heads(st, dst, src, s, b, g, d);
+    op->copy_heads(st, dst, dst_offset, src, s, b, g, d);
     put_op(&l, "copy_heads");
     put_heads(&l, "dst", dst);
+    if (dst_offset)
+        put_dims(&l, "dst_offset", &b, 1);
     put_heads(&l, "src", src);
     put_i64(&l, "s", s);
     put_i64(&l, "b", b);

@@ -313,6 +313,11 @@ void expect_near_f64(const struct twin_bytes *x, double tol, const char *what)
     expect_small(&d, tol, what);
 }
 
+void twin_download(struct twin *x)
+{
+    memcpy(x->host.p, download(x->dev.p, mat_nbytes(x->host)), mat_nbytes(x->host));
+}
+
 /* Fail at the first byte of dev that differs from that of host. */
 static void expect_bytes(const void *host, const void *dev, size_t nbytes, const char *what)
 {

@@ -42,6 +42,8 @@ struct twin twin_random(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pa
 struct twin twin_output(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad);
 /* Copy x->host to x->dev, after changes of x->host. */
 void twin_upload(const struct twin *x);
+/* Copy x->dev to x->host, to compare two results of the device. */
+void twin_download(struct twin *x);
 float twin_get(const struct twin *x, int64_t r, int64_t c); /* element of x->host */
 void twin_set(struct twin *x, int64_t r, int64_t c, float v);
 

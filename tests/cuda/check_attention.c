@@ -15,10 +15,11 @@ enum {
     SINKS = 32,
     DROPOUT = 64,
     STARTS = 128, /* query_start */
-    PAGED = 256,
+    PAGED = 256,  /* KV caches in blocks of BLOCK_SIZE tokens */
     GIVEN_DELTA = 512,
     ACCUMULATE = 1024,
-    FORWARD = 2048, /* no backward pass */
+    FORWARD = 2048,  /* no backward pass */
+    SEPARATE = 4096, /* with PAGED: one block per sequence */
 };
 enum { BUCKETS = 12 }; /* of the relative attention bias */
 
@@ -62,7 +63,7 @@ static struct meg_heads heads_of(struct meg_mat m, int64_t b, int64_t heads_per_
 /* The operands of a case, on the host and on the device. */
 struct operands {
     struct twin q, k, v, o, d_o, dq, dk, dv, lse, delta, rel_bias, d_rel_bias, sink, d_sink, slope;
-    struct twin_bytes doc_start, key_length, query_start, block_table, sample;
+    struct twin_bytes doc_start, key_length, query_start, block_offset, sample;
     struct meg_attn_desc desc[2]; /* host, device */
     struct meg_drop drop[2];
 };
@@ -103,48 +104,64 @@ static int32_t query_start_at(const struct conf *c, int64_t i)
 
 enum { BLOCK_SIZE = 16 };
 
-static int64_t blocks_per_seq(const struct conf *c)
+static int64_t block_size(const struct conf *c)
 {
-    return (c->s_k + BLOCK_SIZE - 1) / BLOCK_SIZE;
+    return c->flags & SEPARATE ? c->s_k : BLOCK_SIZE;
 }
 
-/* Blocks are in reverse order; those without visible keys have an invalid number. */
-static int32_t block_at(const struct conf *c, int64_t index)
+static int64_t blocks_per_seq(const struct conf *c)
+{
+    return (c->s_k + block_size(c) - 1) / block_size(c);
+}
+
+/* Return the first row of block `index`.  Blocks are in reverse order; those without visible keys have an invalid row. */
+static int64_t block_row(const struct conf *c, int64_t index)
 {
     const int64_t n = blocks_per_seq(c), visible = c->flags & LENGTHS ? key_length_at(c, index / n) : c->s_k;
 
-    return (int32_t)(index % n * BLOCK_SIZE < visible ? c->b * n - 1 - index : 1 << 30);
+    return index % n * block_size(c) < visible ? (c->b * n - 1 - index) * block_size(c) : INT64_C(1) << 40;
 }
 
 /*
- * Return keys or values.  The rows are those of tokens or, in a paged cache, of all blocks, where only keys below
- * key_length are defined.
+ * Return keys or values.  The rows are those of tokens or, in KV caches, of all blocks, where only keys below key_length
+ * are defined.
  */
 static struct twin keys_random(const struct conf *c, enum meg_dtype t, int64_t d)
 {
-    const int64_t n = blocks_per_seq(c);
+    const int64_t n = blocks_per_seq(c), size = block_size(c);
     struct twin x;
 
     if (!(c->flags & PAGED))
         return twin_random(t, c->s_k * c->b, c->g * d, c->pad);
-    x = twin_output(t, c->b * n * BLOCK_SIZE, c->g * d, c->pad);
+    x = twin_output(t, c->b * n * size, c->g * d, c->pad);
     for (int64_t i = 0; i < c->b; i++)
         for (int64_t k = 0; k < (c->flags & LENGTHS ? key_length_at(c, i) : c->s_k); k++)
             for (int64_t col = 0; col < c->g * d; col++)
-                twin_set(&x, block_at(c, i * n + k / BLOCK_SIZE) * BLOCK_SIZE + k % BLOCK_SIZE, col,
-                         (float)check_uniform());
+                twin_set(&x, block_row(c, i * n + k / size) + k % size, col, (float)check_uniform());
     twin_upload(&x);
     return x;
+}
+
+/* Return the offsets of the blocks of keys or values with rows of `ld` elements. */
+static struct twin_bytes block_offsets(const struct conf *c, int64_t ld)
+{
+    const int64_t n = c->b * blocks_per_seq(c);
+    int64_t *x = meg_new((size_t)(n + 1) * sizeof *x);
+    struct twin_bytes twin;
+
+    for (int64_t i = 0; i < n; i++)
+        x[i] = block_row(c, i) * ld;
+    twin = twin_bytes(x, (size_t)n * sizeof *x);
+    free(x);
+    return twin;
 }
 
 static struct meg_heads key_heads(const struct conf *c, struct meg_mat m, int64_t d)
 {
     struct meg_heads x = heads_of(m, c->b, 1, d);
 
-    if (c->flags & PAGED) {
+    if (c->flags & PAGED)
         x.ld_s = m.ld;
-        x.ld_b = BLOCK_SIZE * m.ld;
-    }
     return x;
 }
 
@@ -191,7 +208,7 @@ static void create(struct operands *x, const struct conf *c)
     if (c->flags & STARTS)
         x->query_start = integers(c, c->b, query_start_at);
     if (c->flags & PAGED)
-        x->block_table = integers(c, c->b * blocks_per_seq(c), block_at);
+        x->block_offset = block_offsets(c, x->k.host.ld);
     if (c->flags & ALIBI)
         x->slope = twin_random(MEG_DTYPE_F32, 1, c->a, 0);
     if (c->flags & (REL_BIAS | REL_BIAS_BOTH))
@@ -222,8 +239,8 @@ static void create(struct operands *x, const struct conf *c)
                                              .rel_bias_is_bidirectional = !!(c->flags & REL_BIAS_BOTH),
                                              .sink = array_of(OF(sink)),
                                              .query_start = OF(query_start),
-                                             .block_table = OF(block_table),
-                                             .block_size = BLOCK_SIZE,
+                                             .block_offset = OF(block_offset),
+                                             .block_size = block_size(c),
                                              .blocks_per_seq = blocks_per_seq(c) };
         x->drop[i] = (struct meg_drop){
             .p = 0.2f, .seed = 1234, .layer = 5, .site = MEG_DROP_ATTN, .unit0 = 3, .b = c->b, .sample = OF(sample)
@@ -480,10 +497,53 @@ static void decoding(void)
 
 static void paged(void)
 {
-    compare_types((struct conf){
-        .s_q = 1, .s_k = 530, .b = 3, .a = 4, .g = 2, .left = -1, .flags = FORWARD | LENGTHS | STARTS | PAGED });
+    for (int separate = 0; separate <= SEPARATE; separate += SEPARATE)
+        compare_types((struct conf){ .s_q = 1,
+                                     .s_k = 530,
+                                     .b = 3,
+                                     .a = 4,
+                                     .g = 2,
+                                     .left = -1,
+                                     .flags = FORWARD | LENGTHS | STARTS | PAGED | separate });
     compare_types(
         (struct conf){ .s_q = 40, .s_k = 90, .b = 3, .left = -1, .flags = FORWARD | LENGTHS | STARTS | PAGED });
+}
+
+/* A sequence has the same output, bit for bit, alone and with longer and shorter sequences in separate caches. */
+static void decoding_alone(void)
+{
+    for (int t = 0; t < 3; t++) {
+        const struct conf c = complete(of_type((struct conf){ .s_q = 1,
+                                                              .s_k = 1100,
+                                                              .b = 3,
+                                                              .a = 4,
+                                                              .g = 2,
+                                                              .left = -1,
+                                                              .flags = FORWARD | LENGTHS | STARTS | PAGED | SEPARATE },
+                                               types[t]));
+        const int64_t r = c.a / c.g;
+        struct operands x;
+
+        create(&x, &c);
+        gpu->attn_fwd(stream, &x.desc[1], heads_of(x.o.dev, c.b, r, c.d), x.lse.dev.p, heads_of(x.q.dev, c.b, r, c.d),
+                      key_heads(&c, x.k.dev, c.d), key_heads(&c, x.v.dev, c.d), NULL);
+        twin_download(&x.o);
+        for (int64_t i = 0; i < c.b; i++) {
+            const int64_t n = key_length_at(&c, i), row = n > 0 ? block_row(&c, i) : 0;
+            struct meg_attn_desc desc = x.desc[1];
+
+            desc.b = 1;
+            desc.s_k = n;
+            desc.q0 = query_start_at(&c, i);
+            desc.query_start = desc.key_length = NULL;
+            desc.block_offset = NULL;
+            gpu->attn_fwd(stream, &desc, heads_of(meg_mat_rows(x.o.dev, i, 1), 1, r, c.d), x.lse.dev.p,
+                          heads_of(meg_mat_rows(x.q.dev, i, 1), 1, r, c.d),
+                          key_heads(&c, meg_mat_rows(x.k.dev, row, n), c.d),
+                          key_heads(&c, meg_mat_rows(x.v.dev, row, n), c.d), NULL);
+        }
+        expect_equal(&x.o, "o");
+    }
 }
 
 static void empty(void)
@@ -564,6 +624,7 @@ const struct check_case cases_attention[] = {
     { "attn: q, k and v of different types", mixed_types },
     { "attn_fwd: decoding", decoding },
     { "attn_fwd: paged KV cache", paged },
+    { "attn_fwd: decoding does not depend on other sequences", decoding_alone },
     { "attn: no queries", empty },
     { "attn_merge", merge },
     { "attn_delta", delta },

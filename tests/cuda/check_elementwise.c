@@ -315,6 +315,8 @@ static void cast_f16_rounding(void)
 
 /* ---- copy_heads ---- */
 
+enum { MAX_B = 4 };
+
 static struct twin_bytes random_bytes(size_t nbytes)
 {
     unsigned char *p = malloc(nbytes + 1);
@@ -329,9 +331,10 @@ static struct twin_bytes random_bytes(size_t nbytes)
 
 /*
  * Copy heads [s,b,g,d], which begin at element `offset` and are `gap` elements apart, and have the order s, b, g in src
- * and g, b, s in dst.
+ * and g, b, s in dst.  If is_reversed is set, the sequences have the reverse order in dst.
  */
-static void copy_heads_one(enum meg_dtype t, int64_t s, int64_t b, int64_t g, int64_t d, int64_t gap, int64_t offset)
+static void copy_heads_one(enum meg_dtype t, int64_t s, int64_t b, int64_t g, int64_t d, int64_t gap, int64_t offset,
+                           bool is_reversed)
 {
     const int64_t ld = d + gap, n = s * b * g * ld + offset;
     const size_t nbytes = (size_t)n * meg_dtype_size(t);
@@ -339,27 +342,36 @@ static void copy_heads_one(enum meg_dtype t, int64_t s, int64_t b, int64_t g, in
     struct meg_heads src = { meg_element(from.host, offset, t), t, b * g * ld, g * ld, ld, 0 };
     struct meg_heads dst = { meg_element(to.host, offset, t), t, ld, s * ld, s * b * ld, 0 };
 
-    cpu->copy_heads(NULL, dst, src, s, b, g, d);
+    int64_t dst_offset[MAX_B];
+    struct twin_bytes offsets;
+
+    for (int64_t i = 0; i < b; i++)
+        dst_offset[i] = (b - 1 - i) * s * ld;
+    offsets = twin_bytes(dst_offset, sizeof dst_offset);
+    cpu->copy_heads(NULL, dst, is_reversed ? offsets.host : NULL, src, s, b, g, d);
     src.p = meg_element(from.dev, offset, t);
     dst.p = meg_element(to.dev, offset, t);
-    gpu->copy_heads(stream, dst, src, s, b, g, d);
+    gpu->copy_heads(stream, dst, is_reversed ? offsets.dev : NULL, src, s, b, g, d);
     expect_equal_bytes(&to, "dst");
 }
 
 static void copy_heads(void)
 {
     for (int t = 0; t < MEG_DTYPES; t++) {
-        copy_heads_one((enum meg_dtype)t, 3, 2, 4, 16, 0, 0);
-        copy_heads_one((enum meg_dtype)t, 3, 2, 4, 16, 8, 8);
-        copy_heads_one((enum meg_dtype)t, 3, 2, 3, 12, 4, 4);
-        copy_heads_one((enum meg_dtype)t, 2, 3, 3, 16, 8, 2);
-        copy_heads_one((enum meg_dtype)t, 2, 3, 3, 16, 7, 0);
-        copy_heads_one((enum meg_dtype)t, 4, 1, 2, 5, 2, 1);
-        copy_heads_one((enum meg_dtype)t, 4, 1, 2, 5, 3, 0);
-        copy_heads_one((enum meg_dtype)t, 1, 1, 1, 5000, 0, 0);
-        copy_heads_one((enum meg_dtype)t, 0, 2, 3, 8, 0, 0);
+        for (int n = 0; n < 2; n++) {
+            copy_heads_one((enum meg_dtype)t, 3, 2, 4, 16, 8, 8, n);
+            copy_heads_one((enum meg_dtype)t, 2, 3, 3, 16, 7, 0, n);
+            copy_heads_one((enum meg_dtype)t, 1, 4, 2, 16, 0, 0, n);
+        }
+        copy_heads_one((enum meg_dtype)t, 3, 2, 4, 16, 0, 0, false);
+        copy_heads_one((enum meg_dtype)t, 3, 2, 3, 12, 4, 4, false);
+        copy_heads_one((enum meg_dtype)t, 2, 3, 3, 16, 8, 2, false);
+        copy_heads_one((enum meg_dtype)t, 4, 1, 2, 5, 2, 1, false);
+        copy_heads_one((enum meg_dtype)t, 4, 1, 2, 5, 3, 0, false);
+        copy_heads_one((enum meg_dtype)t, 1, 1, 1, 5000, 0, 0, false);
+        copy_heads_one((enum meg_dtype)t, 0, 2, 3, 8, 0, 0, false);
     }
-    copy_heads_one(MEG_DTYPE_BF16, 1025, 4, 1, 2, 0, 0);
+    copy_heads_one(MEG_DTYPE_BF16, 1025, 4, 1, 2, 0, 0, false);
 }
 
 /* Upload more numbers than cuda.c has staging buffers, while another operation delays the copies. */

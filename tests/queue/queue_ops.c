@@ -128,7 +128,7 @@ OP(attn_fwd, const struct meg_attn_desc *, struct meg_heads, float *, struct meg
 OP(attn_merge, const struct meg_attn_desc *, struct meg_heads, float *, struct meg_heads, const float *)
 OP(attn_delta, const struct meg_attn_desc *, float *, struct meg_heads, struct meg_heads)
 OP(attn_bwd, const struct meg_attn_desc *, const struct meg_attn_bwd_args *, const struct meg_drop *)
-OP(copy_heads, struct meg_heads, struct meg_heads, int64_t, int64_t, int64_t, int64_t)
+OP(copy_heads, struct meg_heads, const int64_t *, struct meg_heads, int64_t, int64_t, int64_t, int64_t)
 OP(embed_fwd, struct meg_mat, const int32_t *, struct meg_mat, int64_t)
 OP(embed_bwd, struct meg_mat, int64_t, struct meg_mat, const int32_t *, bool)
 OP(position_fwd, struct meg_mat, const int32_t *, struct meg_mat, const struct meg_drop *)

@@ -727,22 +727,23 @@ static void buckets(const struct meg_ops *ops)
 }
 
 /*
- * With a paged KV cache, each sequence of a batch has the same outputs as the sequence alone with contiguous keys and
+ * With KV caches in blocks, each sequence of a batch has the same outputs as the sequence alone with contiguous keys and
  * values.
  */
-static void paged_cache(const struct meg_ops *ops)
+static void cache_in_blocks(const struct meg_ops *ops, int64_t block, int64_t per_seq)
 {
     static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16 };
-    enum { BLOCK = 16, PER_SEQ = 20, SEQS = 3, S_Q = 2, D = 24, D_V = 8, A = 4, G = 2, ROW = G * (D + D_V) };
+    enum { SEQS = 3, S_Q = 2, D = 24, D_V = 8, A = 4, G = 2, ROW = G * (D + D_V), MAX_PER_SEQ = 20 };
     static const int32_t start[SEQS] = { 0, 37, 300 };
     for (size_t n = 0; n < LEN(types); n++) {
         const enum meg_dtype t = types[n];
         const size_t size = meg_dtype_size(t);
-        struct meg_attn_desc desc = shape(S_Q, BLOCK * PER_SEQ, SEQS, A, G, D, 0, 1, 0.2f);
-        int32_t table[SEQS * PER_SEQ], length[SEQS];
+        struct meg_attn_desc desc = shape(S_Q, block * per_seq, SEQS, A, G, D, 0, 1, 0.2f);
+        int64_t offset[SEQS * MAX_PER_SEQ];
+        int32_t length[SEQS];
         struct attn a;
-        char *pool = zeros((SEQS * PER_SEQ + 1) * BLOCK * ROW, size);
-        struct meg_heads k = { pool, t, ROW, BLOCK * ROW, D + D_V, 0 }, v = k;
+        char *pool = zeros((SEQS * per_seq + 1) * block * ROW, size);
+        struct meg_heads k = { pool, t, ROW, 0, D + D_V, 0 }, v = k;
         float *o;
 
         desc.d_v = D_V;
@@ -750,19 +751,19 @@ static void paged_cache(const struct meg_ops *ops)
         a = attn_in(t, desc, ALIBI | REL_BIAS | SINK, 0.0f);
         o = rnd_new(S_Q * SEQS * a.ldo);
         v.p = pool + D * size;
-        for (int i = 0; i < SEQS * PER_SEQ; i++)
-            table[i] = 1 + i * 7 % (SEQS * PER_SEQ); /* 7 and 60 have no common factor: a permutation */
+        for (int64_t i = 0; i < SEQS * per_seq; i++) /* 7 and 60 have no common factor: a permutation */
+            offset[i] = (1 + i * 7 % (SEQS * per_seq)) * block * ROW;
         for (int64_t i = 0; i < SEQS; i++) {
             length[i] = start[i] + S_Q;
             for (int64_t s = 0; s < length[i]; s++)
-                memcpy(pool + (size_t)((table[i * PER_SEQ + s / BLOCK] * BLOCK + s % BLOCK) * ROW) * size,
+                memcpy(pool + (size_t)(offset[i * per_seq + s / block] + s % block * ROW) * size,
                        (char *)a.kvt + (size_t)((s * SEQS + i) * a.ldk) * size, ROW * size);
         }
         a.desc.query_start = start;
         a.desc.key_length = length;
-        a.desc.block_table = table;
-        a.desc.block_size = BLOCK;
-        a.desc.blocks_per_seq = PER_SEQ;
+        a.desc.block_offset = offset;
+        a.desc.block_size = block;
+        a.desc.blocks_per_seq = per_seq;
         ops->attn_fwd(NULL, &a.desc, outputs(&a, a.o), a.lse, queries_in(&a, a.qt, t), k, v, &a.drop);
         for (int64_t i = 0; i < SEQS; i++) {
             struct meg_heads one_o = outputs(&a, o), one_q = queries_in(&a, a.qt, t);
@@ -772,7 +773,8 @@ static void paged_cache(const struct meg_ops *ops)
             desc.b = 1;
             desc.q0 = start[i];
             desc.s_k = length[i];
-            desc.query_start = desc.key_length = desc.block_table = NULL;
+            desc.query_start = desc.key_length = NULL;
+            desc.block_offset = NULL;
             one_o.p = o + i * a.ldo;
             one_q.p = (char *)one_q.p + (size_t)(i * a.ldq) * size;
             one_k.p = (char *)one_k.p + (size_t)(i * a.ldk) * size;
@@ -786,6 +788,16 @@ static void paged_cache(const struct meg_ops *ops)
         free(o);
         attn_free(&a);
     }
+}
+
+static void paged_cache(const struct meg_ops *ops)
+{
+    cache_in_blocks(ops, 16, 20);
+}
+
+static void separate_caches(const struct meg_ops *ops)
+{
+    cache_in_blocks(ops, 320, 1);
 }
 
 /* Half of the heads, computed with their global index, have the same outputs as among all heads. */
@@ -853,6 +865,7 @@ int main(void)
         { "windows, padding, softcap, biases and sinks agree with f64", fields },
         { "relative positions have the buckets of T5", buckets },
         { "a paged cache gives the outputs of contiguous keys", paged_cache },
+        { "separate caches give the outputs of contiguous keys", separate_caches },
         { "a shard of the heads gives the same outputs as all heads", shard_of_heads },
         { "NaN propagates to outputs and gradients", nan_propagates },
         { "attn_bwd uses the workspace that attn_bwd_nbytes states", workspace },

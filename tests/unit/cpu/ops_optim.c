@@ -416,13 +416,16 @@ static void copy_heads(const struct meg_ops *ops)
         struct meg_mat dst = meg_mat(zeros(100 * B * G * D, 4), (enum meg_dtype)t, 1, 100 * B * G * D);
         const struct meg_heads from = { (char *)src.p + 7 * meg_dtype_size(src.dtype), src.dtype, B * 40, 40, 15, 0 };
         const struct meg_heads to = { dst.p, dst.dtype, D, 100 * G * D, 100 * D, 0 };
-        ops->copy_heads(NULL, to, from, S, B, G, D);
-        for (int k = 0; k < S * B * G * D; k++) {
-            const int c = k % D, j = k / D % G, i = k / D / G % B, s = k / D / G / B;
-            assert_true(at(dst, 0, i * 100 * G * D + j * 100 * D + s * D + c) ==
-                        at(src, 0, 7 + (s * B + i) * 40 + j * 15 + c));
+        for (int n = 0; n < 2; n++) {
+            const int64_t offset[] = { 50 * D, 10 * D }; /* of the sequences */
+            ops->copy_heads(NULL, to, n ? offset : NULL, from, S, B, G, D);
+            for (int k = 0; k < S * B * G * D; k++) {
+                const int c = k % D, j = k / D % G, i = k / D / G % B, s = k / D / G / B;
+                assert_true(at(dst, 0, (n ? offset[i] : i * 100 * G * D) + j * 100 * D + s * D + c) ==
+                            at(src, 0, 7 + (s * B + i) * 40 + j * 15 + c));
+            }
+            assert_true(at(dst, 0, S * D) == 0.0f);
         }
-        assert_true(at(dst, 0, S * D) == 0.0f);
         free(src.p);
         free(dst.p);
     }

@@ -506,7 +506,7 @@ static void operations_count_what_they_read_and_write(void **state)
     (void)state;
     COUNTS(zero(st, NULL, 100), 100);
     COUNTS(cast(st, NULL, MEG_DTYPE_F32, NULL, MEG_DTYPE_BF16, 10), 60);
-    COUNTS(copy_heads(st, bf16, bf16, 3, 2, 2, 7), 3 * 2 * 2 * 7 * 2 * 2);
+    COUNTS(copy_heads(st, bf16, NULL, bf16, 3, 2, 2, 7), 3 * 2 * 2 * 7 * 2 * 2);
     COUNTS(attn_merge(st, &d, f32, NULL, f32, NULL), 3 * 3 * 2 * 4 * 7 * 4);
     COUNTS(attn_delta(st, &d, NULL, bf16, f32), 3 * 2 * 4 * 7 * (2 + 4));
     COUNTS(qk_norm_fwd(st, &norm, f32, NULL, bf16, NULL), 3 * 2 * 2 * 5 * 7 * (4 + 2));

@@ -128,7 +128,7 @@ static void heads_that_overlap(void *arg)
     struct meg_heads dst = { data[0], MEG_DTYPE_F32, 8, 8, 2, 2 }, src = { data[1], MEG_DTYPE_F32, 8, 8, 4, 4 };
 
     (void)arg;
-    checked()->copy_heads(NULL, dst, src, 2, 1, 2, 4);
+    checked()->copy_heads(NULL, dst, NULL, src, 2, 1, 2, 4);
 }
 
 static struct meg_attn_desc attn_desc(void)
@@ -189,11 +189,11 @@ static void no_workspace(void *arg)
 
 static void gradient_through_a_cache(void *arg)
 {
-    const int32_t block = 0;
+    const int64_t block = 0;
     struct meg_attn_desc desc = attn_desc();
 
     (void)arg;
-    desc.block_table = &block;
+    desc.block_offset = &block;
     desc.block_size = 2;
     desc.blocks_per_seq = 1;
     call_attn_bwd(&desc, mat(3, 8, 1));
@@ -229,7 +229,7 @@ static void a_wrong_argument_aborts_and_names_both_values(void **state)
                                     "desc->rel_bias_max_distance does not hold (4 and 4)" },
         { wrong_buckets, "args->d_rel_bias.rows == desc->rel_bias.rows does not hold (9 and 8)" },
         { no_workspace, "args->workspace.nbytes does not hold (72 and 0)" },
-        { gradient_through_a_cache, "!desc->query_start && !desc->block_table does not hold" },
+        { gradient_through_a_cache, "!desc->query_start && !desc->block_offset does not hold" },
         { range_reversed, "begin <= end does not hold (5 and 2)" },
     };
 
