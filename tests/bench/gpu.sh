@@ -31,7 +31,7 @@ llama="$gpt --position-embedding-type rope --swiglu --normalization RMSNorm --di
 model() {
     options=$gpt
     case $1 in
-    124M) layers=12 hidden=768 heads=12 t=1024 vocab=50257 b=64 passes=8 params=124.0e6 ;;
+    124M) layers=12 hidden=768 heads=12 t=1024 vocab=50257 b=64 passes=8 params=123.7e6 ;;
     1.5B) layers=48 hidden=1600 heads=25 t=1024 vocab=50257 b=16 passes=4 params=1556.0e6 ;;
     1.7B) layers=24 hidden=2304 heads=24 t=4096 vocab=51199 b=4 passes=4 params=1647.0e6 ;;
     8B)
