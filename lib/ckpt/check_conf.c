@@ -18,7 +18,8 @@ static bool has_equal_params(const struct meg_model_conf *a, const struct meg_mo
     for (int i = 0; i < x.n && is_equal; i++) {
         const struct meg_param *p = &x.row[i], *q = &y.row[i];
 
-        is_equal = strcmp(p->name, q->name) == 0 && p->ndim == q->ndim && p->nblocks == q->nblocks &&
+        is_equal = strcmp(p->name, q->name) == 0 && p->ndim == q->ndim &&
+                   memcmp(p->sharding, q->sharding, sizeof p->sharding) == 0 &&
                    memcmp(p->dim, q->dim, (size_t)p->ndim * sizeof *p->dim) == 0;
     }
     meg_params_free(&x);

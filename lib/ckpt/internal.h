@@ -146,7 +146,7 @@ struct ckpt_tp_shard {
 };
 
 /* Compute the shape of a foreign tensor; return its number of dimensions. */
-int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *shard, const struct meg_param *row,
+int ckpt_foreign_shape(int64_t dim[MEG_PARAM_MAXDIM], const struct ckpt_tp_shard *shard, const struct meg_param *row,
                        enum ckpt_remap remap);
 
 /*
@@ -234,11 +234,8 @@ struct ckpt_range_iter {
     const struct meg_elem_range *range; /* [nranges] current and later ranges of the shard */
     struct meg_elem_range full;         /* all elements of the flat buffer, for a shard without ranges */
     int64_t nranges, skipped;           /* skipped: elements of the shard before the current range */
-    /*
-     * period: elements of the tensor between the starts of two consecutive blocks of the tensor-parallel shard;
-     * [at, end): elements of the tensor that are not yet visited
-     */
-    int64_t period, at, end;
+    int64_t i, num_param_ranges;        /* index and number of the ranges of this rank's shard of the parameter */
+    int64_t at, end;                    /* [at, end): elements of the tensor that are not yet visited */
 };
 void ckpt_range_iter_begin(struct ckpt_range_iter *it, const struct meg_params *p, const struct meg_ckpt_shard *shard,
                            const struct meg_param *row, int64_t first, int64_t n);

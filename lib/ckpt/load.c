@@ -94,7 +94,7 @@ static struct ckpt_tp_shard tp_shard_of(const struct meg_ckpt *c, const struct m
 static void check_shape(const struct source *s, struct issues *is)
 {
     const struct meg_param *row = s->row;
-    int64_t dim[2];
+    int64_t dim[MEG_PARAM_MAXDIM];
     const int ndim = ckpt_foreign_shape(dim, &s->tp, row, s->remap);
     char found[MEG_ST_SHAPE_CHARS], expected[MEG_ST_SHAPE_CHARS];
 
@@ -297,7 +297,7 @@ static int match(struct sources *out, const struct meg_ckpt *c, const struct meg
     int r;
 
     for (int i = 0; i < p->n; i++)
-        for (int64_t tp = 0; tp < (p->row[i].tp_axis < 0 ? 1 : c->tp); tp++) {
+        for (int64_t tp = 0; tp < (meg_param_is_sharded(&p->row[i], MEG_AXIS_TP) ? c->tp : 1); tp++) {
             const struct ckpt_tp_shard tp_shard = tp_shard_of(c, m, &p->row[i], tp);
             char name[CKPT_NAME_CHARS];
 

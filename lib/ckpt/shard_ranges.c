@@ -1,38 +1,51 @@
 /*
- * shard_ranges.c - list the elements of a tensor that a checkpoint shard contains: the tensor-parallel shard of this
- * rank, intersected with the ranges of the checkpoint shard.
+ * shard_ranges.c - list the elements of a tensor that a checkpoint shard contains: this rank's shard of the parameter,
+ * intersected with the ranges of the checkpoint shard.
  */
 #include "ckpt/internal.h"
+
+/* Return the index of the first range of a parameter's shard that ends after element `at` of the tensor. */
+static int64_t find_range(const struct meg_param *row, int64_t at)
+{
+    int64_t begin = 0, end = meg_param_num_shard_ranges(row);
+
+    while (begin < end) {
+        const int64_t middle = begin + (end - begin) / 2;
+        const struct meg_param_shard_range range = meg_param_shard_range_at(row, middle);
+
+        if (range.global + range.n <= at)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return begin;
+}
 
 void ckpt_range_iter_begin(struct ckpt_range_iter *it, const struct meg_params *p, const struct meg_ckpt_shard *shard,
                            const struct meg_param *row, int64_t first, int64_t n)
 {
-    const int64_t nblocks = meg_param_num_shard_ranges(row);
-
     it->row = row;
     it->full = (struct meg_elem_range){ 0, p->flat_numel };
     it->range = shard->ranges ? shard->ranges : &it->full;
     it->nranges = shard->ranges ? shard->nranges : 1;
     it->skipped = 0;
-    it->period = nblocks ? row->numel / nblocks : 1;
+    it->i = find_range(row, first);
+    it->num_param_ranges = meg_param_num_shard_ranges(row);
     it->at = first;
-    it->end = nblocks ? first + n : first;
+    it->end = first + n;
 }
 
 bool ckpt_range_iter_next(struct ckpt_range_iter *it, struct ckpt_shard_range *out)
 {
-    while (it->at < it->end) {
-        const int64_t i = it->at / it->period;
-        const struct meg_param_shard_range block = meg_param_shard_range_at(it->row, i);
+    for (; it->i < it->num_param_ranges; it->i++) {
+        const struct meg_param_shard_range block = meg_param_shard_range_at(it->row, it->i);
         const int64_t first = it->at > block.global ? it->at : block.global,
                       last = it->end < block.global + block.n ? it->end : block.global + block.n;
         const int64_t shift =
             it->row->offset + block.local - block.global; /* add to a tensor offset to get its flat buffer offset */
 
-        if (first >= last) {
-            it->at = (i + 1) * it->period;
-            continue;
-        }
+        if (block.global >= it->end)
+            return false;
         while (it->nranges && it->range->end <= first + shift) {
             it->skipped += it->range->end - it->range->begin;
             it->range++;
@@ -47,7 +60,6 @@ bool ckpt_range_iter_next(struct ckpt_range_iter *it, struct ckpt_shard_range *o
             it->at = out->tensor_offset + out->n;
             return true;
         }
-        it->at = (i + 1) * it->period;
     }
     return false;
 }

@@ -14,11 +14,10 @@ static bool is_transposed(enum ckpt_remap remap)
     return remap == CKPT_TRANSPOSED || remap == CKPT_QKV_TRANSPOSED;
 }
 
-/* Return into how many tensor-parallel shards an axis of a foreign tensor is split. */
-static int64_t shards_of(const struct ckpt_tp_shard *shard, const struct meg_param *row, int axis,
-                         enum ckpt_remap remap)
+/* Return into how many tensor-parallel shards a dimension of a foreign tensor is split. */
+static int64_t shards_of(const struct ckpt_tp_shard *shard, const struct meg_param *row, int k, enum ckpt_remap remap)
 {
-    return row->tp_axis == axis && remap != CKPT_REPLICATED ? shard->tp_size : 1;
+    return row->sharding[k].axis == MEG_AXIS_TP && remap != CKPT_REPLICATED ? shard->tp_size : 1;
 }
 
 /* Return the number of rows of a foreign tensor before any transposition. */
@@ -37,11 +36,12 @@ static int64_t foreign_rows(const struct ckpt_tp_shard *shard, const struct meg_
     return (row->is_vocab ? shard->vocab_rows : row->dim[0]) / shards_of(shard, row, 0, remap);
 }
 
-int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *shard, const struct meg_param *row,
+int ckpt_foreign_shape(int64_t dim[MEG_PARAM_MAXDIM], const struct ckpt_tp_shard *shard, const struct meg_param *row,
                        enum ckpt_remap remap)
 {
     dim[0] = foreign_rows(shard, row, remap);
-    dim[1] = row->ndim > 1 ? row->dim[1] / shards_of(shard, row, 1, remap) : 1;
+    for (int k = 1; k < row->ndim; k++)
+        dim[k] = row->dim[k] / shards_of(shard, row, k, remap);
     if (row->ndim > 1 && is_transposed(remap)) {
         const int64_t rows = dim[0];
 

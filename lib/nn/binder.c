@@ -17,25 +17,30 @@ static struct full_name full_name(const struct meg_binder *b, const char *name, 
     return full;
 }
 
-static struct meg_param *add_matrix(struct meg_binder *b, const char *full, int64_t rows, int64_t cols, int tp_axis,
-                                    double std)
+/* Shard a dimension over the tensor-parallel ranks, in nblocks blocks.  With dim -1, the parameter is replicated. */
+static void shard_over_tp(struct meg_param *row, int dim, int nblocks)
+{
+    if (dim >= 0)
+        row->sharding[dim] = (struct meg_sharding){ MEG_AXIS_TP, nblocks };
+}
+
+static struct meg_param *add_matrix(struct meg_binder *b, const char *full, int64_t rows, int64_t cols, int tp_dim,
+                                    int nblocks, double std)
 {
     const int64_t dim[] = { rows, cols };
     struct meg_param *row = meg_params_add(b->params, b->layer_group, 2, dim, "%s", full);
 
-    row->tp_axis = tp_axis;
+    shard_over_tp(row, tp_dim, nblocks);
     row->is_decayed = 1;
     row->init = b->init;
     row->std = std;
     return row;
 }
 
-static struct meg_param *add_vector(struct meg_binder *b, const char *full, int64_t n, int tp_axis,
-                                    enum meg_init_method init)
+static struct meg_param *add_vector(struct meg_binder *b, const char *full, int64_t n, enum meg_init_method init)
 {
     struct meg_param *row = meg_params_add(b->params, b->layer_group, 1, &n, "%s", full);
 
-    row->tp_axis = tp_axis;
     row->init = init;
     return row;
 }
@@ -83,7 +88,7 @@ static void bind_vector(struct meg_binder *b, void **w, void **dw, const char *f
                         enum meg_init_method init)
 {
     if (b->step == MEG_BIND_ROWS)
-        add_vector(b, full, n, -1, init);
+        add_vector(b, full, n, init);
     if (b->step == MEG_BIND_POINTERS)
         point(b, w, dw, full);
 }
@@ -117,20 +122,18 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const c
 {
     const struct full_name weight = shape->tied ? full_name(b, shape->tied, "") : full_name(b, name, ".weight");
     const struct full_name bias = full_name(b, name, ".bias");
-    const int bias_axis = shape->tp_axis == 0 ? 0 : -1;
     struct meg_param *row;
 
     if (b->step == MEG_BIND_ROWS && !shape->tied) {
-        row = add_matrix(b, weight.s, shape->out, shape->in, shape->tp_axis, shape->std);
-        row->nblocks = shape->nblocks;
+        row = add_matrix(b, weight.s, shape->out, shape->in, shape->tp_dim, shape->nblocks, shape->std);
         row->is_vocab = row->is_decoupled = shape->is_output;
     }
     bind_weight(b, l, weight.s, shape->is_output ? b->logits_dtype : b->dtype);
     if (!shape->has_bias)
         return;
     if (b->step == MEG_BIND_ROWS) {
-        row = add_vector(b, bias.s, shape->out, bias_axis, MEG_INIT_ZERO);
-        row->nblocks = bias_axis < 0 ? 1 : shape->nblocks;
+        row = add_vector(b, bias.s, shape->out, MEG_INIT_ZERO);
+        shard_over_tp(row, shape->tp_dim == 0 ? 0 : -1, shape->nblocks);
         row->is_vocab = shape->is_output;
     }
     if (b->step == MEG_BIND_POINTERS)
@@ -145,11 +148,11 @@ void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char 
 }
 
 struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struct meg_mat *dw, const char *name,
-                                  int64_t rows, int64_t cols, int tp_axis, double std)
+                                  int64_t rows, int64_t cols, int tp_dim, double std)
 {
     const struct full_name full = full_name(b, name, "");
 
     if (b->step == MEG_BIND_POINTERS)
         point_matrix(b, w, dw, full.s);
-    return b->step == MEG_BIND_ROWS ? add_matrix(b, full.s, rows, cols, tp_axis, std) : NULL;
+    return b->step == MEG_BIND_ROWS ? add_matrix(b, full.s, rows, cols, tp_dim, 1, std) : NULL;
 }

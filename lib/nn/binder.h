@@ -36,8 +36,8 @@ struct meg_binder {
 
 struct meg_linear_shape {
     int64_t out, in;
-    int tp_axis; /* 0: column-parallel, the bias is sharded; 1: row-parallel; -1: replicated */
-    int nblocks; /* blocks along tp_axis that are sharded separately (struct meg_param); usually 1 */
+    int tp_dim;  /* 0: column-parallel, the bias is sharded; 1: row-parallel; -1: replicated */
+    int nblocks; /* blocks along tp_dim that are sharded separately (struct meg_sharding); usually 1 */
     double std;  /* of the initial weights */
     bool has_bias;
     bool is_output; /* the output matrix of a language model, whose rows are the vocabulary */
@@ -51,12 +51,12 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const c
 /* Declare the weight of a norm of width h and, unless it is an RMSNorm, its bias.  The caller sets l->type and l->eps. */
 void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char *name, int64_t h);
 /*
- * Declare a matrix [rows, cols] that is not the weight of a linear layer, such as an embedding.  In the step
- * MEG_BIND_ROWS, return its new row in the parameter table, so that the caller can change fields.  In other steps,
- * return NULL.
+ * Declare a matrix [rows, cols] that is not the weight of a linear layer, such as an embedding.  Tensor-parallel ranks
+ * shard dimension tp_dim, or replicate the matrix if tp_dim is -1.  In the step MEG_BIND_ROWS, return its new row in
+ * the parameter table, so that the caller can change fields.  In other steps, return NULL.
  */
 struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struct meg_mat *dw, const char *name,
-                                  int64_t rows, int64_t cols, int tp_axis, double std);
+                                  int64_t rows, int64_t cols, int tp_dim, double std);
 
 MEG_END_DECLS
 #endif

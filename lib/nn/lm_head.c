@@ -108,7 +108,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     const struct meg_lm_head_conf *c = conf;
     struct meg_linear_shape out = { .out = c->v, .in = c->h, .nblocks = 1, .std = c->std, .has_bias = c->has_bias };
     const struct meg_linear_shape dense = {
-        .out = c->h, .in = c->h, .tp_axis = -1, .nblocks = 1, .std = c->std, .has_bias = true
+        .out = c->h, .in = c->h, .tp_dim = -1, .nblocks = 1, .std = c->std, .has_bias = true
     };
     struct meg_lm_head_weights *l = weights;
 

@@ -29,34 +29,32 @@ struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim
     MEG_ASSERT_LE(ndim, MEG_PARAM_MAXDIM);
 
     row->layer_group = layer_group;
-    row->tp_axis = -1;
     row->tie = -1;
-    row->nblocks = 1;
     row->ndim = ndim;
     row->numel = 1;
-    for (int i = 0; i < ndim; i++)
-        row->numel *= row->dim[i] = dim[i];
+    for (int k = 0; k < ndim; k++) {
+        row->numel *= row->dim[k] = dim[k];
+        row->sharding[k].nblocks = 1;
+    }
     if (layer_group >= p->nlayer_groups)
         p->nlayer_groups = layer_group + 1;
     p->numel += row->numel;
     return row;
 }
 
-/* Compute this rank's tensor-parallel shard of a parameter. */
+/* Compute this rank's shard of a parameter. */
 static void shard_row(struct meg_param *row, const struct meg_mesh *mesh)
 {
-    const int64_t tp = mesh->layout.tp, i = mesh->coords.tp;
+    row->shard_numel = 1;
+    for (int k = 0; k < row->ndim; k++) {
+        const struct meg_sharding *s = &row->sharding[k];
+        const int64_t size = meg_layout_axis_size(&mesh->layout, s->axis), block = row->dim[k] / s->nblocks;
+        const int64_t i = meg_layout_axis_rank(mesh->coords, s->axis);
 
-    memcpy(row->shard_dim, row->dim, sizeof row->shard_dim);
-    row->shard_begin = 0;
-    row->shard_numel = row->numel;
-    if (row->tp_axis < 0)
-        return;
-    const int64_t part = row->dim[row->tp_axis] / row->nblocks;
-
-    row->shard_begin = meg_partition_begin(part, tp, i);
-    row->shard_dim[row->tp_axis] = row->nblocks * (meg_partition_begin(part, tp, i + 1) - row->shard_begin);
-    row->shard_numel = row->numel / row->dim[row->tp_axis] * row->shard_dim[row->tp_axis];
+        row->shard_begin[k] = meg_partition_begin(block, size, i);
+        row->shard_dim[k] = s->nblocks * (meg_partition_begin(block, size, i + 1) - row->shard_begin[k]);
+        row->shard_numel *= row->shard_dim[k];
+    }
 }
 
 static int64_t gcd(int64_t a, int64_t b)
@@ -190,42 +188,67 @@ int64_t meg_params_unsharded_numel(const struct meg_params *p)
     return group_numel(p, 0) + group_numel(p, p->nlayer_groups - 1) + 2 * largest_layer(p);
 }
 
-/* Return the product of the dimensions after tp_axis. */
-static int64_t inner_numel(const struct meg_param *row)
+bool meg_param_is_sharded(const struct meg_param *row, enum meg_mesh_axis axis)
 {
-    int64_t n = 1;
+    for (int k = 0; k < row->ndim; k++)
+        if (row->sharding[k].axis == axis)
+            return true;
+    return false;
+}
 
-    for (int i = row->tp_axis + 1; i < row->ndim; i++)
-        n *= row->dim[i];
-    return n;
+/* Return the last sharded dimension, along which a block of the shard is contiguous; 0 if no dimension is sharded. */
+static int last_sharded(const struct meg_param *row)
+{
+    int k = row->ndim - 1;
+
+    while (k > 0 && row->sharding[k].axis == MEG_AXIS_NONE)
+        k--;
+    return k;
 }
 
 int64_t meg_param_num_shard_ranges(const struct meg_param *row)
 {
+    const int last = last_sharded(row);
+    int64_t n = row->sharding[last].nblocks;
+
     if (row->shard_numel == 0)
         return 0;
-    return row->tp_axis < 0 ? 1 : row->numel / (row->dim[row->tp_axis] * inner_numel(row)) * row->nblocks;
+    for (int k = 0; k < last; k++)
+        n *= row->shard_dim[k];
+    return n;
+}
+
+/* Return the index in the global tensor, along dimension k, of index i of the shard. */
+static int64_t global_index(const struct meg_param *row, int k, int64_t i)
+{
+    const int64_t nblocks = row->sharding[k].nblocks, n = row->shard_dim[k] / nblocks;
+
+    return i / n * (row->dim[k] / nblocks) + row->shard_begin[k] + i % n;
 }
 
 struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *row, int64_t i)
 {
-    struct meg_param_shard_range range = { 0, 0, row->shard_numel };
-    int64_t global, local, n;
+    const int last = last_sharded(row);
+    int64_t first = i * (row->shard_dim[last] / row->sharding[last].nblocks); /* in units of `stride` elements */
+    int64_t stride = 1;
+    struct meg_param_shard_range range = { 0 };
 
-    if (row->tp_axis < 0)
-        return range;
-    n = inner_numel(row);
-    global = row->dim[row->tp_axis] / row->nblocks;
-    local = row->shard_dim[row->tp_axis] / row->nblocks;
-    range.global = (i * global + row->shard_begin) * n;
-    range.local = i * local * n;
-    range.n = local * n;
+    for (int k = last + 1; k < row->ndim; k++)
+        stride *= row->dim[k];
+    range.local = first * stride;
+    range.n = row->shard_dim[last] / row->sharding[last].nblocks * stride;
+    for (int k = last; k >= 0; k--) {
+        range.global += global_index(row, k, first % row->shard_dim[k]) * stride;
+        first /= row->shard_dim[k];
+        stride *= row->dim[k];
+    }
     return range;
 }
 
 bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *mesh)
 {
-    return row->shard_numel > 0 && !row->is_tied_replica && (row->tp_axis >= 0 || mesh->coords.tp == 0);
+    return row->shard_numel > 0 && !row->is_tied_replica &&
+           (meg_param_is_sharded(row, MEG_AXIS_TP) || mesh->coords.tp == 0);
 }
 
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name)
@@ -238,7 +261,7 @@ const struct meg_param *meg_params_find(const struct meg_params *p, const char *
 void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out)
 {
     const uint64_t name = meg_xxh3_64(row->name, strlen(row->name));
-    const double fans = row->ndim > 1 ? (double)(row->dim[0] + row->dim[1]) : 1;
+    const double fans = row->ndim > 1 ? (double)(row->dim[row->ndim - 2] + row->dim[row->ndim - 1]) : 1;
 
     if (row->init == MEG_INIT_ZERO || row->init == MEG_INIT_ONE) {
         for (int64_t i = 0; i < n; i++)

@@ -17,7 +17,8 @@
  * Layer group 0 has the embeddings and the relative biases of T5, groups 1..L have one layer each, and group L+1 has
  * the final norm and the heads.  The norm after an encoder is in the group of the encoder's last layer.  Every rank's
  * table lists all parameters of the model.  A rank has shards only of the parameters of its pipeline stage, and of
- * tied parameters that its stage uses (struct meg_tie).  Tensor-parallel ranks shard a parameter along tp_axis.
+ * tied parameters that its stage uses (struct meg_tie).  Each dimension of a parameter may be sharded over the ranks of
+ * one axis of the mesh (struct meg_sharding).
  */
 #ifndef MEG_NN_PARAM_H
 #define MEG_NN_PARAM_H
@@ -34,16 +35,25 @@ enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4 };
 enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
 
 /*
+ * How one dimension of a parameter is sharded.  The dimension consists of nblocks equal blocks, such as gate and up
+ * projection.  Each block is divided over the ranks of the axis, so that a rank's shard has a part of every block.  The
+ * optimizer requires that at most two dimensions are sharded: the first one, in one block, and one other.
+ */
+struct meg_sharding {
+    enum meg_mesh_axis axis; /* MEG_AXIS_NONE: not sharded */
+    int nblocks;
+};
+
+/*
  * A parameter.  Its gradient is reduced over the data- and context-parallel ranks.  If the parameter is tied, its
  * gradient is also reduced over the pipeline stages that use it.  With sequence parallelism, the gradient of a
- * replicated parameter (tp_axis -1) is also reduced over the tensor-parallel ranks.
+ * parameter that tensor-parallel ranks replicate is also reduced over these ranks.
  */
 struct meg_param {
     char name[96]; /* name in Megatron core; layers are numbered across pipeline stages, from 0 in each stack */
     int ndim;
-    int64_t dim[MEG_PARAM_MAXDIM]; /* global shape; the vocabulary has no padding rows */
-    int tp_axis;                   /* axis sharded over tensor-parallel ranks; -1 if replicated */
-    int nblocks;                   /* blocks along tp_axis that are sharded separately: 2 for [gate; up] */
+    int64_t dim[MEG_PARAM_MAXDIM];                  /* global shape; the vocabulary has no padding rows */
+    struct meg_sharding sharding[MEG_PARAM_MAXDIM]; /* of each dimension */
     enum meg_init_method init;
     double std;       /* standard deviation of MEG_INIT_NORMAL */
     int is_decayed;   /* weight decay applies */
@@ -53,8 +63,8 @@ struct meg_param {
     int layer_group;
     int64_t numel; /* product of dim */
     /* This rank's shard, set by meg_params_shard. */
-    int64_t shard_dim[MEG_PARAM_MAXDIM]; /* shape of the shard */
-    int64_t shard_begin;                 /* first index of the shard along tp_axis, in each block */
+    int64_t shard_dim[MEG_PARAM_MAXDIM];   /* shape of the shard */
+    int64_t shard_begin[MEG_PARAM_MAXDIM]; /* first index of the shard along each dimension, in each block */
     int64_t shard_numel;  /* number of elements of the shard; 0 if only other stages have the parameter */
     bool is_tied_replica; /* tied, and an earlier stage has the parameter, which is counted and saved there */
     int64_t offset;       /* index of the shard's first element in the flat buffer */
@@ -83,8 +93,8 @@ struct meg_params {
 
 /*
  * Append a parameter and return its row, which is valid until the next call.  The name is formatted as by printf.  The
- * arguments determine name, shape, numel and layer_group.  The caller sets the other fields: tp_axis and tie are
- * initially -1, nblocks is 1, and the rest are 0.
+ * arguments determine name, shape, numel and layer_group.  The caller sets the other fields: tie is initially -1, no
+ * dimension is sharded, and the rest are 0.
  */
 struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim, const int64_t *dim, const char *fmt,
                                  ...) __attribute__((format(printf, 5, 6)));
@@ -103,7 +113,13 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh);
 int64_t meg_params_unsharded_offset(const struct meg_params *p, int layer_group);
 int64_t meg_params_unsharded_numel(const struct meg_params *p);
 
-/* Return the number of contiguous ranges in a parameter's shard, or the i-th range. */
+/* Return whether a dimension of the parameter is sharded over this axis.  If not, the ranks along it have replicas. */
+bool meg_param_is_sharded(const struct meg_param *row, enum meg_mesh_axis axis);
+
+/*
+ * Return the number of contiguous ranges in a parameter's shard, or the i-th range.  The ranges are in ascending order
+ * in both the global tensor and the shard.
+ */
 int64_t meg_param_num_shard_ranges(const struct meg_param *row);
 struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *row, int64_t i);
 
@@ -118,8 +134,9 @@ const struct meg_param *meg_params_find(const struct meg_params *p, const char *
 
 /*
  * Compute elements [first, first + n) of a parameter's initial weights.  Values are 0, 1, std * N(0, 1), or uniform in
- * [-x, x] with x = sqrt(6 / (fan_in + fan_out)).  The random number of element i of the global tensor is a function of
- * the seed, the parameter's name and i (base/philox.h), so weights do not depend on the layout.
+ * [-x, x] with x = sqrt(6 / (fan_in + fan_out)), where the fans are the last two dimensions.  The random number of
+ * element i of the global tensor is a function of the seed, the parameter's name and i (base/philox.h), so weights do
+ * not depend on the layout.
  */
 void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);
 /* Compute elements [first, first + n) of the initial weights of this rank's shard of a parameter. */

@@ -112,6 +112,7 @@ static void upload_ranges(struct meg_optim *o)
         const struct meg_zero_param_range *r = &s->param_range[i];
         const struct meg_param *row = &o->params->row[r->row];
         const struct meg_param_shard_range first = meg_param_shard_range_at(row, 0);
+        const int64_t last = meg_param_num_shard_ranges(row) - 1;
 
         range[i].begin = r->begin;
         range[i].end = r->end;
@@ -122,7 +123,9 @@ static void upload_ranges(struct meg_optim *o)
         range[i].first = s->bucket_shard[r->bucket_shard].begin + r->begin - row->offset;
         range[i].base = first.global;
         range[i].cols = first.n;
-        range[i].ld = meg_param_shard_range_at(row, 1).global - first.global;
+        range[i].ld = last ? meg_param_shard_range_at(row, 1).global - first.global : 0;
+        /* the ranges are equally spaced: besides the last sharded dimension, only the first one may be sharded */
+        MEG_ASSERT_EQ(meg_param_shard_range_at(row, last).global, first.global + last * range[i].ld);
     }
     o->op->upload(o->stream, o->ranges, range, (size_t)s->nparam_ranges * sizeof *range);
     free(range);

@@ -84,6 +84,16 @@ int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords c)
     return c.tp + l->tp * (c.cp + l->cp * (c.dp + l->dp * c.pp));
 }
 
+int64_t meg_layout_axis_size(const struct meg_layout *l, enum meg_mesh_axis axis)
+{
+    return axis == MEG_AXIS_TP ? l->tp : 1;
+}
+
+int64_t meg_layout_axis_rank(struct meg_rank_coords c, enum meg_mesh_axis axis)
+{
+    return axis == MEG_AXIS_TP ? c.tp : 0;
+}
+
 enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_t layer)
 {
     static const char *const names[] = {

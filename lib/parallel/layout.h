@@ -70,6 +70,9 @@ struct meg_rank_coords {
     int64_t tp, cp, dp, pp;
 };
 
+/* The axes of the grid over which a parameter can be sharded (nn/param.h). */
+enum meg_mesh_axis { MEG_AXIS_NONE, MEG_AXIS_TP };
+
 /* The layout of a run of one rank. */
 extern const struct meg_layout meg_layout_one;
 
@@ -95,6 +98,9 @@ void meg_layout_free(struct meg_layout *l);
 int64_t meg_layout_world(const struct meg_layout *l);
 struct meg_rank_coords meg_layout_coords(const struct meg_layout *l, int64_t rank);
 int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords c);
+/* Return the number of ranks along an axis, or the index of a rank along it.  MEG_AXIS_NONE has one rank. */
+int64_t meg_layout_axis_size(const struct meg_layout *l, enum meg_mesh_axis axis);
+int64_t meg_layout_axis_rank(struct meg_rank_coords c, enum meg_mesh_axis axis);
 
 /* Set [*first, *first + *n) to the layers of a chunk of a stage, as indices of the model's layers. */
 static inline void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk, int64_t *first,

@@ -35,8 +35,11 @@ enum { REPLICATED_ALL, REPLICATED_TP, REPLICATED_TIE };
 
 static bool is_replicated(const struct meg_param *row, int which)
 {
-    return row->shard_numel && (which == REPLICATED_ALL ||
-                                (which == REPLICATED_TP ? row->tp_axis < 0 : row->tie == which - REPLICATED_TIE));
+    switch (which) {
+    case REPLICATED_ALL: return row->shard_numel > 0;
+    case REPLICATED_TP: return row->shard_numel > 0 && !meg_param_is_sharded(row, MEG_AXIS_TP);
+    default: return row->shard_numel > 0 && row->tie == which - REPLICATED_TIE;
+    }
 }
 
 /* Return the index of the first parameter with different hashes on the ranks of the group, or -1. */

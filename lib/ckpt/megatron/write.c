@@ -24,7 +24,7 @@ struct item {
     const struct meg_param *row;
     struct ckpt_tp_shard shard;
     enum ckpt_remap remap;
-    int64_t dim[2];
+    int64_t dim[MEG_PARAM_MAXDIM];
     int ndim;
     char name[CKPT_NAME_CHARS]; /* keys of nested dicts, separated by / */
 };

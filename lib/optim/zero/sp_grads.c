@@ -3,7 +3,7 @@
 
 static bool is_summed(const struct meg_param *row)
 {
-    return row->shard_numel > 0 && row->tp_axis < 0;
+    return row->shard_numel > 0 && !meg_param_is_sharded(row, MEG_AXIS_TP);
 }
 
 /* The gradients of a layer group that are to be summed. */

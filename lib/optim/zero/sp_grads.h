@@ -1,9 +1,9 @@
 /*
  * sp_grads.h - reduce the gradients of replicated parameters under sequence parallelism.
  *
- * Tensor-parallel ranks process different positions, so the gradients of all replicated parameters (tp_axis -1: norms,
- * biases added to the residual stream, position and token-type embeddings, and the replicated layers of BERT's heads)
- * are summed over these ranks.
+ * Tensor-parallel ranks process different positions, so the gradients of all parameters that these ranks replicate
+ * (norms, biases added to the residual stream, position and token-type embeddings, and the replicated layers of BERT's
+ * heads) are summed over them.
  *
  * A layer group has one all-reduce.  The gradients of several parameters are copied to one buffer, reduced there, and
  * copied back.

@@ -46,8 +46,8 @@ static void qkv_rows_are_interleaved_by_head(void **state)
     static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
     const struct meg_model_conf m = { .num_attention_heads = 2, .num_query_groups = 2, .kv_channels = 2 };
     const struct ckpt_tp_shard shard = { .model = &m, .tp_size = 1 };
-    const struct meg_param weight = { .ndim = 2, .dim = { 12, 3 }, .tp_axis = -1 };
-    const struct meg_param bias = { .ndim = 1, .dim = { 12 }, .tp_axis = -1 };
+    const struct meg_param weight = { .ndim = 2, .dim = { 12, 3 } };
+    const struct meg_param bias = { .ndim = 1, .dim = { 12 } };
 
     (void)state;
     for (int r = 0; r < 3; r++)
@@ -70,7 +70,7 @@ static void linear_weights_are_transposed(void **state)
     static float foreign[37 * 5], native[5 * 37], back[37 * 5];
     const struct meg_model_conf m = { 0 };
     const struct ckpt_tp_shard shard = { .model = &m, .tp_size = 1 };
-    const struct meg_param row = { .ndim = 2, .dim = { 5, 37 }, .tp_axis = -1 };
+    const struct meg_param row = { .ndim = 2, .dim = { 5, 37 } };
 
     (void)state;
     for (int i = 0; i < 37 * 5; i++)

@@ -16,11 +16,11 @@ static void make(struct meg_params *p, const struct meg_layout *l, int64_t rank,
 
     *p = (struct meg_params){ 0 };
     meg_params_add(p, 0, 2, word, "word")->tie = 0;
-    p->row[0].tp_axis = 0;
+    p->row[0].sharding[0].axis = MEG_AXIS_TP;
     meg_params_add(p, 0, 2, pos, "pos");
     for (int i = 1; i <= 4; i++) {
         meg_params_add(p, i, 2, matrix, "matrix%d", i);
-        p->row[p->n - 1].tp_axis = 0;
+        p->row[p->n - 1].sharding[0].axis = MEG_AXIS_TP;
         p->row[p->n - 1].is_decayed = 1;
         meg_params_add(p, i, 1, vector, "vector%d", i);
     }
