@@ -49,7 +49,7 @@ static void shard_row(struct meg_param *row, const struct meg_mesh *mesh)
     for (int k = 0; k < row->ndim; k++) {
         const struct meg_sharding *s = &row->sharding[k];
         const int64_t size = meg_layout_axis_size(&mesh->layout, s->axis), block = row->dim[k] / s->nblocks;
-        const int64_t i = meg_layout_axis_rank(mesh->coords, s->axis);
+        const int64_t i = meg_layout_axis_rank(&mesh->layout, mesh->coords, s->axis);
 
         row->shard_begin[k] = meg_partition_begin(block, size, i);
         row->shard_dim[k] = s->nblocks * (meg_partition_begin(block, size, i + 1) - row->shard_begin[k]);

@@ -194,7 +194,7 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
         o->state_dtype[i] = meg_optim_state_dtype(c, i);
     o->state_name[0] = o->is_sgd ? "momentum_buffer" : "exp_avg";
     o->state_name[1] = o->is_sgd ? NULL : "exp_avg_sq";
-    meg_zero_shard_make(&o->shard, o->params, &o->mesh->layout, o->mesh->dp_shard->rank);
+    meg_zero_shard_make(&o->shard, o->params, &o->mesh->layout, o->mesh->dp[MEG_DP_DENSE].shard->rank);
     list_norm_ranges(o);
     if ((r = allocate(o, c, e)) < 0) {
         meg_optim_close(o);
@@ -325,7 +325,7 @@ void meg_optim_reduce_grads(struct meg_optim *o)
 static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
 {
     meg_all_reduce(o->mesh->mp, o->stream, sum, 1, dtype, MEG_REDUCE_SUM);
-    meg_all_reduce(o->mesh->dp_shard, o->stream, sum, 1, dtype, MEG_REDUCE_SUM);
+    meg_all_reduce(o->mesh->dp[MEG_DP_DENSE].shard, o->stream, sum, 1, dtype, MEG_REDUCE_SUM);
 }
 
 /*

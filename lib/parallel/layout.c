@@ -52,7 +52,7 @@ const struct meg_opt meg_layout_opts[] = {
 };
 #undef C
 
-const struct meg_layout meg_layout_one = { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .vp = 1 };
+const struct meg_layout meg_layout_one = { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .vp = 1 };
 
 int64_t meg_layout_world(const struct meg_layout *l)
 {
@@ -86,12 +86,20 @@ int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords c)
 
 int64_t meg_layout_axis_size(const struct meg_layout *l, enum meg_mesh_axis axis)
 {
-    return axis == MEG_AXIS_TP ? l->tp : 1;
+    switch (axis) {
+    case MEG_AXIS_TP: return l->tp;
+    case MEG_AXIS_EP: return l->ep;
+    default: return 1;
+    }
 }
 
-int64_t meg_layout_axis_rank(struct meg_rank_coords c, enum meg_mesh_axis axis)
+int64_t meg_layout_axis_rank(const struct meg_layout *l, struct meg_rank_coords c, enum meg_mesh_axis axis)
 {
-    return axis == MEG_AXIS_TP ? c.tp : 0;
+    switch (axis) {
+    case MEG_AXIS_TP: return c.tp;
+    case MEG_AXIS_EP: return meg_layout_dp_cp_rank(l, c) % l->ep;
+    default: return 0;
+    }
 }
 
 enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_t layer)

@@ -6,6 +6,10 @@
  *
  * The number of ranks is tp * cp * dp * pp.  Ranks are numbered in this order of axes, tp fastest, so that a
  * tensor-parallel group consists of consecutive ranks.  With --use-tp-pp-dp-mapping the order is tp, pp, cp, dp.
+ *
+ * The cp * dp ranks that differ in cp or dp have the same dense parameters.  Expert parallelism shards the experts of a
+ * mixture of experts over ep consecutive ones of these ranks, as in Megatron if the tensor-parallel size of experts is
+ * tp.  The cp * dp / ep ranks with the same experts are their data-parallel group.
  */
 #ifndef MEG_PARALLEL_LAYOUT_H
 #define MEG_PARALLEL_LAYOUT_H
@@ -50,6 +54,7 @@ enum { MEG_MAX_TIES = 4 };
 
 struct meg_layout {
     int64_t tp, cp, dp, pp; /* number of ranks in each group */
+    int64_t ep;             /* number of expert-parallel ranks, which divides cp * dp */
     int64_t vp;             /* model chunks per stage (virtual pipeline size) */
     bool has_sp;       /* sequence parallelism: norms, dropout and residuals are sharded over tp along the sequence */
     bool pp_before_dp; /* the order of ranks is tp, pp, cp, dp instead of tp, cp, dp, pp */
@@ -71,7 +76,10 @@ struct meg_rank_coords {
 };
 
 /* The axes of the grid over which a parameter can be sharded (nn/param.h). */
-enum meg_mesh_axis { MEG_AXIS_NONE, MEG_AXIS_TP };
+enum meg_mesh_axis { MEG_AXIS_NONE, MEG_AXIS_TP, MEG_AXIS_EP };
+
+/* The ranks that have replicas of a dense parameter, or of an expert; the sum of their gradients is its gradient. */
+enum meg_dp_group { MEG_DP_DENSE, MEG_DP_EXPERT, MEG_DP_GROUPS };
 
 /* The layout of a run of one rank. */
 extern const struct meg_layout meg_layout_one;
@@ -100,7 +108,22 @@ struct meg_rank_coords meg_layout_coords(const struct meg_layout *l, int64_t ran
 int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords c);
 /* Return the number of ranks along an axis, or the index of a rank along it.  MEG_AXIS_NONE has one rank. */
 int64_t meg_layout_axis_size(const struct meg_layout *l, enum meg_mesh_axis axis);
-int64_t meg_layout_axis_rank(struct meg_rank_coords c, enum meg_mesh_axis axis);
+int64_t meg_layout_axis_rank(const struct meg_layout *l, struct meg_rank_coords c, enum meg_mesh_axis axis);
+
+/* Return the index of a rank among the ranks that differ in cp or dp. */
+static inline int64_t meg_layout_dp_cp_rank(const struct meg_layout *l, struct meg_rank_coords c)
+{
+    return c.cp + l->cp * c.dp;
+}
+
+/*
+ * Return the distance between consecutive ranks of a data-parallel group, as indices of meg_layout_dp_cp_rank.  Rank i
+ * of these indices is rank i / stride of its group.
+ */
+static inline int64_t meg_layout_dp_stride(const struct meg_layout *l, enum meg_dp_group group)
+{
+    return group == MEG_DP_EXPERT ? l->ep : 1;
+}
 
 /* Set [*first, *first + *n) to the layers of a chunk of a stage, as indices of the model's layers. */
 static inline void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk, int64_t *first,

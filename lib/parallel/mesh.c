@@ -3,7 +3,7 @@
 
 #define SELF &meg_comm_self
 const struct meg_mesh meg_mesh_one = {
-    .layout = { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .vp = 1 },
+    .layout = { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .vp = 1 },
     .world = SELF,
     .tp = SELF,
     .cp = SELF,
@@ -11,9 +11,9 @@ const struct meg_mesh meg_mesh_one = {
     .cp_ring = SELF,
     .pp = SELF,
     .dp_cp = SELF,
-    .dp_grad = SELF,
-    .dp_shard = SELF,
-    .dp_replica = SELF,
+    .ep = SELF,
+    .edp = SELF,
+    .dp = { { SELF, SELF, SELF }, { SELF, SELF, SELF } },
     .mp = SELF,
     .tied = { SELF, SELF, SELF, SELF },
 };
@@ -34,22 +34,52 @@ static struct meg_comm *split(struct meg_mesh *m, struct meg_rank_coords first, 
     return meg_comm_split(m->world, (int)meg_layout_rank(&m->layout, first), name);
 }
 
+/* Return the coordinates of rank i of dp_cp, on tensor-parallel rank tp of stage pp. */
+static struct meg_rank_coords dp_cp_coords(const struct meg_mesh *m, int64_t tp, int64_t i, int64_t pp)
+{
+    return (struct meg_rank_coords){ tp, i % m->layout.cp, i / m->layout.cp, pp };
+}
+
 /*
- * Split dp_cp.  Without a sharded optimizer (zero.nshards is 0), dp_grad is all of dp_cp.  Otherwise, dp_shard is an
- * optimizer instance of zero.nshards consecutive ranks, and dp_replica has the ranks with the same shard.
+ * Split a data-parallel group.  Without a sharded optimizer (zero.nshards is 0), `grad` is the complete group.
+ * Otherwise, `shard` is this rank's optimizer instance, and `replica` has the ranks with the same shard.
  */
-static void split_dp_groups(struct meg_mesh *m)
+static struct meg_dp_comms split_dp(struct meg_mesh *m, enum meg_dp_group group)
+{
+    static const char *const name[MEG_DP_GROUPS][3] = {
+        [MEG_DP_DENSE] = { "gradient", "optimizer-shard", "optimizer-instance" },
+        [MEG_DP_EXPERT] = { "expert gradient", "expert optimizer-shard", "expert optimizer-instance" },
+    };
+    const struct meg_layout *l = &m->layout;
+    const struct meg_rank_coords c = m->coords;
+    const int64_t stride = meg_layout_dp_stride(l, group), n = l->dp * l->cp / stride;
+    const int64_t nshards = l->zero.nshards ? l->zero.nshards / stride : 1;
+    const int64_t begin = meg_layout_dp_cp_rank(l, c) % stride, i = meg_layout_dp_cp_rank(l, c) / stride;
+    const int64_t shard = i % nshards, first = i - shard; /* of the optimizer instance */
+    struct meg_dp_comms comms;
+
+    comms.grad = split(m, dp_cp_coords(m, c.tp, begin, c.pp), l->zero.nshards ? 1 : n, name[group][0]);
+    comms.shard = split(m, dp_cp_coords(m, c.tp, begin + first * stride, c.pp), nshards, name[group][1]);
+    comms.replica = split(m, dp_cp_coords(m, c.tp, begin + shard * stride, c.pp), l->zero.nshards ? n / nshards : 1,
+                          name[group][2]);
+    return comms;
+}
+
+/* Split the groups of the experts. */
+static void split_experts(struct meg_mesh *m)
 {
     const struct meg_layout *l = &m->layout;
     const struct meg_rank_coords c = m->coords;
-    const int64_t n = l->dp * l->cp, nshards = l->zero.nshards ? l->zero.nshards : 1, i = c.cp + l->cp * c.dp;
-    const int64_t shard = i % nshards, first = i - shard;
+    const int64_t i = meg_layout_dp_cp_rank(l, c);
 
-    m->dp_grad = split(m, (struct meg_rank_coords){ c.tp, 0, 0, c.pp }, l->zero.nshards ? 1 : n, "gradient");
-    m->dp_shard =
-        split(m, (struct meg_rank_coords){ c.tp, first % l->cp, first / l->cp, c.pp }, nshards, "optimizer-shard");
-    m->dp_replica = split(m, (struct meg_rank_coords){ c.tp, shard % l->cp, shard / l->cp, c.pp },
-                          l->zero.nshards ? n / nshards : 1, "optimizer-instance");
+    MEG_ASSERT_EQ(l->dp * l->cp % l->ep, 0);
+    m->ep = split(m, dp_cp_coords(m, c.tp, i - i % l->ep, c.pp), l->ep, "expert-parallel");
+    m->edp = m->dp_cp;
+    m->dp[MEG_DP_EXPERT] = m->dp[MEG_DP_DENSE];
+    if (l->ep == 1)
+        return;
+    m->edp = split(m, dp_cp_coords(m, c.tp, i % l->ep, c.pp), l->dp * l->cp / l->ep, "expert data-parallel");
+    m->dp[MEG_DP_EXPERT] = split_dp(m, MEG_DP_EXPERT);
 }
 
 /*
@@ -74,7 +104,7 @@ static struct meg_comm *split_tie(struct meg_mesh *m, int k)
 void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_layout *l)
 {
     struct meg_rank_coords c;
-    int64_t a2a, ring;
+    int64_t a2a, ring, i;
 
     MEG_ASSERT_EQ(meg_layout_world(l), world->size);
     meg_mesh_init_dry(m, l, world->rank);
@@ -88,19 +118,32 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
     m->cp_ring = split(m, (struct meg_rank_coords){ c.tp, c.cp % a2a, c.dp, c.pp }, ring, "context-parallel ring");
     m->pp = split(m, (struct meg_rank_coords){ c.tp, c.cp, c.dp, 0 }, l->pp, "pipeline");
     m->dp_cp = split(m, (struct meg_rank_coords){ c.tp, 0, 0, c.pp }, l->dp * l->cp, "data- and context-parallel");
-    split_dp_groups(m);
-    m->mp = split(m, (struct meg_rank_coords){ 0, c.cp, c.dp, 0 }, l->tp * l->pp, "model-parallel");
+    m->dp[MEG_DP_DENSE] = split_dp(m, MEG_DP_DENSE);
+    split_experts(m);
+    i = meg_layout_dp_cp_rank(l, c);
+    m->mp = split(m, dp_cp_coords(m, 0, i - i % l->ep, 0), l->tp * l->ep * l->pp, "model-parallel");
     for (int k = 0; k < MEG_MAX_TIES; k++)
         m->tied[k] = split_tie(m, k);
 }
 
+static void close_dp(const struct meg_dp_comms *c)
+{
+    meg_comm_close(c->grad);
+    meg_comm_close(c->shard);
+    meg_comm_close(c->replica);
+}
+
 void meg_mesh_close(struct meg_mesh *m)
 {
-    struct meg_comm *all[] = { m->tp,    m->cp,      m->cp_a2a,   m->cp_ring,    m->pp,
-                               m->dp_cp, m->dp_grad, m->dp_shard, m->dp_replica, m->mp };
+    struct meg_comm *all[] = { m->tp, m->cp, m->cp_a2a, m->cp_ring, m->pp, m->dp_cp, m->ep, m->mp };
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         meg_comm_close(all[i]);
+    close_dp(&m->dp[MEG_DP_DENSE]);
+    if (m->layout.ep > 1) {
+        meg_comm_close(m->edp);
+        close_dp(&m->dp[MEG_DP_EXPERT]);
+    }
     for (int k = 0; k < MEG_MAX_TIES; k++)
         meg_comm_close(m->tied[k]);
 }

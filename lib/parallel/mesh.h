@@ -12,6 +12,17 @@
 
 MEG_BEGIN_DECLS
 
+/*
+ * Separate communicators over the ranks of dp_cp or, for experts, of edp, so that gradients can be reduced while dp_cp
+ * is in use.  Without ZeRO, gradients are reduced over `grad`; with ZeRO, over `shard` and `replica`.  The unused ones
+ * are meg_comm_self.
+ */
+struct meg_dp_comms {
+    struct meg_comm *grad;    /* all ranks of the group: gradients are all-reduced */
+    struct meg_comm *shard;   /* the ranks of an optimizer instance, which are consecutive: one shard per rank */
+    struct meg_comm *replica; /* ranks with the same shard, one in each optimizer instance */
+};
+
 struct meg_mesh {
     struct meg_layout layout;
     struct meg_rank_coords coords; /* coordinates of this rank */
@@ -21,16 +32,11 @@ struct meg_mesh {
     struct meg_comm *cp_a2a;  /* a2a+p2p: a2a_size consecutive ranks of cp, which exchange heads by all-to-all */
     struct meg_comm *cp_ring; /* a2a+p2p: ranks with equal rank in their cp_a2a groups, which send K/V around a ring */
     struct meg_comm *pp;      /* differ in pp: the pipeline stages, in order */
-    struct meg_comm *dp_cp;   /* differ in dp or cp: same parameters, different tokens */
-    /*
-     * Separate communicators over the ranks of dp_cp, so that gradients can be reduced while dp_cp is in use.  Without
-     * ZeRO, gradients are reduced over dp_grad; with ZeRO, over dp_shard and dp_replica.  The unused ones are
-     * meg_comm_self.
-     */
-    struct meg_comm *dp_grad;  /* differ in dp or cp: gradients are all-reduced */
-    struct meg_comm *dp_shard; /* zero.nshards consecutive ranks of dp_cp (an optimizer instance), one shard per rank */
-    struct meg_comm *dp_replica; /* ranks of dp_cp with the same shard, one in each optimizer instance */
-    struct meg_comm *mp;         /* differ in tp or pp: the ranks of the group hold one replica of the model */
+    struct meg_comm *dp_cp;   /* differ in dp or cp: same dense parameters, different tokens */
+    struct meg_comm *ep;      /* layout.ep consecutive ranks of dp_cp: each rank has a shard of the experts */
+    struct meg_comm *edp;     /* ranks of dp_cp with equal rank in their ep groups: same experts, different tokens */
+    struct meg_comm *mp;      /* differ in tp, pp or rank of ep: the ranks hold one replica of the model */
+    struct meg_dp_comms dp[MEG_DP_GROUPS]; /* for gradients.  If ep is 1, edp is dp_cp, and both elements are equal */
     /* for each tie of the layout, the stages with a replica of its parameters; on other stages, this rank alone */
     struct meg_comm *tied[MEG_MAX_TIES];
 };

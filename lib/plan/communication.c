@@ -155,8 +155,8 @@ void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct 
     nbytes[MEG_COST_GROUP_TP] = m->tp->nbytes_sent;
     nbytes[MEG_COST_GROUP_CP] = m->cp->nbytes_sent + m->cp_a2a->nbytes_sent + m->cp_ring->nbytes_sent;
     nbytes[MEG_COST_GROUP_PP] = m->pp->nbytes_sent;
-    nbytes[MEG_COST_GROUP_DP_CP] =
-        m->dp_cp->nbytes_sent + m->dp_grad->nbytes_sent + m->dp_shard->nbytes_sent + m->dp_replica->nbytes_sent;
+    nbytes[MEG_COST_GROUP_DP_CP] = m->dp_cp->nbytes_sent + m->dp[MEG_DP_DENSE].grad->nbytes_sent +
+                                   m->dp[MEG_DP_DENSE].shard->nbytes_sent + m->dp[MEG_DP_DENSE].replica->nbytes_sent;
     nbytes[MEG_COST_GROUP_MP] = m->mp->nbytes_sent;
     nbytes[MEG_COST_GROUP_EMBEDDING] = 0;
     for (int k = 0; k < MEG_MAX_TIES; k++)

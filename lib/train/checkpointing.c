@@ -305,8 +305,8 @@ static struct meg_ckpt_shard optim_shard(const struct meg_optim *o)
     return (struct meg_ckpt_shard){ .device = o->model->device,
                                     .ranges = o->mesh->layout.zero.nshards ? o->shard.range : NULL,
                                     .nranges = o->shard.nbucket_shards,
-                                    .replica = o->mesh->dp_replica->rank,
-                                    .nreplicas = o->mesh->dp_replica->size };
+                                    .replica = o->mesh->dp[MEG_DP_DENSE].replica->rank,
+                                    .nreplicas = o->mesh->dp[MEG_DP_DENSE].replica->size };
 }
 
 /*

@@ -69,10 +69,11 @@ static void end_bucket(struct meg_reducer *r)
         return;
     meg_comm_wait(r->comm, r->stream, r->work);
     r->work = NULL;
-    if (m->dp_replica->size > 1) {
-        const struct meg_elem_range s = shard_of(m->dp_shard, r->params->bucket[r->bucket_in_flight]);
+    if (m->dp[MEG_DP_DENSE].replica->size > 1) {
+        const struct meg_elem_range s = shard_of(m->dp[MEG_DP_DENSE].shard, r->params->bucket[r->bucket_in_flight]);
 
-        meg_all_reduce(m->dp_replica, r->stream, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
+        meg_all_reduce(m->dp[MEG_DP_DENSE].replica, r->stream, elem(r, s.begin), s.end - s.begin, r->dtype,
+                       MEG_REDUCE_SUM);
     }
     r->bucket_in_flight = -1;
 }
@@ -80,17 +81,17 @@ static void end_bucket(struct meg_reducer *r)
 static void begin_bucket(struct meg_reducer *r, int b)
 {
     const struct meg_mesh *m = r->mesh;
-    const struct meg_elem_range all = r->params->bucket[b], shard = shard_of(m->dp_shard, all);
+    const struct meg_elem_range all = r->params->bucket[b], shard = shard_of(m->dp[MEG_DP_DENSE].shard, all);
 
     end_bucket(r);
     r->bucket_in_flight = b;
     r->is_started[b] = true;
-    if (m->dp_grad->size > 1) {
-        r->comm = m->dp_grad;
+    if (m->dp[MEG_DP_DENSE].grad->size > 1) {
+        r->comm = m->dp[MEG_DP_DENSE].grad;
         r->work = r->comm->op->all_reduce(r->comm, r->stream, elem(r, all.begin), all.end - all.begin, r->dtype,
                                           MEG_REDUCE_SUM);
     } else {
-        r->comm = m->dp_shard;
+        r->comm = m->dp[MEG_DP_DENSE].shard;
         r->work = r->comm->op->reduce_scatter(r->comm, r->stream, elem(r, shard.begin), elem(r, all.begin),
                                               shard.end - shard.begin, r->dtype, MEG_REDUCE_SUM);
     }
@@ -141,7 +142,7 @@ static void reduce_tied(struct meg_reducer *r)
             continue;
         for (int b = 0; b < p->nbuckets && r->mesh->layout.zero.nshards; b++)
             if (p->bucket[b].begin == row->offset)
-                s = shard_of(r->mesh->dp_shard, p->bucket[b]);
+                s = shard_of(r->mesh->dp[MEG_DP_DENSE].shard, p->bucket[b]);
         meg_all_reduce(r->mesh->tied[row->tie], r->stream, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
     }
 }

@@ -28,7 +28,7 @@ static char *buffer_of(const struct meg_layer_reducer *q, int group)
 /* Return this rank's gradient shard of a layer group.  Shards are concatenated in the order of the flat buffer. */
 static char *grad_shard_of(const struct meg_layer_reducer *q, int group)
 {
-    return meg_element(q->grad_shards, q->params->layer_group[group].begin / q->mesh->dp_shard->size, q->dtype);
+    return meg_element(q->grad_shards, q->params->layer_group[group].begin / q->comms->shard->size, q->dtype);
 }
 
 /* Add x [n] to sum [n]. */
@@ -59,7 +59,7 @@ static void add_to_shard(struct meg_layer_reducer *q, int group, const char *x, 
 
 static void end_layer_reduce(struct meg_layer_reducer *q)
 {
-    struct meg_comm *c = q->mesh->dp_shard;
+    struct meg_comm *c = q->comms->shard;
     char *g;
     int64_t n;
 
@@ -110,7 +110,7 @@ void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group)
 
 void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group)
 {
-    struct meg_comm *c = q->mesh->dp_shard;
+    struct meg_comm *c = q->comms->shard;
     const int64_t n = length(q->params, group) / c->size;
     char *g = buffer_of(q, group);
 
@@ -126,14 +126,14 @@ void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group)
 
 void meg_layer_reducer_poll(struct meg_layer_reducer *q)
 {
-    meg_comm_test(q->mesh->dp_shard, &q->work);
+    meg_comm_test(q->comms->shard, &q->work);
 }
 
 void meg_layer_reducer_end(struct meg_layer_reducer *q)
 {
     end_layer_reduce(q);
-    meg_all_reduce(q->mesh->dp_replica, q->device->compute, q->grad_shards,
-                   q->params->flat_numel / q->mesh->dp_shard->size, q->dtype, MEG_REDUCE_SUM);
+    meg_all_reduce(q->comms->replica, q->device->compute, q->grad_shards, q->params->flat_numel / q->comms->shard->size,
+                   q->dtype, MEG_REDUCE_SUM);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -146,21 +146,21 @@ void meg_layer_gatherer_invalidate(struct meg_layer_gatherer *q)
 
 void meg_layer_gatherer_end(struct meg_layer_gatherer *q)
 {
-    meg_comm_wait(q->mesh->dp_shard, q->stream, q->work);
+    meg_comm_wait(q->comms->shard, q->stream, q->work);
     q->work = NULL;
     q->is_in_flight = false;
 }
 
 void meg_layer_gatherer_poll(struct meg_layer_gatherer *q)
 {
-    meg_comm_test(q->mesh->dp_shard, &q->work);
+    meg_comm_test(q->comms->shard, &q->work);
 }
 
 /* Start the all-gather of a layer group, unless it is gathered or in flight. */
 static void gather(struct meg_layer_gatherer *q, int group)
 {
     const struct meg_params *p = q->params;
-    struct meg_comm *c = q->mesh->dp_shard;
+    struct meg_comm *c = q->comms->shard;
     const int buffer = meg_unsharded_buffer(p, group);
 
     if (q->gathered[buffer] == group)

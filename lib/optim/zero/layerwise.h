@@ -23,7 +23,7 @@ enum { MEG_UNSHARDED_BUFFERS = 4 };
 int meg_unsharded_buffer(const struct meg_params *p, int group);
 
 struct meg_layer_reducer {
-    const struct meg_mesh *mesh;
+    const struct meg_dp_comms *comms; /* of dense parameters */
     const struct meg_params *params;
     const struct meg_device *device;
     struct meg_nan_guard *nan_guard;
@@ -57,7 +57,7 @@ void meg_layer_reducer_poll(struct meg_layer_reducer *q);
 void meg_layer_reducer_end(struct meg_layer_reducer *q);
 
 struct meg_layer_gatherer {
-    const struct meg_mesh *mesh;
+    const struct meg_dp_comms *comms; /* of dense parameters */
     const struct meg_params *params;
     struct meg_stream *stream; /* stream that reads the gathered parameters */
     char *w;                   /* [meg_params_unsharded_numel] gathered parameters of type dtype */

@@ -17,8 +17,8 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
     meg_reducer_init(&z->reducer, m, p, nan_guard, sp_grads, model->device->compute, model->g, run->grad_dtype,
                      c->overlap_grad_reduce);
     meg_reducer_begin(&z->reducer, 0);
-    meg_gatherer_init(&z->gatherer, p, m->dp_shard, model->device->compute, model->w, run->dtype);
-    z->layer_reducer = (struct meg_layer_reducer){ .mesh = m,
+    meg_gatherer_init(&z->gatherer, p, m->dp[MEG_DP_DENSE].shard, model->device->compute, model->w, run->dtype);
+    z->layer_reducer = (struct meg_layer_reducer){ .comms = &m->dp[MEG_DP_DENSE],
                                                    .params = p,
                                                    .device = model->device,
                                                    .nan_guard = nan_guard,
@@ -29,7 +29,7 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
                                                    .has_grads = meg_new((size_t)p->nlayer_groups * sizeof(bool)),
                                                    .overlaps = c->overlap_grad_reduce,
                                                    .group_in_flight = -1 };
-    z->layer_gatherer = (struct meg_layer_gatherer){ .mesh = m,
+    z->layer_gatherer = (struct meg_layer_gatherer){ .comms = &m->dp[MEG_DP_DENSE],
                                                      .params = p,
                                                      .stream = model->device->compute,
                                                      .w = (char *)model->w,
@@ -41,7 +41,7 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
 
 void meg_zero_sync_free(struct meg_zero_sync *z)
 {
-    if (z->layer_gatherer.mesh)
+    if (z->layer_gatherer.comms)
         meg_zero_finish_param_sync(z);
     meg_reducer_free(&z->reducer);
     free(z->layer_reducer.has_grads);

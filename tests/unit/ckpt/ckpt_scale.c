@@ -90,11 +90,19 @@ static const struct meg_layout layouts[] = {
       .cp = 1,
       .dp = 125,
       .pp = 10,
+      .ep = 1,
       .vp = 1,
       .layers = LAYERS,
       .first_layer = ten_stages,
       .zero = { .nshards = 125, .bucket_numel = 4096, .stage = 1 } },
-    { .tp = 8, .cp = 1, .dp = 1250, .pp = 1, .vp = 1, .layers = LAYERS, .zero = { .nshards = 1250, .stage = 3 } },
+    { .tp = 8,
+      .cp = 1,
+      .dp = 1250,
+      .pp = 1,
+      .ep = 1,
+      .vp = 1,
+      .layers = LAYERS,
+      .zero = { .nshards = 1250, .stage = 3 } },
 };
 
 struct sim {

@@ -1,0 +1,180 @@
+/* Shards of parameters that are sharded along several dimensions, and their initial weights. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "base/mem.h"
+#include "nn/param.h"
+
+enum { NUMEL = 4 * 12 * 10 };
+
+/* The sharding of a parameter [4, 12, 10]: experts, rows and columns. */
+static const struct meg_sharding shardings[][3] = {
+    { { MEG_AXIS_NONE, 1 }, { MEG_AXIS_NONE, 1 }, { MEG_AXIS_NONE, 1 } },
+    { { MEG_AXIS_EP, 1 }, { MEG_AXIS_NONE, 1 }, { MEG_AXIS_NONE, 1 } },
+    { { MEG_AXIS_EP, 1 }, { MEG_AXIS_TP, 1 }, { MEG_AXIS_NONE, 1 } },
+    { { MEG_AXIS_EP, 1 }, { MEG_AXIS_TP, 2 }, { MEG_AXIS_NONE, 1 } },
+    { { MEG_AXIS_EP, 1 }, { MEG_AXIS_NONE, 1 }, { MEG_AXIS_TP, 1 } },
+    { { MEG_AXIS_NONE, 1 }, { MEG_AXIS_EP, 3 }, { MEG_AXIS_TP, 5 } },
+    { { MEG_AXIS_TP, 2 }, { MEG_AXIS_EP, 1 }, { MEG_AXIS_NONE, 1 } },
+};
+enum { SHARDINGS = sizeof shardings / sizeof *shardings };
+
+/* Make a table of this parameter on one rank. */
+static void make(struct meg_params *p, int sharding, const struct meg_layout *l, int64_t rank)
+{
+    const int64_t dim[] = { 4, 12, 10 };
+    struct meg_mesh mesh;
+    struct meg_param *row;
+
+    *p = (struct meg_params){ 0 };
+    row = meg_params_add(p, 0, 3, dim, "experts.weight");
+    memcpy(row->sharding, shardings[sharding], sizeof shardings[sharding]);
+    row->init = MEG_INIT_NORMAL;
+    row->std = 1;
+    meg_mesh_init_dry(&mesh, l, rank);
+    meg_params_shard(p, &mesh);
+}
+
+static struct meg_layout layout(int64_t tp, int64_t cp, int64_t dp, int64_t ep)
+{
+    struct meg_layout l = meg_layout_one;
+
+    l.tp = tp;
+    l.cp = cp;
+    l.dp = dp;
+    l.ep = ep;
+    return l;
+}
+
+/* Return whether index i of a dimension of n elements is in a rank's shard. */
+static bool has_index(const struct meg_sharding *s, int64_t n, int64_t i, const struct meg_layout *l, int64_t rank)
+{
+    const int64_t block = n / s->nblocks, tp_rank = rank % l->tp, ep_rank = rank / l->tp % l->ep;
+    const int64_t size = s->axis == MEG_AXIS_TP ? l->tp : s->axis == MEG_AXIS_EP ? l->ep : 1;
+    const int64_t k = s->axis == MEG_AXIS_TP ? tp_rank : s->axis == MEG_AXIS_EP ? ep_rank : 0;
+
+    return i % block >= meg_partition_begin(block, size, k) && i % block < meg_partition_begin(block, size, k + 1);
+}
+
+/* List the elements of a rank's shard in ascending order, and return their number. */
+static int64_t list_elements(int64_t out[NUMEL], int sharding, const struct meg_layout *l, int64_t rank)
+{
+    const struct meg_sharding *s = shardings[sharding];
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < NUMEL; i++)
+        if (has_index(&s[0], 4, i / 120, l, rank) && has_index(&s[1], 12, i / 10 % 12, l, rank) &&
+            has_index(&s[2], 10, i % 10, l, rank))
+            out[n++] = i;
+    return n;
+}
+
+/* Call test() for each sharding on each rank of several layouts. */
+static void for_each_rank(void (*test)(const struct meg_param *row, const int64_t *element, int64_t n))
+{
+    const struct meg_layout layouts[] = { layout(1, 1, 1, 1), layout(2, 1, 1, 1), layout(1, 2, 2, 4),
+                                          layout(2, 1, 4, 2), layout(2, 2, 2, 4), layout(2, 2, 1, 1) };
+
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
+        for (int64_t rank = 0; rank < meg_layout_world(&layouts[i]); rank++)
+            for (int k = 0; k < SHARDINGS; k++) {
+                struct meg_params p;
+                int64_t element[NUMEL];
+
+                make(&p, k, &layouts[i], rank);
+                test(&p.row[0], element, list_elements(element, k, &layouts[i], rank));
+                meg_params_free(&p);
+            }
+}
+
+static void check_ranges(const struct meg_param *row, const int64_t *element, int64_t n)
+{
+    int64_t local = 0;
+
+    assert_int_equal(row->shard_numel, n);
+    for (int64_t i = 0; i < meg_param_num_shard_ranges(row); i++) {
+        const struct meg_param_shard_range r = meg_param_shard_range_at(row, i);
+
+        assert_int_equal(r.local, local);
+        for (int64_t j = 0; j < r.n; j++)
+            assert_int_equal(r.global + j, element[local + j]);
+        local += r.n;
+    }
+    assert_int_equal(local, n);
+}
+
+static void shard_ranges_are_the_elements_of_the_rank(void **state)
+{
+    (void)state;
+    for_each_rank(check_ranges);
+}
+
+/* Contiguous elements are one range: those of several experts, and of all columns. */
+static void ranges_are_as_long_as_possible(void **state)
+{
+    static const struct {
+        int sharding;
+        int64_t nranges;
+    } want[] = { { 0, 1 }, { 1, 1 }, { 2, 2 }, { 3, 4 }, { 4, 24 } };
+    const struct meg_layout l = layout(2, 1, 2, 2);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        struct meg_params p;
+
+        make(&p, want[i].sharding, &l, 1);
+        assert_int_equal(meg_param_num_shard_ranges(&p.row[0]), want[i].nranges);
+        meg_params_free(&p);
+    }
+}
+
+static void check_init(const struct meg_param *row, const int64_t *element, int64_t n)
+{
+    float all[NUMEL], shard[NUMEL];
+
+    meg_param_init(row, 7, 0, NUMEL, all);
+    meg_param_init_shard(row, 7, 3, n - 3, shard);
+    for (int64_t i = 3; i < n; i++)
+        assert_true(shard[i - 3] == all[element[i]]);
+}
+
+static void initial_weights_do_not_depend_on_the_layout(void **state)
+{
+    (void)state;
+    for_each_rank(check_init);
+}
+
+/* The fans of an expert are those of its matrix. */
+static void xavier_limit_is_that_of_one_expert(void **state)
+{
+    const double limit = sqrt(6.0 / (12 + 10));
+    const struct meg_layout l = layout(1, 1, 1, 1);
+    struct meg_params p;
+    float w[NUMEL];
+    double most = 0;
+
+    (void)state;
+    make(&p, 0, &l, 0);
+    p.row[0].init = MEG_INIT_XAVIER;
+    meg_param_init(&p.row[0], 7, 0, NUMEL, w);
+    for (int i = 0; i < NUMEL; i++)
+        most = fmax(most, fabs((double)w[i]));
+    assert_true(most < limit && most > 0.95 * limit);
+    meg_params_free(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shard_ranges_are_the_elements_of_the_rank),
+        cmocka_unit_test(ranges_are_as_long_as_possible),
+        cmocka_unit_test(initial_weights_do_not_depend_on_the_layout),
+        cmocka_unit_test(xavier_limit_is_that_of_one_expert),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
