@@ -51,8 +51,8 @@ struct meg_ckpt_shard {
     const struct meg_device *device; /* device on which data is; NULL: host memory */
     enum meg_dtype dtype;
     /*
-     * Element ranges of the flat buffer, in ascending order; NULL: the full buffer, equal on data- and context-parallel
-     * ranks.
+     * Element ranges of the flat buffer, in ascending order; NULL: the full buffer, in which a parameter is equal on
+     * the ranks of its data-parallel group.
      */
     const struct meg_elem_range *ranges;
     int nranges;

@@ -242,11 +242,11 @@ void ckpt_range_iter_begin(struct ckpt_range_iter *it, const struct meg_params *
 bool ckpt_range_iter_next(struct ckpt_range_iter *it, struct ckpt_shard_range *out);
 
 /*
- * Return the range of shard offsets that this rank writes.  If n ranks hold the same elements, each of them writes
- * about 1/n of the elements.
+ * Compute the ranges of shard offsets that this rank writes, one for the parameters of each data-parallel group.  If n
+ * ranks hold the same elements, each of them writes about 1/n of the elements.
  */
-struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct meg_mesh *mesh,
-                                       const struct meg_ckpt_shard *shard);
+void ckpt_write_ranges(struct meg_elem_range write[MEG_DP_GROUPS], const struct meg_params *p,
+                       const struct meg_mesh *mesh, const struct meg_ckpt_shard *shard);
 /* Restrict s to the shard offsets in `write`; return whether any elements remain. */
 bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range write);
 

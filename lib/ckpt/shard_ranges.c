@@ -73,22 +73,25 @@ static int64_t shard_numel(const struct meg_params *p, const struct meg_ckpt_sha
     return n;
 }
 
-struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct meg_mesh *mesh,
-                                       const struct meg_ckpt_shard *shard)
+void ckpt_write_ranges(struct meg_elem_range write[MEG_DP_GROUPS], const struct meg_params *p,
+                       const struct meg_mesh *mesh, const struct meg_ckpt_shard *shard)
 {
     const struct meg_layout *l = &mesh->layout;
     const int64_t n = shard_numel(p, shard), blocks = (n + MEG_PARAM_ALIGN - 1) / MEG_PARAM_ALIGN;
-    const int64_t nreplicas = shard->ranges ? shard->nreplicas : l->dp * l->cp;
-    const int64_t replica = shard->ranges ? shard->replica : mesh->coords.dp * l->cp + mesh->coords.cp;
-    struct meg_elem_range write = { 0, n };
 
-    if (nreplicas > 1) {
-        write.begin = meg_partition_begin(blocks, nreplicas, replica) * MEG_PARAM_ALIGN;
-        write.end = meg_partition_begin(blocks, nreplicas, replica + 1) * MEG_PARAM_ALIGN;
+    for (int i = 0; i < MEG_DP_GROUPS; i++) {
+        const int64_t stride = meg_layout_dp_stride(l, (enum meg_dp_group)i);
+        const int64_t nreplicas = shard->ranges ? shard->nreplicas : l->dp * l->cp / stride;
+        const int64_t replica = shard->ranges ? shard->replica : meg_layout_dp_cp_rank(l, mesh->coords) / stride;
+
+        write[i] = (struct meg_elem_range){ 0, n };
+        if (nreplicas > 1) {
+            write[i].begin = meg_partition_begin(blocks, nreplicas, replica) * MEG_PARAM_ALIGN;
+            write[i].end = meg_partition_begin(blocks, nreplicas, replica + 1) * MEG_PARAM_ALIGN;
+        }
+        if (write[i].end > n)
+            write[i].end = n;
     }
-    if (write.end > n)
-        write.end = n;
-    return write;
 }
 
 bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range write)
@@ -109,8 +112,9 @@ int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh 
     int64_t nbytes = 0;
 
     for (int i = 0; i < n; i++) {
-        const struct meg_elem_range write = ckpt_write_range(p, mesh, &shard[i]);
+        struct meg_elem_range write[MEG_DP_GROUPS];
 
+        ckpt_write_ranges(write, p, mesh, &shard[i]);
         for (int k = 0; k < p->n; k++) {
             struct ckpt_shard_range s;
             struct ckpt_range_iter it;
@@ -119,7 +123,7 @@ int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh 
                 continue;
             ckpt_range_iter_begin(&it, p, &shard[i], &p->row[k], 0, p->row[k].numel);
             while (ckpt_range_iter_next(&it, &s))
-                if (ckpt_clip_range(&s, write))
+                if (ckpt_clip_range(&s, write[p->row[k].dp_group]))
                     nbytes += s.n * (int64_t)meg_dtype_size(shard[i].dtype);
         }
     }

@@ -139,12 +139,13 @@ int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, i
                           const struct meg_ckpt_save_args *s)
 {
     const struct meg_params *p = s->params;
-    struct meg_elem_range *optim_write = meg_new((size_t)s->noptim * sizeof *optim_write + 1);
-    const struct meg_elem_range weights_write = ckpt_write_range(p, s->mesh, &s->weights);
+    struct meg_elem_range(*optim_write)[MEG_DP_GROUPS] = meg_new((size_t)s->noptim * sizeof *optim_write + 1);
+    struct meg_elem_range weights_write[MEG_DP_GROUPS];
     struct extents x = { 0 };
 
+    ckpt_write_ranges(weights_write, p, s->mesh, &s->weights);
     for (int j = 0; j < s->noptim; j++)
-        optim_write[j] = ckpt_write_range(p, s->mesh, &s->optim[j]);
+        ckpt_write_ranges(optim_write[j], p, s->mesh, &s->optim[j]);
     for (int i = 0; i < nfiles; i++) {
         const bool is_optim = i >= p->nlayer_groups;
         const struct meg_ckpt_shard *shard = is_optim ? s->optim : &s->weights;
@@ -153,7 +154,8 @@ int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, i
         for (int k = first[0]; k < first[1]; k++)
             for (int j = 0; j < (is_optim ? s->noptim : 1); j++)
                 if (meg_param_is_counted(&p->row[k], s->mesh))
-                    add_param(&x, &f[i], i, s, &shard[j], is_optim ? optim_write[j] : weights_write, &p->row[k]);
+                    add_param(&x, &f[i], i, s, &shard[j],
+                              (is_optim ? optim_write[j] : weights_write)[p->row[k].dp_group], &p->row[k]);
     }
     free(optim_write);
     *out = x.v;

@@ -88,7 +88,7 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
  */
 static size_t used_nbytes(const struct meg_params *p, bool is_layerwise, enum meg_dtype t)
 {
-    int64_t most = is_layerwise || p->nbuckets == 0 ? 0 : p->bucket[p->nbuckets - 1].end;
+    int64_t most = is_layerwise || p->nbuckets == 0 ? 0 : p->bucket[p->nbuckets - 1].range.end;
 
     for (int i = 0; i < p->nlayer_groups && is_layerwise; i++) {
         const struct meg_elem_range group = p->layer_group[i];

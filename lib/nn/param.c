@@ -51,6 +51,8 @@ static void shard_row(struct meg_param *row, const struct meg_mesh *mesh)
         const int64_t size = meg_layout_axis_size(&mesh->layout, s->axis), block = row->dim[k] / s->nblocks;
         const int64_t i = meg_layout_axis_rank(&mesh->layout, mesh->coords, s->axis);
 
+        if (s->axis == MEG_AXIS_EP)
+            MEG_ASSERT_EQ(block % size, 0); /* offsets of dense parameters are equal on all expert-parallel ranks */
         row->shard_begin[k] = meg_partition_begin(block, size, i);
         row->shard_dim[k] = s->nblocks * (meg_partition_begin(block, size, i + 1) - row->shard_begin[k]);
         row->shard_numel *= row->shard_dim[k];
@@ -67,27 +69,32 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/*
- * End the current bucket, unless it is empty.  With a distributed optimizer, pad it, as Megatron does, to a multiple of
- * 128 elements and of the number of shards.
- */
-static void end_bucket(struct meg_params *p, const struct meg_layout *l)
+/* Return where the current bucket begins. */
+static int64_t bucket_begin(const struct meg_params *p)
 {
-    const int64_t begin = p->nbuckets ? p->bucket[p->nbuckets - 1].end : 0;
+    return p->nbuckets ? p->bucket[p->nbuckets - 1].range.end : 0;
+}
+
+/*
+ * End the current bucket, whose parameters have this data-parallel group, unless it is empty.  With a distributed
+ * optimizer, pad it, as Megatron does, to a multiple of 128 elements and of the number of shards.
+ */
+static void end_bucket(struct meg_params *p, const struct meg_layout *l, enum meg_dp_group dp_group)
+{
+    const int64_t begin = bucket_begin(p), nshards = l->zero.nshards / meg_layout_dp_stride(l, dp_group);
 
     if (p->flat_numel == begin)
         return;
     if (l->zero.nshards)
-        p->flat_numel = begin + round_up(p->flat_numel - begin, l->zero.nshards / gcd(l->zero.nshards, 128) * 128);
+        p->flat_numel = begin + round_up(p->flat_numel - begin, nshards / gcd(nshards, 128) * 128);
     p->bucket = meg_realloc_array(p->bucket, (size_t)p->nbuckets + 1, sizeof *p->bucket);
-    p->bucket[p->nbuckets++] = (struct meg_elem_range){ begin, p->flat_numel };
+    p->bucket[p->nbuckets++] = (struct meg_bucket){ { begin, p->flat_numel }, dp_group };
 }
 
 /* Return whether the current bucket ends before row i, the next parameter in the flat buffer. */
 static bool bucket_ends_before(const struct meg_params *p, int i, const struct meg_mesh *mesh)
 {
     const struct meg_layout *l = &mesh->layout;
-    const int64_t begin = p->nbuckets ? p->bucket[p->nbuckets - 1].end : 0;
 
     if (i < 0 || i == p->n - 1)
         return i < 0;
@@ -95,7 +102,7 @@ static bool bucket_ends_before(const struct meg_params *p, int i, const struct m
         return p->row[i].layer_group != p->row[i + 1].layer_group;
     if (l->zero.nshards && l->pp > 1 && p->row[i].tie != p->row[i + 1].tie)
         return true;
-    return l->zero.bucket_numel && mesh->coords.pp == 0 && p->flat_numel - begin >= l->zero.bucket_numel;
+    return l->zero.bucket_numel && mesh->coords.pp == 0 && p->flat_numel - bucket_begin(p) >= l->zero.bucket_numel;
 }
 
 static void list_first_rows(struct meg_params *p)
@@ -129,6 +136,7 @@ static bool is_on_stage(const struct meg_param *row, const struct meg_mesh *mesh
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
 {
     const int64_t stage = mesh->coords.pp;
+    enum meg_dp_group dp_group = MEG_DP_DENSE; /* of the current bucket */
 
     p->flat_numel = 0;
     p->nbuckets = 0;
@@ -140,8 +148,10 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
 
         row->is_tied_replica = row->tie >= 0 && stage > meg_layout_first_tied_stage(&mesh->layout, row->tie);
         row->shard_numel = 0;
-        if (bucket_ends_before(p, i, mesh))
-            end_bucket(p, &mesh->layout);
+        row->dp_group = mesh->layout.ep > 1 && meg_param_is_sharded(row, MEG_AXIS_EP) ? MEG_DP_EXPERT : MEG_DP_DENSE;
+        if (bucket_ends_before(p, i, mesh) || row->dp_group != dp_group)
+            end_bucket(p, &mesh->layout, dp_group);
+        dp_group = row->dp_group;
         row->offset = p->flat_numel;
         if (!is_on_stage(row, mesh))
             continue;
@@ -151,12 +161,12 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
             layer_group->begin = row->offset;
         layer_group->end = p->flat_numel;
     }
-    end_bucket(p, &mesh->layout);
+    end_bucket(p, &mesh->layout, dp_group);
     list_first_rows(p);
     index_names(p);
     for (int i = 0, k = 0; mesh->layout.zero.stage >= 2 && i < p->nbuckets; k++)
         if (p->layer_group[p->nlayer_groups - 1 - k].end > 0)
-            p->layer_group[p->nlayer_groups - 1 - k].end = p->bucket[i++].end;
+            p->layer_group[p->nlayer_groups - 1 - k].end = p->bucket[i++].range.end;
 }
 
 static int64_t group_numel(const struct meg_params *p, int layer_group)

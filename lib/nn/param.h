@@ -8,11 +8,13 @@
  * parameters and optimizer state have the same layout, so one loop over ranges updates all of these arrays.
  *
  * The flat buffer is split into buckets.  Gradients are reduced one bucket at a time.  With a distributed optimizer,
- * each bucket is divided into equal shards, regardless of parameter boundaries (parallel/zero.h).  On the first
- * pipeline stage, a bucket ends after the parameter with which it reaches zero.bucket_numel elements.  Other stages,
- * whose reduction is not on the critical path, ignore this limit, as in Megatron.  With pipeline parallelism and a
- * distributed optimizer, the parameters of a tie, such as a tied embedding, are a separate bucket.  The stages that have
- * replicas therefore shard them identically.  With ZeRO-2 and ZeRO-3, each layer group is a bucket.
+ * each bucket is divided into equal shards, regardless of parameter boundaries (parallel/zero.h).  With expert
+ * parallelism, the data-parallel group of experts is smaller than that of other parameters, and each bucket has
+ * parameters of one group.  On the first pipeline stage, a bucket ends after the parameter with which it reaches
+ * zero.bucket_numel elements.  Other stages, whose reduction is not on the critical path, ignore this limit, as in
+ * Megatron.  With pipeline parallelism and a distributed optimizer, the parameters of a tie, such as a tied embedding,
+ * are a separate bucket.  The stages that have replicas therefore shard them identically.  With ZeRO-2 and ZeRO-3, each
+ * layer group is a bucket.
  *
  * Layer group 0 has the embeddings and the relative biases of T5, groups 1..L have one layer each, and group L+1 has
  * the final norm and the heads.  The norm after an encoder is in the group of the encoder's last layer.  Every rank's
@@ -45,9 +47,9 @@ struct meg_sharding {
 };
 
 /*
- * A parameter.  Its gradient is reduced over the data- and context-parallel ranks.  If the parameter is tied, its
- * gradient is also reduced over the pipeline stages that use it.  With sequence parallelism, the gradient of a
- * parameter that tensor-parallel ranks replicate is also reduced over these ranks.
+ * A parameter.  Its gradient is reduced over its data-parallel group.  If the parameter is tied, its gradient is also
+ * reduced over the pipeline stages that use it.  With sequence parallelism, the gradient of a parameter that
+ * tensor-parallel ranks replicate is also reduced over these ranks.
  */
 struct meg_param {
     char name[96]; /* name in Megatron core; layers are numbered across pipeline stages, from 0 in each stack */
@@ -65,9 +67,10 @@ struct meg_param {
     /* This rank's shard, set by meg_params_shard. */
     int64_t shard_dim[MEG_PARAM_MAXDIM];   /* shape of the shard */
     int64_t shard_begin[MEG_PARAM_MAXDIM]; /* first index of the shard along each dimension, in each block */
-    int64_t shard_numel;  /* number of elements of the shard; 0 if only other stages have the parameter */
-    bool is_tied_replica; /* tied, and an earlier stage has the parameter, which is counted and saved there */
-    int64_t offset;       /* index of the shard's first element in the flat buffer */
+    int64_t shard_numel;        /* number of elements of the shard; 0 if only other stages have the parameter */
+    bool is_tied_replica;       /* tied, and an earlier stage has the parameter, which is counted and saved there */
+    int64_t offset;             /* index of the shard's first element in the flat buffer */
+    enum meg_dp_group dp_group; /* MEG_DP_EXPERT if ep > 1 and a dimension is sharded over MEG_AXIS_EP */
 };
 
 /*
@@ -78,6 +81,12 @@ struct meg_param_shard_range {
     int64_t global, local, n;
 };
 
+/* Parameters whose gradients are reduced together, over one data-parallel group. */
+struct meg_bucket {
+    struct meg_elem_range range; /* in the flat buffer */
+    enum meg_dp_group dp_group;
+};
+
 struct meg_params {
     struct meg_param *row;
     int n;
@@ -85,7 +94,7 @@ struct meg_params {
     int nlayer_groups;       /* L + 2 */
     int *first_row;          /* [nlayer_groups + 1] index of a layer group's first row; the last element is n */
     struct meg_elem_range *layer_group; /* [nlayer_groups] ranges in the flat buffer; empty if on other stages */
-    struct meg_elem_range *bucket;      /* [nbuckets] consecutive ranges that cover the flat buffer */
+    struct meg_bucket *bucket;          /* [nbuckets] consecutive ranges that cover the flat buffer */
     int nbuckets;
     int64_t numel;      /* number of elements of the complete model */
     int64_t flat_numel; /* number of elements of this rank's flat buffer, including padding */

@@ -78,6 +78,18 @@ static struct meg_array grad_shard(const struct meg_optim *o, const struct meg_z
 /* ---- creation ------------------------------------------------------------------------------------ */
 
 /*
+ * Return whether this rank includes its elements of a parameter in sums over the model (all_reduce_sum).  Without ZeRO,
+ * the expert-parallel ranks have replicas of a dense parameter, and the first of them includes it.
+ */
+static bool is_summed(const struct meg_optim *o, const struct meg_param *row)
+{
+    const struct meg_layout *l = &o->mesh->layout;
+
+    return meg_param_is_counted(row, o->mesh) && (l->zero.nshards || row->dp_group == MEG_DP_EXPERT ||
+                                                  meg_layout_axis_rank(l, o->mesh->coords, MEG_AXIS_EP) == 0);
+}
+
+/*
  * List the parameter ranges that this rank counts in norms over the model.  Ranges with only padding (zeros) between
  * them are merged.
  */
@@ -90,7 +102,7 @@ static void list_norm_ranges(struct meg_optim *o)
         const struct meg_zero_param_range *r = &s->param_range[i];
         struct meg_zero_param_range *last = o->num_norm_ranges ? &o->norm_ranges[o->num_norm_ranges - 1] : NULL;
 
-        if (!meg_param_is_counted(&o->params->row[r->row], o->mesh))
+        if (!is_summed(o, &o->params->row[r->row]))
             continue;
         if (last && last->bucket_shard == r->bucket_shard && r->begin - last->end < MEG_PARAM_ALIGN)
             last->end = r->end;
@@ -321,11 +333,15 @@ void meg_optim_reduce_grads(struct meg_optim *o)
 
 /* ---- sums over the model --------------------------------------------------------------------------- */
 
-/* Sum one value in device memory over the ranks that hold different shards of the model or of its gradients. */
+/*
+ * Sum one value in device memory over the ranks that hold different shards of the model or of its gradients.  With
+ * ZeRO, the ranks of mp and of the experts' shards are those of an optimizer instance, and together hold all dense
+ * shards.
+ */
 static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
 {
     meg_all_reduce(o->mesh->mp, o->stream, sum, 1, dtype, MEG_REDUCE_SUM);
-    meg_all_reduce(o->mesh->dp[MEG_DP_DENSE].shard, o->stream, sum, 1, dtype, MEG_REDUCE_SUM);
+    meg_all_reduce(o->mesh->dp[MEG_DP_EXPERT].shard, o->stream, sum, 1, dtype, MEG_REDUCE_SUM);
 }
 
 /*
@@ -357,7 +373,7 @@ void meg_optim_count_zeros(struct meg_optim *o)
         const struct meg_zero_param_range *r = &o->shard.param_range[i];
         const struct meg_array g = grad_shard(o, &o->shard.bucket_shard[r->bucket_shard]);
 
-        if (meg_param_is_counted(&o->params->row[r->row], o->mesh))
+        if (is_summed(o, &o->params->row[r->row]))
             o->op->count_zeros(o->stream, sum, meg_element(g.p, r->begin, g.dtype), g.dtype, r->end - r->begin);
     }
     all_reduce_sum(o, sum, MEG_DTYPE_I64);

@@ -2,9 +2,9 @@
  * zero.h - how the data- and context-parallel ranks shard a model: ZeRO (Rajbhandari et al. 2020), FSDP.
  *
  * The parameters of a rank are one flat buffer, split into buckets (nn/param.h).  In stages 1 to 3, each bucket is
- * divided into nshards equal shards, one per rank, in rank order.  A shard may begin and end inside a parameter.  With
- * --num-distributed-optimizer-instances N, there are N groups of consecutive ranks, and each group has all shards.  The
- * options and the collectives are in lib/optim/zero.
+ * divided into equal shards, one per rank of its data-parallel group, in rank order.  A shard may begin and end inside
+ * a parameter.  With --num-distributed-optimizer-instances N, there are N groups of consecutive ranks, and each group
+ * has all shards.  The options and the collectives are in lib/optim/zero.
  */
 #ifndef MEG_PARALLEL_ZERO_H
 #define MEG_PARALLEL_ZERO_H
@@ -15,7 +15,7 @@ MEG_BEGIN_DECLS
 
 struct meg_zero_layout {
     int stage;            /* 0: nothing is sharded; 1: optimizer state; 2: also gradients; 3: also parameters */
-    int64_t nshards;      /* number of shards of each bucket; 0 in stage 0 */
+    int64_t nshards;      /* number of shards of each bucket, nshards / ep of a bucket of experts; 0 in stage 0 */
     int64_t bucket_numel; /* number of elements at which a bucket ends (nn/param.h); 0: no limit */
 };
 

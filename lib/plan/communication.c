@@ -33,7 +33,7 @@ int64_t cost_tie_size(const struct meg_layout *l, int k)
 static double tied_grad_numel(const struct meg_params *params, const struct meg_param *row, const struct meg_layout *l)
 {
     for (int b = 0; b < params->nbuckets && l->zero.nshards; b++)
-        if (params->bucket[b].begin == row->offset)
+        if (params->bucket[b].range.begin == row->offset)
             return (double)meg_zero_bucket_shard_numel(params, l, b);
     return (double)row->shard_numel;
 }
@@ -73,25 +73,46 @@ static double zero3_gather_nbytes(const struct meg_cost_model *cost)
     return first + (double)(cost->schedule.microbatches - 1) * (g.nbytes - first);
 }
 
+/*
+ * Add the bytes of the reduction of gradients and of the all-gather of parameters for the buckets of a data-parallel
+ * group.  Gradients are reduced over the shards num_reduces times in a step.
+ */
+static void add_dp_comm(struct cost_step_comm *s, const struct meg_cost_model *cost, enum meg_dp_group group,
+                        double num_reduces)
+{
+    const struct meg_layout *l = &cost->layout;
+    const struct meg_params *params = cost->params;
+    const int64_t size = l->dp * l->cp / meg_layout_dp_stride(l, group);
+    const int64_t nshards = l->zero.nshards / meg_layout_dp_stride(l, group);
+    const double e = size_of(cost->run.grad_dtype);
+    double n = 0; /* elements that the rank updates */
+
+    for (int b = 0; b < params->nbuckets; b++)
+        if (params->bucket[b].dp_group == group)
+            n += (double)meg_zero_bucket_shard_numel(params, l, b);
+    s->num_updated += n;
+    if (nshards == 0) {
+        s->grad_reduce += meg_comm_volume_all_reduce(size, n * e);
+        return;
+    }
+    s->grad_reduce +=
+        num_reduces * meg_comm_volume_sharded(nshards, n * e) + meg_comm_volume_all_reduce(size / nshards, n * e);
+    s->param_gather += meg_comm_volume_sharded(nshards, n * size_of(cost->run.dtype));
+}
+
 struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, struct meg_rank_coords at)
 {
     const struct meg_layout *l = &cost->layout;
     const double e = size_of(cost->run.grad_dtype);
-    const int64_t dp_replicas = l->dp * l->cp;
+    const double num_reduces = l->zero.stage >= 2 ? (double)cost->schedule.microbatches : 1;
     struct meg_params *params = cost->params;
     struct cost_step_comm s = { 0 };
     struct meg_mesh mesh;
 
     meg_mesh_init_dry(&mesh, l, meg_layout_rank(l, at));
     meg_params_shard(params, &mesh);
-    s.num_updated = (double)meg_zero_shard_numel(params, l);
-    if (l->zero.nshards) {
-        s.grad_reduce = meg_comm_volume_sharded(l->zero.nshards, s.num_updated * e) +
-                        meg_comm_volume_all_reduce(dp_replicas / l->zero.nshards, s.num_updated * e);
-        s.param_gather = meg_comm_volume_sharded(l->zero.nshards, s.num_updated * size_of(cost->run.dtype));
-    } else {
-        s.grad_reduce = meg_comm_volume_all_reduce(dp_replicas, s.num_updated * e);
-    }
+    for (int i = 0; i < MEG_DP_GROUPS; i++)
+        add_dp_comm(&s, cost, (enum meg_dp_group)i, num_reduces);
     for (int i = 0; i < params->n; i++) {
         const struct meg_param *row = &params->row[i];
 
@@ -101,13 +122,7 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
             s.embedding_grad +=
                 meg_comm_volume_all_reduce(cost_tie_size(l, row->tie), tied_grad_numel(params, row, l) * e);
     }
-    if (l->zero.stage >= 2) {
-        const double num_micro = (double)cost->schedule.microbatches;
-
-        s.grad_reduce = num_micro * meg_comm_volume_sharded(l->zero.nshards, s.num_updated * e) +
-                        meg_comm_volume_all_reduce(dp_replicas / l->zero.nshards, s.num_updated * e);
-        s.sp_grad_reduce *= num_micro;
-    }
+    s.sp_grad_reduce *= num_reduces;
     if (l->zero.stage == 3)
         s.param_gather = zero3_gather_nbytes(cost);
     return s;
@@ -145,8 +160,9 @@ void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_
     nbytes[MEG_COST_GROUP_DP_CP] =
         once.grad_reduce + once.param_gather + meg_comm_volume_all_reduce(l->dp * l->cp, (1 + num_losses) * scalar);
     if (l->zero.nshards)
-        nbytes[MEG_COST_GROUP_DP_CP] += meg_comm_volume_all_reduce(l->zero.nshards, cost->num_scalar_reduces * scalar);
-    nbytes[MEG_COST_GROUP_MP] = meg_comm_volume_all_reduce(l->tp * l->pp, cost->num_scalar_reduces * scalar);
+        nbytes[MEG_COST_GROUP_DP_CP] +=
+            meg_comm_volume_all_reduce(l->zero.nshards / l->ep, cost->num_scalar_reduces * scalar);
+    nbytes[MEG_COST_GROUP_MP] = meg_comm_volume_all_reduce(l->tp * l->ep * l->pp, cost->num_scalar_reduces * scalar);
     nbytes[MEG_COST_GROUP_EMBEDDING] = once.embedding_grad;
 }
 
@@ -155,8 +171,10 @@ void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct 
     nbytes[MEG_COST_GROUP_TP] = m->tp->nbytes_sent;
     nbytes[MEG_COST_GROUP_CP] = m->cp->nbytes_sent + m->cp_a2a->nbytes_sent + m->cp_ring->nbytes_sent;
     nbytes[MEG_COST_GROUP_PP] = m->pp->nbytes_sent;
-    nbytes[MEG_COST_GROUP_DP_CP] = m->dp_cp->nbytes_sent + m->dp[MEG_DP_DENSE].grad->nbytes_sent +
-                                   m->dp[MEG_DP_DENSE].shard->nbytes_sent + m->dp[MEG_DP_DENSE].replica->nbytes_sent;
+    nbytes[MEG_COST_GROUP_DP_CP] = m->dp_cp->nbytes_sent;
+    for (int i = 0; i < (m->layout.ep > 1 ? MEG_DP_GROUPS : 1); i++)
+        nbytes[MEG_COST_GROUP_DP_CP] +=
+            m->dp[i].grad->nbytes_sent + m->dp[i].shard->nbytes_sent + m->dp[i].replica->nbytes_sent;
     nbytes[MEG_COST_GROUP_MP] = m->mp->nbytes_sent;
     nbytes[MEG_COST_GROUP_EMBEDDING] = 0;
     for (int k = 0; k < MEG_MAX_TIES; k++)

@@ -39,7 +39,7 @@ static double async_save_nbytes(const struct meg_cost_model *cost, const struct 
                                 const struct meg_mesh *mesh, const struct meg_optim_memory *o)
 {
     const struct meg_layout *l = &cost->layout;
-    const int64_t rank = mesh->coords.dp * l->cp + mesh->coords.cp, nshards = l->zero.nshards ? l->zero.nshards : 1;
+    const int64_t rank = meg_layout_dp_cp_rank(l, mesh->coords), nshards = l->zero.nshards ? l->zero.nshards : 1;
     const int64_t state_nbytes = meg_zero_shard_numel(params, l) * (int64_t)sizeof(float);
     const int64_t nstates = cost->saves_optim && state_nbytes ? (int64_t)(o->main + o->state) / state_nbytes : 0;
     const struct meg_ckpt_shard weights = { .dtype = cost->run.dtype };
@@ -62,16 +62,31 @@ static double async_save_nbytes(const struct meg_cost_model *cost, const struct 
     return (double)nbytes;
 }
 
+/* Return the bytes of the receive buffers of collectives on the gradients of a data-parallel group. */
+static double grad_workspace_nbytes(const struct meg_layout *l, const struct meg_params *params,
+                                    enum meg_dp_group group, enum meg_dtype grad)
+{
+    const int64_t size = l->dp * l->cp / meg_layout_dp_stride(l, group);
+    const int64_t nshards = l->zero.nshards / meg_layout_dp_stride(l, group);
+    double bucket = 0; /* elements of the largest bucket */
+
+    for (int i = 0; i < params->nbuckets; i++)
+        if (params->bucket[i].dp_group == group)
+            bucket = fmax(bucket, (double)(params->bucket[i].range.end - params->bucket[i].range.begin));
+    if (nshards == 0)
+        return meg_comm_workspace_all_reduce(size, bucket, grad);
+    return meg_comm_workspace_reduce_scatter(nshards, bucket / (double)nshards, grad) +
+           meg_comm_workspace_all_reduce(size / nshards, bucket / (double)nshards, grad);
+}
+
 /* Return the bytes of the receive buffers of collectives: within the model, and on gradients. */
 static double comm_workspace_nbytes(const struct meg_cost_model *cost, const struct meg_params *params)
 {
     const struct meg_layout *l = &cost->layout;
-    const int64_t nshards = l->zero.nshards, dp_replicas = l->dp * l->cp;
+    const int64_t nshards = l->zero.nshards;
     const enum meg_dtype grad = cost->run.grad_dtype;
-    double bucket = 0, tied[MEG_MAX_TIES] = { 0 }, sum = cost->counts->recv_nbytes;
+    double tied[MEG_MAX_TIES] = { 0 }, sum = cost->counts->recv_nbytes;
 
-    for (int i = 0; i < params->nbuckets; i++)
-        bucket = fmax(bucket, (double)(params->bucket[i].end - params->bucket[i].begin));
     for (int i = 0; i < params->n; i++) {
         const struct meg_param *row = &params->row[i];
 
@@ -80,11 +95,8 @@ static double comm_workspace_nbytes(const struct meg_cost_model *cost, const str
     }
     for (int k = 0; k < l->nties; k++)
         sum += meg_comm_workspace_all_reduce(cost_tie_size(l, k), tied[k] / (double)(nshards ? nshards : 1), grad);
-    if (nshards)
-        sum += meg_comm_workspace_reduce_scatter(nshards, bucket / (double)nshards, grad) +
-               meg_comm_workspace_all_reduce(dp_replicas / nshards, bucket / (double)nshards, grad);
-    else
-        sum += meg_comm_workspace_all_reduce(dp_replicas, bucket, grad);
+    for (int i = 0; i < MEG_DP_GROUPS; i++)
+        sum += grad_workspace_nbytes(l, params, (enum meg_dp_group)i, grad);
     return sum;
 }
 

@@ -31,12 +31,13 @@ static int64_t *hash_weights(const struct meg_model *g)
 }
 
 /* Which parameters have replicas on the ranks of a group; REPLICATED_TIE + k: those of tie k. */
-enum { REPLICATED_ALL, REPLICATED_TP, REPLICATED_TIE };
+enum { REPLICATED_DP = MEG_DP_DENSE, REPLICATED_EDP = MEG_DP_EXPERT, REPLICATED_TP, REPLICATED_TIE };
 
 static bool is_replicated(const struct meg_param *row, int which)
 {
     switch (which) {
-    case REPLICATED_ALL: return row->shard_numel > 0;
+    case REPLICATED_DP:
+    case REPLICATED_EDP: return row->shard_numel > 0 && (int)row->dp_group == which;
     case REPLICATED_TP: return row->shard_numel > 0 && !meg_param_is_sharded(row, MEG_AXIS_TP);
     default: return row->shard_numel > 0 && row->tie == which - REPLICATED_TIE;
     }
@@ -95,7 +96,9 @@ int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e)
 
     meg_optim_finish_param_sync(t->optim);
     hash = hash_weights(t->model);
-    r = meg_train_agree_or_exit(t, compare(t, hash, m->dp_cp, REPLICATED_ALL, e));
+    r = meg_train_agree_or_exit(t, compare(t, hash, m->dp_cp, REPLICATED_DP, e));
+    if (r == 0 && m->layout.ep > 1)
+        r = meg_train_agree_or_exit(t, compare(t, hash, m->edp, REPLICATED_EDP, e));
     if (r == 0)
         r = meg_train_agree_or_exit(t, compare(t, hash, m->tp, REPLICATED_TP, e));
     for (int k = 0; k < MEG_MAX_TIES && r == 0; k++)

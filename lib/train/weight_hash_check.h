@@ -10,8 +10,8 @@ MEG_BEGIN_DECLS
 struct meg_trainer;
 
 /*
- * Compare the XXH3 hashes of replicated weights: of all weights over the data- and context-parallel ranks, of unsharded
- * weights over the tensor-parallel ranks, of tied parameters over the pipeline stages that use them.  Collective over all
+ * Compare the XXH3 hashes of replicated weights: of all weights over their data-parallel group, of unsharded weights
+ * over the tensor-parallel ranks, of tied parameters over the pipeline stages that use them.  Collective over all
  * ranks.
  *
  * If replicas differ, the lowest rank that differs from the majority of its group (of two replicas, the second) returns

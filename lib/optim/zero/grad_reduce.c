@@ -45,7 +45,7 @@ void meg_reducer_begin(struct meg_reducer *r, int64_t num_passes)
         r->passes_left[i] = num_passes;
         r->is_tp_reduced[i] = false;
         for (int b = 0; b < p->nbuckets; b++)
-            r->groups_pending[b] += overlap(p->layer_group[i], p->bucket[b]);
+            r->groups_pending[b] += overlap(p->layer_group[i], p->bucket[b].range);
     }
 }
 
@@ -55,43 +55,54 @@ static char *elem(const struct meg_reducer *r, int64_t i)
     return meg_element(r->g, i, r->dtype);
 }
 
-/* Return this rank's shard of a bucket. */
-static struct meg_elem_range shard_of(const struct meg_comm *group, struct meg_elem_range bucket)
+/* Return the communicators of a bucket's data-parallel group. */
+static const struct meg_dp_comms *comms_of(const struct meg_mesh *m, const struct meg_bucket *b)
 {
-    return meg_zero_shard_of(bucket, group->size, group->rank);
+    return &m->dp[b->dp_group];
+}
+
+/* Return this rank's shard of a bucket. */
+static struct meg_elem_range shard_of(const struct meg_mesh *m, const struct meg_bucket *b)
+{
+    const struct meg_comm *c = comms_of(m, b)->shard;
+
+    return meg_zero_shard_of(b->range, c->size, c->rank);
 }
 
 static void end_bucket(struct meg_reducer *r)
 {
-    const struct meg_mesh *m = r->mesh;
+    const struct meg_bucket *b;
+    struct meg_comm *replica;
 
     if (r->bucket_in_flight < 0)
         return;
     meg_comm_wait(r->comm, r->stream, r->work);
     r->work = NULL;
-    if (m->dp[MEG_DP_DENSE].replica->size > 1) {
-        const struct meg_elem_range s = shard_of(m->dp[MEG_DP_DENSE].shard, r->params->bucket[r->bucket_in_flight]);
+    b = &r->params->bucket[r->bucket_in_flight];
+    replica = comms_of(r->mesh, b)->replica;
+    if (replica->size > 1) {
+        const struct meg_elem_range s = shard_of(r->mesh, b);
 
-        meg_all_reduce(m->dp[MEG_DP_DENSE].replica, r->stream, elem(r, s.begin), s.end - s.begin, r->dtype,
-                       MEG_REDUCE_SUM);
+        meg_all_reduce(replica, r->stream, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
     }
     r->bucket_in_flight = -1;
 }
 
 static void begin_bucket(struct meg_reducer *r, int b)
 {
-    const struct meg_mesh *m = r->mesh;
-    const struct meg_elem_range all = r->params->bucket[b], shard = shard_of(m->dp[MEG_DP_DENSE].shard, all);
+    const struct meg_bucket *bucket = &r->params->bucket[b];
+    const struct meg_dp_comms *comms = comms_of(r->mesh, bucket);
+    const struct meg_elem_range all = bucket->range, shard = shard_of(r->mesh, bucket);
 
     end_bucket(r);
     r->bucket_in_flight = b;
     r->is_started[b] = true;
-    if (m->dp[MEG_DP_DENSE].grad->size > 1) {
-        r->comm = m->dp[MEG_DP_DENSE].grad;
+    if (comms->grad->size > 1) {
+        r->comm = comms->grad;
         r->work = r->comm->op->all_reduce(r->comm, r->stream, elem(r, all.begin), all.end - all.begin, r->dtype,
                                           MEG_REDUCE_SUM);
     } else {
-        r->comm = m->dp[MEG_DP_DENSE].shard;
+        r->comm = comms->shard;
         r->work = r->comm->op->reduce_scatter(r->comm, r->stream, elem(r, shard.begin), elem(r, all.begin),
                                               shard.end - shard.begin, r->dtype, MEG_REDUCE_SUM);
     }
@@ -109,7 +120,7 @@ static void finish_group(struct meg_reducer *r, int group)
     meg_sp_grads_reduce(r->sp_grads, group, elem(r, p->layer_group[group].begin));
     r->is_tp_reduced[group] = true;
     for (int b = 0; b < p->nbuckets; b++)
-        if (overlap(p->layer_group[group], p->bucket[b]) && --r->groups_pending[b] == 0 && r->overlaps)
+        if (overlap(p->layer_group[group], p->bucket[b].range) && --r->groups_pending[b] == 0 && r->overlaps)
             begin_bucket(r, b);
 }
 
@@ -141,8 +152,8 @@ static void reduce_tied(struct meg_reducer *r)
         if (row->tie < 0 || !row->shard_numel || r->mesh->tied[row->tie]->size == 1)
             continue;
         for (int b = 0; b < p->nbuckets && r->mesh->layout.zero.nshards; b++)
-            if (p->bucket[b].begin == row->offset)
-                s = shard_of(r->mesh->dp[MEG_DP_DENSE].shard, p->bucket[b]);
+            if (p->bucket[b].range.begin == row->offset)
+                s = shard_of(r->mesh, &p->bucket[b]);
         meg_all_reduce(r->mesh->tied[row->tie], r->stream, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
     }
 }
@@ -163,10 +174,10 @@ void meg_reducer_end(struct meg_reducer *r)
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *shard_group,
+void meg_gatherer_init(struct meg_gatherer *q, const struct meg_mesh *mesh, const struct meg_params *params,
                        struct meg_stream *stream, void *w, enum meg_dtype dtype)
 {
-    *q = (struct meg_gatherer){ params, shard_group, stream, w, dtype, NULL, -1 };
+    *q = (struct meg_gatherer){ mesh, params, stream, w, dtype, .bucket_in_flight = -1 };
 }
 
 static void begin_gather(struct meg_gatherer *q, int b)
@@ -177,10 +188,11 @@ static void begin_gather(struct meg_gatherer *q, int b)
     q->bucket_in_flight = b;
     if (b < 0)
         return;
-    all = q->params->bucket[b];
-    shard = shard_of(q->shard_group, all);
-    q->work = q->shard_group->op->all_gather(q->shard_group, q->stream, q->w + (size_t)all.begin * size,
-                                             q->w + (size_t)shard.begin * size, shard.end - shard.begin, q->dtype);
+    all = q->params->bucket[b].range;
+    shard = shard_of(q->mesh, &q->params->bucket[b]);
+    q->comm = comms_of(q->mesh, &q->params->bucket[b])->shard;
+    q->work = q->comm->op->all_gather(q->comm, q->stream, q->w + (size_t)all.begin * size,
+                                      q->w + (size_t)shard.begin * size, shard.end - shard.begin, q->dtype);
 }
 
 void meg_gatherer_begin(struct meg_gatherer *q)
@@ -190,21 +202,22 @@ void meg_gatherer_begin(struct meg_gatherer *q)
 
 static void end_gather(struct meg_gatherer *q)
 {
-    meg_comm_wait(q->shard_group, q->stream, q->work);
+    meg_comm_wait(q->comm, q->stream, q->work);
     q->work = NULL;
     begin_gather(q, q->bucket_in_flight - 1);
 }
 
 void meg_gatherer_wait(struct meg_gatherer *q, int group)
 {
-    while (q->bucket_in_flight >= 0 && q->params->bucket[q->bucket_in_flight].end > q->params->layer_group[group].begin)
+    while (q->bucket_in_flight >= 0 &&
+           q->params->bucket[q->bucket_in_flight].range.end > q->params->layer_group[group].begin)
         end_gather(q);
     meg_gatherer_poll(q);
 }
 
 void meg_gatherer_poll(struct meg_gatherer *q)
 {
-    meg_comm_test(q->shard_group, &q->work);
+    meg_comm_test(q->comm, &q->work);
 }
 
 void meg_gatherer_end(struct meg_gatherer *q)

@@ -4,8 +4,8 @@
  * A gradient is reduced up to three times, in this order even if communication overlaps the backward pass:
  *   1. over the tensor-parallel ranks, for replicated parameters under sequence parallelism, because each rank
  *      processed different positions;
- *   2. over the data- and context-parallel ranks: an all-reduce, or with the distributed optimizer a reduce-scatter
- *      followed by an all-reduce over the optimizer instances;
+ *   2. over the data-parallel group of the bucket (dense parameters or experts): an all-reduce, or with the distributed
+ *      optimizer a reduce-scatter followed by an all-reduce over the optimizer instances;
  *   3. over the pipeline stages that use a tied parameter, such as a tied embedding.
  */
 #ifndef MEG_OPTIM_ZERO_GRAD_REDUCE_H
@@ -60,16 +60,17 @@ void meg_reducer_end(struct meg_reducer *r);
  * gathered in the order of the forward pass, from the last bucket to the first.
  */
 struct meg_gatherer {
+    const struct meg_mesh *mesh;
     const struct meg_params *params;
-    struct meg_comm *shard_group;
     struct meg_stream *stream; /* stream that updates and reads the parameters */
     char *w;                   /* [params->flat_numel] parameters of type dtype */
     enum meg_dtype dtype;
+    struct meg_comm *comm; /* communicator of the operation in flight */
     struct meg_work *work;
     int bucket_in_flight; /* bucket being gathered; buckets above it are complete; -1: all are complete */
 };
 
-void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *shard_group,
+void meg_gatherer_init(struct meg_gatherer *q, const struct meg_mesh *mesh, const struct meg_params *params,
                        struct meg_stream *stream, void *w, enum meg_dtype dtype);
 /* Start to gather the last bucket.  When the wait for bucket i ends, the all-gather of bucket i - 1 starts. */
 void meg_gatherer_begin(struct meg_gatherer *q);

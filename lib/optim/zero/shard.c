@@ -53,6 +53,9 @@ static int check_stage(const struct meg_layout *l, const struct meg_zero_conf *c
 {
     const char *option = c->use_torch_fsdp2 ? "--use-torch-fsdp2" : stage == 2 ? "--zero-stage 2" : "--zero-stage 3";
 
+    if (stage >= 2 && l->ep > 1)
+        return meg_fail(e, MEG_EUSAGE, "%s: does not support expert parallelism; use --use-distributed-optimizer",
+                        option);
     if (stage >= 2 && l->pp > 1)
         return meg_fail(e, MEG_EUSAGE, "%s: requires --pipeline-model-parallel-size 1, not %" PRId64, option, l->pp);
     if (c->use_torch_fsdp2 && is_tied)
@@ -78,6 +81,12 @@ int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_ti
                         "--num-distributed-optimizer-instances %" PRId64
                         ": must divide the data-parallel size, %" PRId64,
                         c->num_instances, l->dp);
+    if (stage && l->dp * l->cp / c->num_instances % l->ep)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-distributed-optimizer-instances %" PRId64
+                        ": the number of ranks of an instance, %" PRId64
+                        ", must be a multiple of the expert-parallel size, %" PRId64,
+                        c->num_instances, l->dp * l->cp / c->num_instances, l->ep);
     if (c->num_instances > 1 && stage == 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-distributed-optimizer-instances %" PRId64
@@ -95,14 +104,26 @@ int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_ti
     return 0;
 }
 
+/* Return the number of shards of the buckets of a data-parallel group. */
+static int64_t num_shards(const struct meg_layout *l, enum meg_dp_group group)
+{
+    return l->zero.nshards / meg_layout_dp_stride(l, group);
+}
+
 int64_t meg_zero_bucket_shard_numel(const struct meg_params *p, const struct meg_layout *l, int b)
 {
-    return (p->bucket[b].end - p->bucket[b].begin) / (l->zero.nshards ? l->zero.nshards : 1);
+    const struct meg_elem_range r = p->bucket[b].range;
+
+    return (r.end - r.begin) / (l->zero.nshards ? num_shards(l, p->bucket[b].dp_group) : 1);
 }
 
 int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout *l)
 {
-    return l->zero.nshards ? p->flat_numel / l->zero.nshards : p->flat_numel;
+    int64_t n = 0;
+
+    for (int b = 0; b < p->nbuckets; b++)
+        n += meg_zero_bucket_shard_numel(p, l, b);
+    return n;
 }
 
 /*
@@ -128,6 +149,12 @@ static void add_param_ranges(struct meg_zero_shard *s, const struct meg_params *
     v->nranges = s->nparam_ranges - v->first_range;
 }
 
+/* Return the shard of a bucket on a rank, which counts from 0 in its optimizer instance. */
+static struct meg_elem_range shard_of(const struct meg_bucket *b, const struct meg_layout *l, int64_t rank)
+{
+    return meg_zero_shard_of(b->range, num_shards(l, b->dp_group), rank / meg_layout_dp_stride(l, b->dp_group));
+}
+
 void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l, int rank)
 {
     int row = p->n - 1;
@@ -137,10 +164,9 @@ void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, c
     s->range = meg_new((size_t)s->nbucket_shards * sizeof *s->range);
     s->param_range = meg_new((size_t)(p->n + s->nbucket_shards) * sizeof *s->param_range);
     for (int k = 0; k < s->nbucket_shards; k++) {
-        const struct meg_elem_range b = l->zero.nshards ? p->bucket[k] : (struct meg_elem_range){ 0, p->flat_numel };
         struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
 
-        s->range[k] = l->zero.nshards ? meg_zero_shard_of(b, l->zero.nshards, rank) : b;
+        s->range[k] = l->zero.nshards ? shard_of(&p->bucket[k], l, rank) : (struct meg_elem_range){ 0, p->flat_numel };
         v->begin = s->range[k].begin;
         v->end = s->range[k].end;
         v->shard_offset = s->numel;

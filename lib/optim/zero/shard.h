@@ -58,8 +58,8 @@ int64_t meg_zero_bucket_shard_numel(const struct meg_params *p, const struct meg
 /* Return the number of elements that a rank updates. */
 int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout *l);
 /*
- * Compute the bucket shards of `rank`, the rank's index in its group of l->zero.nshards ranks.  Free *s with
- * meg_zero_shard_free.
+ * Compute the bucket shards of `rank`, the rank's index in its optimizer instance of l->zero.nshards ranks.  Free *s
+ * with meg_zero_shard_free.
  */
 void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l, int rank);
 void meg_zero_shard_free(struct meg_zero_shard *s);

@@ -17,7 +17,7 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
     meg_reducer_init(&z->reducer, m, p, nan_guard, sp_grads, model->device->compute, model->g, run->grad_dtype,
                      c->overlap_grad_reduce);
     meg_reducer_begin(&z->reducer, 0);
-    meg_gatherer_init(&z->gatherer, p, m->dp[MEG_DP_DENSE].shard, model->device->compute, model->w, run->dtype);
+    meg_gatherer_init(&z->gatherer, m, p, model->device->compute, model->w, run->dtype);
     z->layer_reducer = (struct meg_layer_reducer){ .comms = &m->dp[MEG_DP_DENSE],
                                                    .params = p,
                                                    .device = model->device,

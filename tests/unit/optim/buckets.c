@@ -50,9 +50,9 @@ static void check_offsets(const struct meg_params *p)
     int64_t at = 0;
 
     for (int b = 0; b < p->nbuckets; b++) {
-        assert_int_equal(p->bucket[b].begin, at);
-        assert_true(p->bucket[b].end > at);
-        at = p->bucket[b].end;
+        assert_int_equal(p->bucket[b].range.begin, at);
+        assert_true(p->bucket[b].range.end > at);
+        at = p->bucket[b].range.end;
     }
     assert_int_equal(at, p->flat_numel);
     for (int i = 0; i < p->n; i++) {
@@ -65,7 +65,7 @@ static void check_offsets(const struct meg_params *p)
         assert_true(q->offset >= p->layer_group[q->layer_group].begin &&
                     q->offset + q->shard_numel <= p->layer_group[q->layer_group].end);
         for (int b = 0; b < p->nbuckets; b++)
-            inside += q->offset >= p->bucket[b].begin && q->offset + q->shard_numel <= p->bucket[b].end;
+            inside += q->offset >= p->bucket[b].range.begin && q->offset + q->shard_numel <= p->bucket[b].range.end;
         assert_int_equal(inside, 1);
     }
 }
@@ -87,10 +87,10 @@ static void buckets_end_at_bucket_numel(void **state)
     l.zero.bucket_numel = 300;
     make(&p, &l, 0, &mesh);
     check_offsets(&p);
-    assert_int_equal(p.bucket[0].end,
+    assert_int_equal(p.bucket[0].range.end,
                      320); /* norm 64 + vector 64 + matrix 128 + vector 64, the first sum of at least 300 */
     for (int b = 0; b + 1 < p.nbuckets; b++)
-        assert_true(p.bucket[b].end - p.bucket[b].begin >= 300);
+        assert_true(p.bucket[b].range.end - p.bucket[b].range.begin >= 300);
     meg_params_free(&p);
 }
 
@@ -111,7 +111,7 @@ static void shards_are_equal_and_cover_every_parameter(void **state)
         make(&p, &l, 0, &mesh);
         check_offsets(&p);
         for (int b = 0; b < p.nbuckets; b++)
-            assert_int_equal((p.bucket[b].end - p.bucket[b].begin) % unit[i], 0);
+            assert_int_equal((p.bucket[b].range.end - p.bucket[b].range.begin) % unit[i], 0);
         num_owners = meg_new((size_t)p.flat_numel);
         for (int rank = 0; rank < shards[i]; rank++) {
             struct meg_zero_shard s;
@@ -122,7 +122,8 @@ static void shards_are_equal_and_cover_every_parameter(void **state)
             assert_int_equal(s.nbucket_shards, p.nbuckets);
             for (int k = 0, at = 0; k < s.nbucket_shards; k++) {
                 assert_int_equal(s.bucket_shard[k].shard_offset, at);
-                assert_int_equal(s.range[k].begin, p.bucket[k].begin + rank * (s.range[k].end - s.range[k].begin));
+                assert_int_equal(s.range[k].begin,
+                                 p.bucket[k].range.begin + rank * (s.range[k].end - s.range[k].begin));
                 for (int64_t e = s.range[k].begin; e < s.range[k].end; e++)
                     num_owners[e]++;
                 for (int j = 0; j < s.bucket_shard[k].nranges; j++) {
@@ -146,6 +147,94 @@ static void shards_are_equal_and_cover_every_parameter(void **state)
     }
 }
 
+/* Create a parameter table: four layers of a matrix and four experts. */
+static void make_experts(struct meg_params *p, const struct meg_layout *l, int64_t rank)
+{
+    const int64_t matrix[] = { 14, 5 }, experts[] = { 4, 10, 5 };
+    struct meg_mesh mesh;
+
+    *p = (struct meg_params){ 0 };
+    for (int i = 1; i <= 4; i++) {
+        meg_params_add(p, i, 2, matrix, "matrix%d", i);
+        meg_params_add(p, i, 3, experts, "experts%d", i)->sharding[0].axis = MEG_AXIS_EP;
+    }
+    meg_mesh_init_dry(&mesh, l, rank);
+    meg_params_shard(p, &mesh);
+}
+
+/*
+ * With expert parallelism, a bucket has either dense parameters or experts.  The ranks of an optimizer instance
+ * together update each dense element and each element of each expert once.
+ */
+static void experts_have_their_own_buckets_and_shards(void **state)
+{
+    struct meg_layout l = layout(1, 8, 1);
+    int64_t num_dense = 0, num_experts = 0;
+
+    (void)state;
+    l.ep = 2;
+    l.zero.nshards = 4; /* two optimizer instances of four ranks */
+    for (int rank = 0; rank < 4; rank++) {
+        struct meg_params p;
+        struct meg_zero_shard s;
+
+        make_experts(&p, &l, 4 + rank);
+        check_offsets(&p);
+        assert_int_equal(p.nbuckets, 8);
+        for (int b = 0; b < p.nbuckets; b++) {
+            assert_int_equal(p.bucket[b].dp_group, b % 2 ? MEG_DP_DENSE : MEG_DP_EXPERT);
+            assert_int_equal(meg_zero_bucket_shard_numel(&p, &l, b), b % 2 ? 128 / 4 : 128 / 2);
+        }
+        meg_zero_shard_make(&s, &p, &l, rank);
+        assert_int_equal(s.numel, 4 * (32 + 64));
+        for (int i = 0; i < s.nparam_ranges; i++) {
+            const struct meg_zero_param_range *r = &s.param_range[i];
+            const bool is_expert = p.row[r->row].dp_group == MEG_DP_EXPERT;
+
+            /* rank 2 i + e has shard i of the experts of expert-parallel rank e */
+            assert_int_equal(s.range[r->bucket_shard].begin - p.bucket[r->bucket_shard].range.begin,
+                             is_expert ? rank / 2 * 64 : rank * 32);
+            *(is_expert ? &num_experts : &num_dense) += r->end - r->begin;
+        }
+        meg_zero_shard_free(&s);
+        meg_params_free(&p);
+    }
+    assert_int_equal(num_dense, 4 * 14 * 5);
+    assert_int_equal(num_experts, 4 * 4 * 10 * 5);
+}
+
+static void experts_are_in_buckets_of_dense_parameters_without_expert_parallelism(void **state)
+{
+    const struct meg_layout l = layout(1, 2, 1);
+    struct meg_params p;
+
+    (void)state;
+    make_experts(&p, &l, 1);
+    assert_int_equal(p.nbuckets, 1);
+    assert_int_equal(p.bucket[0].dp_group, MEG_DP_DENSE);
+    meg_params_free(&p);
+}
+
+/* ZeRO-2 and ZeRO-3 reduce-scatter a complete layer over one group. */
+static void expert_parallelism_is_refused_with_zero_2(void **state)
+{
+    struct meg_zero_conf c = { .num_instances = 1, .bucket_size = MEG_UNSET, .zero_stage = 2 };
+    struct meg_layout l = layout(1, 4, 1);
+    struct meg_err e;
+
+    (void)state;
+    l.ep = 2;
+    assert_int_equal(meg_zero_fit(&l, &c, true, MEG_DTYPE_F32, &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, "--zero-stage 2: does not support expert parallelism; use --use-distributed-optimizer");
+    c.zero_stage = 1;
+    assert_int_equal(meg_zero_fit(&l, &c, true, MEG_DTYPE_F32, &e), 0);
+    c.num_instances = 4;
+    assert_int_equal(meg_zero_fit(&l, &c, true, MEG_DTYPE_F32, &e), MEG_EUSAGE);
+    assert_string_equal(e.msg,
+                        "--num-distributed-optimizer-instances 4: the number of ranks of an instance, 1, must be "
+                        "a multiple of the expert-parallel size, 2");
+}
+
 /* The first and last stage have the tied embedding in a bucket of its own, of equal size. */
 static void both_stages_shard_a_tied_embedding_alike(void **state)
 {
@@ -163,8 +252,8 @@ static void both_stages_shard_a_tied_embedding_alike(void **state)
         assert_int_equal(mesh.coords.pp, 1);
         check_offsets(&first);
         check_offsets(&last);
-        a = &first.bucket[first.nbuckets - 1];
-        b = &last.bucket[last.nbuckets - 1];
+        a = &first.bucket[first.nbuckets - 1].range;
+        b = &last.bucket[last.nbuckets - 1].range;
         assert_int_equal(a->begin, first.row[0].offset);
         assert_int_equal(b->begin, last.row[0].offset);
         assert_int_equal(a->end - a->begin, b->end - b->begin);
@@ -266,6 +355,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buckets_end_at_bucket_numel),
         cmocka_unit_test(shards_are_equal_and_cover_every_parameter),
+        cmocka_unit_test(experts_have_their_own_buckets_and_shards),
+        cmocka_unit_test(experts_are_in_buckets_of_dense_parameters_without_expert_parallelism),
+        cmocka_unit_test(expert_parallelism_is_refused_with_zero_2),
         cmocka_unit_test(both_stages_shard_a_tied_embedding_alike),
         cmocka_unit_test(memory_equals_megatrons_bytes_per_parameter),
         cmocka_unit_test(only_the_first_stage_has_several_buckets),
