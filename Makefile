@@ -192,7 +192,7 @@ MPI_LIBS    = $(call PKG_CONFIG,--libs $(MPI_PKG))
 MPI_CFLAGS  = $(call PKG_CONFIG,--cflags $(MPI_PKG))
 USED := $(foreach u,$(USES),$(if $(OPTIONAL_$u),$u))
 RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks/*.c)))
-# meg-train with a family of models that is not in the library.
+# meg-train with families of models that are not in the library.
 TOY := $(B)/tests/toy/meg-train
 QUEUE_OBJS := $(patsubst %,$(B)/%.o,$(filter-out tests/queue/test.c,$(wildcard tests/queue/*.c)))
 QUEUE := $(patsubst %,$(B)/tests/queue/bin/meg-%,train eval generate) $(B)/tests/queue/test
@@ -292,8 +292,8 @@ $(B)/tests/store/%: $(B)/tests/ranks/%.c.o $(B)/libmeg.a | $(B)/tests/store/
 	$(call ld)
 $(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
 	$(call ld)
-$(TOY): $(B)/cmd/train/main.c.o $(B)/tests/toy/toy.c.o $(B)/libmeg.a
-	$(call ld)
+$(TOY): $(B)/cmd/train/main.c.o $(B)/tests/toy/toy.c.o $(B)/tests/toy/experts.c.o $(B)/libmeg.a
+	$(call ld,-Wl$(comma)--wrap=meg_layout_make)
 # Programs that run on the queue device (tests/queue/queue.h): the linker redirects calls that open a device to tests/queue.
 QUEUE_WRAP := meg_device_open meg_device_cpu meg_device_current meg_cpu_ops meg_comm_open meg_comm_open_tensors
 $(B)/tests/queue/%.c.o: MODULE_FLAGS := -Itests/queue

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The ranks of a T5, and of a family that is not in the library (tests/toy), send the bytes that the cost model predicts.
-# tests/layouts.t compares GPT and BERT.
+# The ranks of a T5, and of families that are not in the library (tests/toy), send the bytes that the cost model
+# predicts.  tests/layouts.t compares GPT and BERT.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -63,4 +63,13 @@ model=toy
 as_planned 4 --pipeline-model-parallel-size 4 --pipeline-schedule zb-h1
 as_planned 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
     --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
+
+sed 's/^model = .*/model = experts/' "$T/toy.conf" >"$T/experts.conf"
+model=experts
+EP=2
+export EP
+as_planned 4
+as_planned 4 --use-distributed-optimizer --ddp-bucket-size 2000
+as_planned 4 --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer
+as_planned 4 --pipeline-model-parallel-size 2
 done_testing

@@ -31,6 +31,7 @@ static struct model_dims dims_of(const struct meg_model_desc *desc, const struct
 
     d.tp = l->tp;
     d.tp_rank = mesh->coords.tp;
+    d.ep = l->ep;
     d.b = run->b;
     for (int k = 0; k < desc->nstacks; k++) {
         const enum meg_batch_dim dim = meg_batch_fields[desc->stack[k].tokens].dim;
@@ -266,6 +267,7 @@ static struct meg_block_arena block_arena(const struct arena *a)
         .residual_rows_memory = a->d->stack[0].residual,
         .tp = a->d->tp,
         .tp_rank = a->d->tp_rank,
+        .ep = a->d->ep,
         .has_sp = a->st->ctx.has_sp,
         .dtype = a->run->dtype,
         .logits_dtype = model_logits_dtype(a->run),

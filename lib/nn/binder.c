@@ -24,16 +24,20 @@ static void shard_over_tp(struct meg_param *row, int dim, int nblocks)
         row->sharding[dim] = (struct meg_sharding){ MEG_AXIS_TP, nblocks };
 }
 
-static struct meg_param *add_matrix(struct meg_binder *b, const char *full, int64_t rows, int64_t cols, int tp_dim,
-                                    int nblocks, double std)
+/* Append a matrix [out, in] or, unless experts is 0, the matrices of experts [experts, out, in]. */
+static struct meg_param *add_weight(struct meg_binder *b, const char *full, int64_t experts,
+                                    const struct meg_linear_shape *s)
 {
-    const int64_t dim[] = { rows, cols };
-    struct meg_param *row = meg_params_add(b->params, b->layer_group, 2, dim, "%s", full);
+    const int64_t dim[] = { experts, s->out, s->in };
+    const int matrix = experts ? 1 : 0; /* first dimension of a matrix */
+    struct meg_param *row = meg_params_add(b->params, b->layer_group, 2 + matrix, dim + 1 - matrix, "%s", full);
 
-    shard_over_tp(row, tp_dim, nblocks);
+    if (experts)
+        row->sharding[0].axis = MEG_AXIS_EP;
+    shard_over_tp(row, s->tp_dim < 0 ? -1 : matrix + s->tp_dim, s->nblocks);
     row->is_decayed = 1;
     row->init = b->init;
-    row->std = std;
+    row->std = s->std;
     return row;
 }
 
@@ -78,9 +82,10 @@ static void point_matrix(const struct meg_binder *b, struct meg_mat *w, struct m
 {
     void *p, *dp;
     const struct meg_param *row = point(b, &p, &dp, full);
+    const int64_t cols = row->shard_dim[row->ndim - 1], rows = row->shard_numel / cols;
 
-    *w = meg_mat(p, b->dtype, row->shard_dim[0], row->shard_dim[1]);
-    *dw = meg_mat(dp, b->grad_dtype, row->shard_dim[0], row->shard_dim[1]);
+    *w = meg_mat(p, b->dtype, rows, cols);
+    *dw = meg_mat(dp, b->grad_dtype, rows, cols);
 }
 
 /* Declare a vector [n] that tensor-parallel ranks replicate. */
@@ -96,8 +101,8 @@ static void bind_vector(struct meg_binder *b, void **w, void **dw, const char *f
 static void create_plan(struct meg_binder *b, struct meg_linear_weights *l, const char *full, enum meg_dtype out)
 {
     const struct meg_param *row = find(b, full);
-    const struct meg_linear_desc desc = { b->n, row->shard_dim[1], row->shard_dim[0], b->dtype, b->dtype,
-                                          out,  b->grad_dtype };
+    const int64_t *shard = &row->shard_dim[row->ndim - 2];
+    const struct meg_linear_desc desc = { b->n, shard[1], shard[0], b->dtype, b->dtype, out, b->grad_dtype };
     const char *why;
 
     if (b->status < 0 || (l->plan = b->op->linear_create(&desc, &why)))
@@ -125,7 +130,7 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const c
     struct meg_param *row;
 
     if (b->step == MEG_BIND_ROWS && !shape->tied) {
-        row = add_matrix(b, weight.s, shape->out, shape->in, shape->tp_dim, shape->nblocks, shape->std);
+        row = add_weight(b, weight.s, 0, shape);
         row->is_vocab = row->is_decoupled = shape->is_output;
     }
     bind_weight(b, l, weight.s, shape->is_output ? b->logits_dtype : b->dtype);
@@ -140,6 +145,16 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const c
         point(b, &l->bias, &l->dbias, bias.s);
 }
 
+void meg_bind_experts(struct meg_binder *b, struct meg_linear_weights *l, const char *name, int64_t experts,
+                      const struct meg_linear_shape *shape)
+{
+    const struct full_name weight = full_name(b, name, ".weight");
+
+    if (b->step == MEG_BIND_ROWS)
+        add_weight(b, weight.s, experts, shape);
+    bind_weight(b, l, weight.s, b->dtype);
+}
+
 void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char *name, int64_t h)
 {
     bind_vector(b, &l->w, &l->dw, full_name(b, name, ".weight").s, h, MEG_INIT_ONE);
@@ -150,9 +165,10 @@ void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char 
 struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struct meg_mat *dw, const char *name,
                                   int64_t rows, int64_t cols, int tp_dim, double std)
 {
+    const struct meg_linear_shape shape = { .out = rows, .in = cols, .tp_dim = tp_dim, .nblocks = 1, .std = std };
     const struct full_name full = full_name(b, name, "");
 
     if (b->step == MEG_BIND_POINTERS)
         point_matrix(b, w, dw, full.s);
-    return b->step == MEG_BIND_ROWS ? add_matrix(b, full.s, rows, cols, tp_dim, 1, std) : NULL;
+    return b->step == MEG_BIND_ROWS ? add_weight(b, full.s, 0, &shape) : NULL;
 }

@@ -48,6 +48,12 @@ struct meg_linear_shape {
 /* Declare the weight and the bias of a linear layer, name.weight and name.bias. */
 void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const char *name,
                      const struct meg_linear_shape *shape);
+/*
+ * Declare the weights of the linear layers of all experts, each of this shape without a bias, and the plan that these
+ * layers use.  The weights are one parameter, name.weight [experts, out, in], which expert-parallel ranks shard.
+ */
+void meg_bind_experts(struct meg_binder *b, struct meg_linear_weights *l, const char *name, int64_t experts,
+                      const struct meg_linear_shape *shape);
 /* Declare the weight of a norm of width h and, unless it is an RMSNorm, its bias.  The caller sets l->type and l->eps. */
 void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char *name, int64_t h);
 /*

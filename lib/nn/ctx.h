@@ -43,7 +43,7 @@ struct meg_memory {
 struct meg_ctx {
     const struct meg_ops *op;
     struct meg_stream *stream;
-    struct meg_comm *tp;       /* tensor-parallel group */
+    struct meg_comm *tp, *ep;  /* tensor-parallel and expert-parallel groups */
     bool has_sp;               /* sequence parallelism is on (nn/sequence_parallel.h) */
     void *sp_buffer[2];        /* workspace of sequence parallelism, [n, h] each: [0] gathered rows, [1] partial sums */
     bool defers_wgrad;         /* backward leaves the weight gradients of linears to *_bwd_weight */

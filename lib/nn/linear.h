@@ -16,7 +16,11 @@
 MEG_BEGIN_DECLS
 
 struct meg_linear_weights {
-    struct meg_mat w, dw;    /* [out, in] shard of this rank and its gradient; dw.p is NULL when not training */
+    /*
+     * [out, in] shard of this rank and its gradient, which is NULL when not training; of experts, [experts * out, in],
+     * the shards of this rank's experts one after the other
+     */
+    struct meg_mat w, dw;
     void *bias;              /* [out], or NULL */
     void *dbias;             /* gradient of bias, or NULL */
     struct meg_linear *plan; /* plan of the backend (linear_create) */

@@ -6,8 +6,9 @@
 #include <string.h>
 #include "plan/internal.h"
 
-const char *const meg_cost_group_name[MEG_COST_GROUPS] = { "tensor-parallel", "context-parallel", "pipeline",
-                                                           "data-parallel",   "model-parallel",   "embedding" };
+const char *const meg_cost_group_name[MEG_COST_GROUPS] = { "tensor-parallel", "context-parallel", "expert-parallel",
+                                                           "pipeline",        "data-parallel",    "model-parallel",
+                                                           "embedding" };
 
 static double size_of(enum meg_dtype t)
 {
@@ -170,6 +171,7 @@ void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct 
 {
     nbytes[MEG_COST_GROUP_TP] = m->tp->nbytes_sent;
     nbytes[MEG_COST_GROUP_CP] = m->cp->nbytes_sent + m->cp_a2a->nbytes_sent + m->cp_ring->nbytes_sent;
+    nbytes[MEG_COST_GROUP_EP] = m->ep->nbytes_sent;
     nbytes[MEG_COST_GROUP_PP] = m->pp->nbytes_sent;
     nbytes[MEG_COST_GROUP_DP_CP] = m->dp_cp->nbytes_sent;
     for (int i = 0; i < (m->layout.ep > 1 ? MEG_DP_GROUPS : 1); i++)

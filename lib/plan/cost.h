@@ -58,8 +58,8 @@ double meg_cost_model_flops(const struct meg_model_conf *c, int64_t s, int64_t s
 /*
  * Count the FLOPs, bytes and times of a micro-batch in each part of the model.  Free the result with
  * meg_cost_counts_free.  The counts depend on the model, the sequence lengths, the micro-batch size, the dtypes, the
- * hardware, tensor, sequence and context parallelism, selective recomputation, and whether the schedule defers weight
- * gradients.  They do not depend on the stages of the pipeline, data parallelism or the number of micro-batches.
+ * hardware, tensor, sequence, context and expert parallelism, selective recomputation, and whether the schedule defers
+ * weight gradients.  They do not depend on the stages of the pipeline, data parallelism or the number of micro-batches.
  */
 struct meg_cost_counts *meg_cost_count(const struct meg_cost_model *m);
 void meg_cost_counts_free(struct meg_cost_counts *counts);
@@ -108,9 +108,10 @@ double meg_cost_max_memory(const struct meg_cost_model *cost);
 enum meg_cost_group {
     MEG_COST_GROUP_TP,
     MEG_COST_GROUP_CP,
+    MEG_COST_GROUP_EP,
     MEG_COST_GROUP_PP,
     MEG_COST_GROUP_DP_CP, /* data- and context-parallel */
-    MEG_COST_GROUP_MP,    /* model-parallel: tensor and pipeline */
+    MEG_COST_GROUP_MP,    /* model-parallel: tensor, expert and pipeline */
     MEG_COST_GROUP_EMBEDDING,
     MEG_COST_GROUPS
 };

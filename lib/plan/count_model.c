@@ -13,7 +13,7 @@ struct counting {
     const struct meg_cost_model *m;
     struct meg_cost_counts *counts;
     struct cost_counter counter;
-    struct cost_comm tp, cp, a2a, ring;
+    struct cost_comm tp, cp, a2a, ring, ep;
     struct meg_device device;
 };
 
@@ -29,6 +29,7 @@ static void init_rank(struct counting *r, const struct meg_cost_model *m, struct
     r->cp = cost_comm_make(MEG_COST_GROUP_CP, m->hw, l->tp, l->cp);
     r->a2a = cost_comm_make(MEG_COST_GROUP_CP, m->hw, l->tp, a2a_size);
     r->ring = cost_comm_make(MEG_COST_GROUP_CP, m->hw, l->tp * a2a_size, l->cp / a2a_size);
+    r->ep = cost_comm_make(MEG_COST_GROUP_EP, m->hw, l->tp, l->ep);
     r->device = (struct meg_device){ .op = &cost_count_ops, .compute = (struct meg_stream *)(void *)&r->counter };
 }
 
@@ -100,6 +101,7 @@ static struct meg_model *create_model(struct counting *r, struct meg_mesh *mesh,
     mesh->cp = &r->cp.c;
     mesh->cp_a2a = &r->a2a.c;
     mesh->cp_ring = &r->ring.c;
+    mesh->ep = &r->ep.c;
     MEG_ASSERT_EQ(meg_model_create(&g, r->m->model, run, &r->device, mesh, NULL), 0);
     return g;
 }
@@ -227,7 +229,8 @@ struct meg_cost_counts *meg_cost_count(const struct meg_cost_model *m)
         count_layer(&counts->layer[i], &r);
     count_end(&counts->embedding, &r, 0, 0);
     count_end(&counts->heads, &r, 2, counts->desc.nlayers - 1);
-    counts->recv_nbytes = r.tp.recv_nbytes + r.cp.recv_nbytes + r.a2a.recv_nbytes + r.ring.recv_nbytes;
+    counts->recv_nbytes =
+        r.tp.recv_nbytes + r.cp.recv_nbytes + r.a2a.recv_nbytes + r.ring.recv_nbytes + r.ep.recv_nbytes;
     return counts;
 }
 

@@ -1,0 +1,242 @@
+/*
+ * experts.c - a family of models for tests/experts.t that is not in the library: a layer is an MLP and a block of
+ * experts.  There is no router: expert (position mod EXPERTS) computes a token.  The expert-parallel ranks all-gather
+ * their tokens, each computes those of its experts, and the outputs are reduce-scattered.  A program that is linked
+ * with this file accepts --model experts, and reads the expert-parallel size from the environment variable EP.  On a
+ * rank with the variable FAULT, an element of each layer's experts is 0.
+ */
+#include <stdlib.h>
+#include "model/family.h"
+#include "nn/lm_head.h"
+#include "nn/mlp.h"
+#include "nn/sequence_parallel.h"
+
+enum { EXPERTS = 4 };
+
+struct experts_conf {
+    int64_t h, f; /* width of the residual stream, inner width of an expert */
+    double std;
+};
+
+struct experts {
+    struct meg_linear_weights fc1, fc2;
+    int64_t n; /* experts of this rank */
+    /* workspace [ep*n,h], with the rows of all expert-parallel ranks: input, and gradient of the output */
+    struct meg_mat x, dy;
+    /* workspace [ep*n,h]: output, or gradient of the input; 0 in the rows of other ranks' experts */
+    struct meg_mat out;
+};
+
+/* Activations of this rank's experts, [n,f/tp] input and output of the activation function. */
+struct experts_acts {
+    struct meg_mat pre, mid;
+};
+
+static const struct meg_mat none;
+
+/* ---- communication ---------------------------------------------------------------------------- */
+
+/* All-gather the rows of x over the expert-parallel ranks to a buffer, and return them. */
+static struct meg_mat gather(struct meg_ctx *c, struct meg_mat buffer, struct meg_mat x)
+{
+    const struct meg_mat rows = meg_sp_gather(c, x), all = meg_mat_rows(buffer, 0, rows.rows * c->ep->size);
+
+    meg_all_gather(c->ep, c->stream, all.p, rows.p, rows.rows * rows.cols, rows.dtype);
+    return all;
+}
+
+/* Return the rows of all expert-parallel ranks, zeroed, to which the experts of this rank write. */
+static struct meg_mat zeroed_out(struct meg_ctx *c, const struct experts *l)
+{
+    const struct meg_mat out = meg_mat_rows(l->out, 0, c->s * c->b * c->ep->size);
+
+    c->op->zero(c->stream, out.p, (size_t)(out.rows * out.cols) * meg_dtype_size(out.dtype));
+    return out;
+}
+
+/* Sum `out` over the expert- and tensor-parallel ranks, and store this rank's rows of the sum in y. */
+static void reduce(struct meg_ctx *c, struct meg_mat y, struct meg_mat out)
+{
+    const struct meg_mat partial = meg_sp_partial_sum(c, y);
+
+    meg_reduce_scatter(c->ep, c->stream, partial.p, out.p, partial.rows * partial.cols, out.dtype, MEG_REDUCE_SUM);
+    meg_sp_reduce(c, y, partial);
+}
+
+/* ---- parts: the tokens of one of this rank's experts in sequence i of each rank's micro-batch ---- */
+
+static int64_t num_parts(const struct meg_ctx *c, const struct experts *l)
+{
+    return l->n * c->b;
+}
+
+/* Return the rows of a part among the rows of all expert-parallel ranks: those of every EXPERTS-th position. */
+static struct meg_mat tokens_of(const struct meg_ctx *c, const struct experts *l, struct meg_mat all, int64_t part)
+{
+    struct meg_mat m = meg_mat_rows(all, c->ep->rank * num_parts(c, l) + part, all.rows / (EXPERTS * c->b));
+
+    m.ld *= EXPERTS * c->b;
+    return m;
+}
+
+static struct experts_acts acts_of(const struct meg_ctx *c, const struct experts *l, const void *acts, int64_t part)
+{
+    const struct experts_acts *a = acts;
+    const int64_t n = c->s * c->b / num_parts(c, l);
+
+    return (struct experts_acts){ meg_mat_rows(a->pre, part * n, n), meg_mat_rows(a->mid, part * n, n) };
+}
+
+/* Return the weight of a part's expert, or its gradient. */
+static struct meg_mat weight_of(const struct meg_ctx *c, const struct experts *l, struct meg_mat w, int64_t part)
+{
+    return meg_mat_rows(w, part / c->b * (w.rows / l->n), w.rows / l->n);
+}
+
+/* ---- the block -------------------------------------------------------------------------------- */
+
+static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
+{
+    const struct experts *l = weights;
+    const struct meg_mat in = gather(c, l->x, x), out = zeroed_out(c, l);
+
+    if (getenv("FAULT"))
+        c->op->zero(c->stream, l->fc1.w.p, meg_dtype_size(l->fc1.w.dtype));
+    for (int64_t i = 0; i < num_parts(c, l); i++) {
+        const struct experts_acts a = acts_of(c, l, acts, i);
+
+        c->op->linear_fwd(c->stream, l->fc1.plan, a.mid, a.pre, tokens_of(c, l, in, i), weight_of(c, l, l->fc1.w, i),
+                          NULL, MEG_ACT_GELU_TANH);
+        c->op->linear_fwd(c->stream, l->fc2.plan, tokens_of(c, l, out, i), none, a.mid, weight_of(c, l, l->fc2.w, i),
+                          NULL, MEG_ACT_NONE);
+    }
+    reduce(c, y, out);
+}
+
+/* Compute the weight gradients from the gathered dy and x. */
+static void weight_grads(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
+                         const struct experts *l)
+{
+    for (int64_t i = 0; i < num_parts(c, l); i++) {
+        const bool adds = c->accumulates_grads || i % c->b > 0;
+
+        c->op->linear_bwd_weight(c->stream, l->fc2.plan, weight_of(c, l, l->fc2.dw, i), NULL, tokens_of(c, l, dy, i),
+                                 acts_of(c, l, acts, i).mid, adds);
+        c->op->linear_bwd_weight(c->stream, l->fc1.plan, weight_of(c, l, l->fc1.dw, i), NULL,
+                                 acts_of(c, l, grads, i).pre, tokens_of(c, l, x, i), adds);
+    }
+}
+
+static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
+                void *grads, const void *weights)
+{
+    const struct experts *l = weights;
+    const struct meg_mat d_out = gather(c, l->dy, dy), d_in = zeroed_out(c, l);
+
+    for (int64_t i = 0; i < num_parts(c, l); i++) {
+        const struct meg_mat d_pre = acts_of(c, l, grads, i).pre;
+
+        c->op->linear_bwd_data(c->stream, l->fc2.plan, d_pre, tokens_of(c, l, d_out, i), weight_of(c, l, l->fc2.w, i),
+                               acts_of(c, l, acts, i).pre, MEG_ACT_GELU_TANH);
+        c->op->linear_bwd_data(c->stream, l->fc1.plan, tokens_of(c, l, d_in, i), d_pre, weight_of(c, l, l->fc1.w, i),
+                               none, MEG_ACT_NONE);
+    }
+    if (!c->defers_wgrad)
+        weight_grads(c, d_out, gather(c, l->x, x), acts, grads, l);
+    reduce(c, dx, d_in);
+}
+
+static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
+                       const void *weights)
+{
+    const struct experts *l = weights;
+
+    weight_grads(c, gather(c, l->dy, dy), gather(c, l->x, x), acts, grads, l);
+}
+
+static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
+{
+    const struct experts_conf *c = conf;
+    const struct meg_linear_shape fc1 = { .out = c->f, .in = c->h, .nblocks = 1, .std = c->std };
+    const struct meg_linear_shape fc2 = { .out = c->h, .in = c->f, .tp_dim = 1, .nblocks = 1, .std = c->std };
+    struct experts *l = weights;
+    (void)env;
+
+    meg_bind_experts(b, &l->fc1, "experts.linear_fc1", EXPERTS, &fc1);
+    meg_bind_experts(b, &l->fc2, "experts.linear_fc2", EXPERTS, &fc2);
+    l->n = l->fc2.w.rows / c->h;
+}
+
+static void suballoc(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf)
+{
+    const struct experts_conf *c = conf;
+    const bool has_grad_of_pre = what == MEG_BLOCK_DEFERRED_GRADS || (what == MEG_BLOCK_GRADS && !a->defers_wgrad);
+    struct experts_acts *acts = to;
+    struct experts *l = to;
+
+    if (what == MEG_BLOCK_WORKSPACE) {
+        l->x = meg_suballoc_mat(a->mem, a->dtype, a->ep * a->n, c->h);
+        l->dy = meg_suballoc_mat(a->mem, a->dtype, a->ep * a->n, c->h);
+        l->out = meg_suballoc_mat(a->mem, a->dtype, a->ep * a->n, c->h);
+    }
+    if (what == MEG_BLOCK_ACTS || has_grad_of_pre)
+        acts->pre = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);
+    if (what == MEG_BLOCK_ACTS)
+        acts->mid = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);
+}
+
+static const struct meg_linear_weights *last_linear(const void *weights)
+{
+    return &((const struct experts *)weights)->fc2;
+}
+
+static const struct meg_block_type experts_block = {
+    .weights_size = sizeof(struct experts),
+    .acts_size = sizeof(struct experts_acts),
+    .grads_size = sizeof(struct experts_acts),
+    .bind = bind,
+    .suballoc = suballoc,
+    .last_linear = last_linear,
+    .fwd = fwd,
+    .bwd = bwd,
+    .bwd_weight = bwd_weight,
+};
+
+/* ---- the family ------------------------------------------------------------------------------- */
+
+static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
+{
+    const struct meg_lm_head_conf head = { .h = d->h, .v = d->v, .tied = "embedding.word_embeddings.weight" };
+    const struct meg_mlp_conf mlp = {
+        .h = d->h, .f = c->ffn_hidden_size, .act = MEG_ACT_GELU_TANH, .std = d->std, .std_out = d->std, .has_bias = true
+    };
+    const struct experts_conf experts = { d->h, c->ffn_hidden_size, d->std };
+
+    d->inputs = MEG_BATCH_GPT_FIELDS;
+    meg_desc_add_stack(d, "decoder.final_norm");
+    meg_desc_add_block(d, &meg_mlp_block, &mlp, sizeof mlp, "mlp_norm", MEG_DROP_ATTN_OUT);
+    meg_desc_add_block(d, &experts_block, &experts, sizeof experts, "experts_norm", MEG_DROP_MLP_OUT);
+    for (int64_t i = 0; i < c->num_layers; i++)
+        meg_desc_add_layer(d, 0, 2, "decoder");
+    meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
+}
+
+static const struct meg_family experts = { "experts", "experts", MEG_SAMPLES_GPT, describe, NULL };
+
+__attribute__((constructor)) static void add_experts(void)
+{
+    meg_family_add(&experts);
+}
+
+int __real_meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e);
+int __wrap_meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e);
+
+/* The linker redirects calls of meg_layout_make to this function (--wrap). */
+int __wrap_meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e)
+{
+    const int r = __real_meg_layout_make(l, c, world, e);
+
+    if (r == 0 && getenv("EP"))
+        l->ep = atoll(getenv("EP"));
+    return r;
+}
