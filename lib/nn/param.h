@@ -59,6 +59,7 @@ struct meg_param {
     enum meg_init_method init;
     double std;       /* standard deviation of MEG_INIT_NORMAL */
     int is_decayed;   /* weight decay applies */
+    bool is_frozen;   /* the layer computes no gradient, and the optimizer does not update the parameter */
     int is_decoupled; /* --decoupled-lr applies (word embedding and output weight) */
     int is_vocab;     /* axis 0 is the vocabulary, which Megatron pads in its checkpoints */
     int tie;          /* index in meg_layout.tie of the pipeline stages that use the parameter; -1: not tied */

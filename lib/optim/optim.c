@@ -127,7 +127,7 @@ static void upload_ranges(struct meg_optim *o)
         const int64_t last = meg_param_num_shard_ranges(row) - 1;
 
         range[i].begin = r->begin;
-        range[i].end = r->end;
+        range[i].end = row->is_frozen ? r->begin : r->end;
         range[i].wd_mult = row->is_decayed ? 1 : 0;
         range[i].lr_mult = 1;
         range[i].lr_index = row->is_decoupled;
@@ -373,7 +373,7 @@ void meg_optim_count_zeros(struct meg_optim *o)
         const struct meg_zero_param_range *r = &o->shard.param_range[i];
         const struct meg_array g = grad_shard(o, &o->shard.bucket_shard[r->bucket_shard]);
 
-        if (is_summed(o, &o->params->row[r->row]))
+        if (is_summed(o, &o->params->row[r->row]) && !o->params->row[r->row].is_frozen)
             o->op->count_zeros(o->stream, sum, meg_element(g.p, r->begin, g.dtype), g.dtype, r->end - r->begin);
     }
     all_reduce_sum(o, sum, MEG_DTYPE_I64);

@@ -160,7 +160,7 @@ void meg_optim_reduce_grads(struct meg_optim *o);
  * data- and context-parallel ranks.
  */
 void meg_optim_sum_losses(struct meg_optim *o, double loss_divisor);
-/* Set sums.num_zeros, the number of gradient elements that are exactly zero. */
+/* Set sums.num_zeros, the number of gradient elements that are exactly zero, without frozen parameters. */
 void meg_optim_count_zeros(struct meg_optim *o);
 
 /* Hyper-parameters of one step. */

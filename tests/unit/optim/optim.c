@@ -14,7 +14,10 @@
 
 enum { STEPS = 4 };
 
-/* Create a parameter table: a matrix with weight decay, its bias without it, and an embedding with a decoupled rate. */
+/*
+ * Create a parameter table: a matrix with weight decay, its bias without it, an embedding with a decoupled rate, and a
+ * frozen vector.
+ */
 static void make_params(struct meg_params *p)
 {
     const int64_t embedding[] = { 9, 5 }, weight[] = { 7, 5 }, bias[] = { 7 };
@@ -25,6 +28,8 @@ static void make_params(struct meg_params *p)
     row = meg_params_add(p, 1, 2, weight, "weight");
     row->is_decayed = 1;
     meg_params_add(p, 1, 1, bias, "bias");
+    row = meg_params_add(p, 1, 1, bias, "frozen");
+    row->is_decayed = row->is_frozen = 1;
     meg_params_shard(p, &meg_mesh_one);
 }
 
@@ -98,7 +103,7 @@ static void run(struct fixture *f, double grad_scale)
         meg_optim_begin(f->optim, 1, false);
 
         for (int k = 0; k < f->params.n; k++)
-            for (int64_t j = 0; j < f->params.row[k].numel; j++) {
+            for (int64_t j = 0; j < f->params.row[k].numel && !f->params.row[k].is_frozen; j++) {
                 int64_t i = f->params.row[k].offset + j;
                 f->g[i] = (float)grad_at(step, i);
                 sum += (double)f->g[i] * f->g[i];
@@ -108,7 +113,7 @@ static void run(struct fixture *f, double grad_scale)
         for (int k = 0; k < f->params.n; k++) {
             const struct meg_param *p = &f->params.row[k];
             double lr = p->is_decoupled ? rates.decoupled_lr : rates.lr, wd = p->is_decayed ? rates.weight_decay : 0;
-            for (int64_t i = p->offset; i < p->offset + p->numel; i++) {
+            for (int64_t i = p->offset; i < p->offset + p->numel && !p->is_frozen; i++) {
                 double g = grad_scale * clip * f->g[i];
                 if (f->conf.optimizer == MEG_OPTIMIZER_SGD) {
                     g += wd * w[i];
