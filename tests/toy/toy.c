@@ -115,16 +115,15 @@ static const struct meg_linear_weights *last_linear(const void *weights)
     return &((const struct gated *)weights)->out;
 }
 
-static const struct meg_block_type gated_block = { sizeof(struct gated),
-                                                   sizeof(struct gated_acts),
-                                                   sizeof(struct gated_acts),
-                                                   bind,
-                                                   suballoc,
-                                                   last_linear,
-                                                   fwd,
-                                                   bwd,
-                                                   bwd_weight,
-                                                   NULL };
+static const struct meg_block_type gated_block = { .weights_size = sizeof(struct gated),
+                                                   .acts_size = sizeof(struct gated_acts),
+                                                   .grads_size = sizeof(struct gated_acts),
+                                                   .bind = bind,
+                                                   .suballoc = suballoc,
+                                                   .last_linear = last_linear,
+                                                   .fwd = fwd,
+                                                   .bwd = bwd,
+                                                   .bwd_weight = bwd_weight };
 
 static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
