@@ -297,6 +297,34 @@ static bool event_is_done(struct meg_event *event)
     return true;
 }
 
+/* ---- graphs ---- */
+
+static void graph_begin(struct meg_stream *st)
+{
+    CUDA(cudaStreamBeginCapture(meg_cuda_stream(st), cudaStreamCaptureModeThreadLocal));
+}
+
+static struct meg_graph *graph_end(struct meg_stream *st)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+
+    CUDA(cudaStreamEndCapture(meg_cuda_stream(st), &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA(cudaGraphDestroy(graph));
+    return (struct meg_graph *)exec;
+}
+
+static void graph_launch(struct meg_stream *st, struct meg_graph *graph)
+{
+    CUDA(cudaGraphLaunch((cudaGraphExec_t)graph, meg_cuda_stream(st)));
+}
+
+static void graph_destroy(struct meg_graph *graph)
+{
+    CUDA(cudaGraphExecDestroy((cudaGraphExec_t)graph));
+}
+
 /* ---- the table ---- */
 
 /*
@@ -332,6 +360,10 @@ const struct meg_ops meg_cuda_ops = {
     .event_record = event_record,
     .event_wait = event_wait,
     .event_is_done = event_is_done,
+    .graph_begin = graph_begin,
+    .graph_end = graph_end,
+    .graph_launch = graph_launch,
+    .graph_destroy = graph_destroy,
     .linear_create = meg_cuda_linear_create,
     .linear_destroy = meg_cuda_linear_destroy,
     .copy_heads = meg_cuda_copy_heads,

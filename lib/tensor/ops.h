@@ -35,6 +35,8 @@ MEG_BEGIN_DECLS
 /* A stream executes the work queued on it in order.  An event marks a point in a stream.  See device/device.h. */
 struct meg_stream;
 struct meg_event;
+/* Operations with their arguments, which one launch queues in less time than single calls. */
+struct meg_graph;
 
 /* A matrix [rows, cols].  Row r begins ld elements after row r-1. */
 struct meg_mat {
@@ -315,6 +317,18 @@ struct meg_ops {
     /* Make work that is queued on st after this call wait for the event.  The host does not wait. */
     void (*event_wait)(struct meg_stream *st, struct meg_event *event);
     bool (*event_is_done)(struct meg_event *event);
+
+    /*
+     * Between graph_begin and graph_end, operations on st are not executed, but added to a graph, with the values of
+     * their arguments.  graph_launch queues them on st; tensors are read and written at that time.  Each operation must
+     * have been executed before with these shapes, so that its plans and workspaces exist.  Events, and copies between
+     * host and device, cannot be added.  graph_destroy requires that the graph's last launch is complete.  The four
+     * functions are NULL if the backend has no graphs, as on the CPU.
+     */
+    void (*graph_begin)(struct meg_stream *st);
+    struct meg_graph *(*graph_end)(struct meg_stream *st);
+    void (*graph_launch)(struct meg_stream *st, struct meg_graph *graph);
+    void (*graph_destroy)(struct meg_graph *graph);
 
     /* Create a plan.  If the backend does not support such a layer, return NULL and set *why to the reason. */
     struct meg_linear *(*linear_create)(const struct meg_linear_desc *desc, const char **why);

@@ -766,7 +766,8 @@ static void sgd(struct meg_stream *st, const struct meg_update_arrays *x, const 
 static void trace(const struct meg_ops *table)
 {
     op = table;
-    traced = *table; /* operations that are not replaced below are not traced */
+    traced = *table;           /* operations that are not replaced below are not traced */
+    traced.graph_begin = NULL; /* the host waits for each traced operation, so operations cannot be captured */
     traced.upload = upload;
     traced.upload_pinned = upload_pinned;
     traced.download = download;

@@ -367,8 +367,8 @@ static bool run(const struct check_case *c, uint64_t seed, int number)
 int main(int argc, char **argv)
 {
     static const struct check_case *const files[] = {
-        cases_elementwise, cases_norm,  cases_rope,   cases_embedding, cases_xent,
-        cases_reduce,      cases_optim, cases_linear, cases_attention, cases_cudnn,
+        cases_elementwise, cases_norm,   cases_rope,      cases_embedding, cases_xent,  cases_reduce,
+        cases_optim,       cases_linear, cases_attention, cases_cudnn,     cases_graph,
     };
     struct meg_err e = { 0 };
     uint64_t seed = 1, id;

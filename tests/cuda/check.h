@@ -24,7 +24,7 @@ struct check_case {
 };
 /* The cases of a file end with an entry without name. */
 extern const struct check_case cases_elementwise[], cases_norm[], cases_rope[], cases_embedding[], cases_xent[],
-    cases_reduce[], cases_optim[], cases_linear[], cases_attention[], cases_cudnn[];
+    cases_reduce[], cases_optim[], cases_linear[], cases_attention[], cases_cudnn[], cases_graph[];
 
 /* Random numbers, which depend on the seed of the run and on the case: uniform in [-1, 1), and integers in [0, n). */
 double check_uniform(void);

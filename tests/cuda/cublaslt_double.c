@@ -490,7 +490,6 @@ static void run(void *arg)
         memset(job->workspace, 0xff, SPLIT_K_NBYTES);
     free(a);
     free(b);
-    free(job);
 }
 
 /* ---- checks ---- */
@@ -567,5 +566,5 @@ API cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t 
     if (job->id == SPLIT_K && workspace_nbytes < SPLIT_K_NBYTES)
         fail("a workspace of %zu bytes", workspace_nbytes);
     check_memory(job, s);
-    return cudaLaunchHostFunc(s, run, job) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+    return meg_double_launch(s, run, job, free) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

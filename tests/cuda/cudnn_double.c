@@ -562,7 +562,6 @@ static void run_graph(void *arg)
     for (int i = 0; i < g->ntensors; i++)
         if (g->tensor[i].is_virtual)
             free(g->tensor[i].p);
-    free(g);
 }
 
 /* Set the address of tensor t to that of its id in the variant pack. */
@@ -627,7 +626,7 @@ API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescript
     for (int i = 0; i < g->ntensors; i++)
         if (!g->tensor[i].is_virtual && !g->tensor[i].is_number && g->tensor[i].type == CUDNN_DATA_FLOAT)
             check_overlap(g, i, g->tensor[i].p, (size_t)count(&g->tensor[i]) * sizeof(float));
-    if (cudaLaunchHostFunc(handle->stream, run_graph, g) != cudaSuccess)
+    if (meg_double_launch(handle->stream, run_graph, g, free) != cudaSuccess)
         return CUDNN_STATUS_EXECUTION_FAILED;
     return CUDNN_STATUS_SUCCESS;
 }

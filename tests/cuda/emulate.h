@@ -42,6 +42,7 @@
 
 /* Functions of the double of the CUDA runtime. */
 extern "C" void meg_double_touch(cudaStream_t s, const void *p);
+extern "C" cudaError_t meg_double_launch(cudaStream_t s, void (*run)(void *arg), void *arg, void (*release)(void *arg));
 extern "C" int meg_double_is_device(const void *p);
 
 inline uint3 threadIdx, blockIdx;
@@ -395,7 +396,11 @@ template <class... P> struct job {
         state.run = run_thread;
         state.kernel = j;
         run_grid(j->grid, j->block, j->nbytes);
-        delete j;
+    }
+
+    static void release(void *p)
+    {
+        delete (job *)p;
     }
 };
 
@@ -416,7 +421,7 @@ void queue_kernel(struct meg_stream *st, void (*kernel)(P...), dim3 grid, dim3 b
         emu::fail("not a launch configuration of a GPU");
     }
     std::apply([&](const auto &...argument) { (emu::touch(s, argument), ...); }, job->args);
-    meg_cuda_check(cudaLaunchHostFunc(s, job->run, job), "a kernel");
+    meg_cuda_check(meg_double_launch(s, job->run, job, job->release), "a kernel");
 }
 
 /* ---- functions of threads ---- */

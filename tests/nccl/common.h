@@ -43,6 +43,11 @@ static inline long variable(const char *name, long otherwise)
  */
 API void meg_double_touch(cudaStream_t s, const void *p);
 
+/*
+ * Queue run(arg), a host function that replaces a kernel, on s.  `release` frees arg when no task or graph refers to it.
+ */
+API cudaError_t meg_double_launch(cudaStream_t s, void (*run)(void *arg), void *arg, void (*release)(void *arg));
+
 /* Return whether a pointer is to device memory, or to its end. */
 API int meg_double_is_device(const void *p);
 

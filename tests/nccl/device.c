@@ -151,6 +151,12 @@ static void run_function(void *arg)
     struct function *f = arg;
 
     f->run(f->args);
+}
+
+static void release_function(void *arg)
+{
+    struct function *f = arg;
+
     for (struct copied *c = f->copied, *next; c; c = next) {
         next = c->next;
         free(c);
@@ -175,7 +181,7 @@ void queue_push(struct meg_stream *st, bool (*run)(void *args), const void *args
         memcpy(&p, f->args + i, sizeof p);
         meg_double_touch(cuda_stream(st), p);
     }
-    CUDA(cudaLaunchHostFunc(cuda_stream(st), run_function, f));
+    CUDA(meg_double_launch(cuda_stream(st), run_function, f, release_function));
 }
 
 /* ---- the device ---- */

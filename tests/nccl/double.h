@@ -15,6 +15,8 @@
  *   - ranks disagree on the operation, type, count, reduction or root of a collective
  *   - a communicator is used on two streams, before its last call is complete, or after ncclCommFinalize
  *   - groups of calls that are not closed, and communicators that are not destroyed at exit
+ *   - while a stream is captured: an allocation; an event, a collective or a copy between host and device on the stream
+ *   - a graph accesses memory that was freed
  * ncclCommAbort appends a line to the file that MEG_DOUBLE_ABORTS names.
  *
  * Environment variables simulate other machines and failures:
@@ -72,6 +74,7 @@ struct task {
     struct CUevent_st *event;
     uint64_t number; /* of the record */
     void (*fn)(void *arg);
+    void (*release)(void *arg); /* called after fn; NULL: a graph owns arg */
     void *arg, *to;
     const void *from;
     void *bytes; /* of a copy from the host: the bytes when the task was queued; else NULL */
@@ -86,11 +89,12 @@ struct CUstream_st {
     int index;
     uint64_t seq;
     struct clock clock;
+    struct CUgraph_st *capture; /* graph to which tasks are added instead of being queued; NULL: none */
 };
 
 extern int nstreams; /* number of streams that were created */
 
-/* Queue a task on a stream, whose clock begin_task has advanced. */
+/* Queue a task on a stream, whose clock begin_task has advanced, or add it to the graph that is captured. */
 void push_task(struct CUstream_st *s, struct task t);
 
 /* Wait until stream s is idle, or all streams are if s is NULL, or the GPU fails.  The lock is released meanwhile. */
@@ -125,9 +129,17 @@ void begin_task(struct CUstream_st *s);
 
 /*
  * Fail unless an access of stream s is ordered after those of other streams with which it conflicts, and record it.
- * The record replaces an earlier one of s for the same memory, unless only the earlier one is a write.
+ * The record replaces an earlier one of s for the same memory, unless only the earlier one is a write.  If s is captured,
+ * add the access to the graph instead.
  */
 void check_access(struct CUstream_st *s, const void *p, size_t n, enum mode mode, bool is_collective, const char *what);
+
+/* ---- graph.c: graphs; the caller holds the lock ---- */
+
+extern int ncaptures; /* number of streams that are captured */
+
+void capture_task(struct CUgraph_st *g, struct task t);
+void capture_access(struct CUgraph_st *g, const void *p, size_t n, enum mode mode, const char *what);
 
 /* ---- nccl.c and transfer.c: communicators and their operations; the caller holds the lock ---- */
 

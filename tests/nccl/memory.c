@@ -168,6 +168,8 @@ static void forget_memory(const struct memory *m)
 
 void begin_task(struct CUstream_st *s)
 {
+    if (s->capture)
+        return;
     merge_clock(&s->clock, &host_clock);
     s->clock.at[s->index] = ++s->seq;
 }
@@ -178,6 +180,10 @@ void check_access(struct CUstream_st *s, const void *p, size_t n, enum mode mode
 
     if (!n)
         return;
+    if (s->capture) {
+        capture_access(s->capture, p, n, mode, what);
+        return;
+    }
     for (struct access *a = accesses; a; a = a->next) {
         if (a->p < (const char *)p + n && (const char *)p < a->p + a->n && a->stream != s->index &&
             (mode == WRITE || a->mode == WRITE) && s->clock.at[a->stream] < a->seq)
@@ -296,6 +302,8 @@ static size_t free_nbytes(void)
 API cudaError_t cudaMalloc(void **p, size_t n)
 {
     RETURN_GPU_ERROR();
+    if (ncaptures)
+        fail("an allocation while a stream is captured");
     if (n > free_nbytes())
         return cudaErrorMemoryAllocation;
     *p = memory_new(n, false);
@@ -305,6 +313,8 @@ API cudaError_t cudaMalloc(void **p, size_t n)
 API cudaError_t cudaFree(void *p)
 {
     RETURN_GPU_ERROR();
+    if (ncaptures)
+        fail("memory is freed while a stream is captured");
     memory_free(p, false, NULL);
     return cudaSuccess;
 }

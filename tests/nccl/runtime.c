@@ -26,15 +26,21 @@ static void *run_streams(void *arg);
 void push_task(struct CUstream_st *s, struct task t)
 {
     static bool is_running;
-    struct task *copy = malloc(sizeof *copy);
+    struct task *copy;
     pthread_t thread;
 
+    if (s->capture) {
+        capture_task(s->capture, t);
+        return;
+    }
     if (!is_running) {
         is_running = true;
         random_state = (uint64_t)getpid() * 0x9e3779b97f4a7c15u + 1;
         pthread_create(&thread, NULL, run_streams, NULL);
     }
+    copy = malloc(sizeof *copy);
     *copy = t;
+    copy->next = NULL;
     if (s->first)
         s->last->next = copy;
     else
@@ -72,12 +78,15 @@ static bool run_task(struct task *t)
     case SET: break;
     }
     pthread_mutex_unlock(&lock);
-    if (t->type == FUNCTION)
+    if (t->type == FUNCTION) {
         t->fn(t->arg);
-    else if (t->type == COPY)
+        if (t->release)
+            t->release(t->arg);
+    } else if (t->type == COPY) {
         run_copy(t);
-    else
+    } else {
         memset(t->to, t->value, t->n);
+    }
     pthread_mutex_lock(&lock);
     return true;
 }
@@ -176,6 +185,8 @@ void wait_idle(const struct CUstream_st *s)
 API cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     pthread_mutex_lock(&lock);
+    if (s && s->capture)
+        fail("the host waits for a stream that is captured");
     if (s) {
         wait_idle(s);
         merge_clock(&host_clock, &s->clock);
@@ -297,14 +308,6 @@ API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t e
     return cudaSuccess;
 }
 
-API cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status)
-{
-    RETURN_GPU_ERROR();
-    (void)s;
-    *status = cudaStreamCaptureStatusNone;
-    return cudaSuccess;
-}
-
 /* ---- copies and kernels --------------------------------------------------------------------------- */
 
 /* A copy from pageable memory reads the memory at once. */
@@ -315,6 +318,8 @@ API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaM
 
     RETURN_GPU_ERROR();
     pthread_mutex_lock(&lock);
+    if (s->capture && kind != cudaMemcpyDeviceToDevice)
+        fail("a copy between host and device on a stream that is captured");
     if (n && (is_device(to, n) != (kind != cudaMemcpyDeviceToHost) ||
               is_device(from, n) != (kind != cudaMemcpyHostToDevice)))
         fail("a copy of %zu bytes does not match cudaMemcpyKind %d", n, (int)kind);
@@ -350,19 +355,18 @@ API cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t s)
     return cudaSuccess;
 }
 
-API cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
+API cudaError_t meg_double_launch(cudaStream_t s, void (*run)(void *arg), void *arg, void (*release)(void *arg))
 {
     const bool is_blocking = variable("CUDA_LAUNCH_BLOCKING", 0) != 0;
+    struct task task = { .type = FUNCTION, .fn = run, .arg = arg, .release = release };
     cudaError_t error;
 
     RETURN_GPU_ERROR();
-    if ((error = next_kernel_error())) {
-        fn = fail_gpu;
-        arg = (void *)(intptr_t)error;
-    }
+    if ((error = next_kernel_error()))
+        task = (struct task){ .type = FUNCTION, .fn = fail_gpu, .arg = (void *)(intptr_t)error };
     pthread_mutex_lock(&lock);
     begin_task(s);
-    push_task(s, (struct task){ .type = FUNCTION, .fn = fn, .arg = arg });
+    push_task(s, task);
     if (is_blocking)
         wait_idle(s);
     pthread_mutex_unlock(&lock);

@@ -461,6 +461,8 @@ static const size_t not_in_a_pass[] = {
     offsetof(struct meg_ops, release_pinned), offsetof(struct meg_ops, upload_pinned),
     offsetof(struct meg_ops, download),       offsetof(struct meg_ops, stream_create),
     offsetof(struct meg_ops, stream_destroy), offsetof(struct meg_ops, event_is_done),
+    offsetof(struct meg_ops, graph_begin),    offsetof(struct meg_ops, graph_end),
+    offsetof(struct meg_ops, graph_launch),   offsetof(struct meg_ops, graph_destroy),
     offsetof(struct meg_ops, sumsq),          offsetof(struct meg_ops, sumsq_ranges),
     offsetof(struct meg_ops, count_zeros),    offsetof(struct meg_ops, step_finish),
     offsetof(struct meg_ops, adamw),          offsetof(struct meg_ops, sgd),
