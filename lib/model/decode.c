@@ -2,6 +2,7 @@
 #include "model/decode.h"
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include "base/mem.h"
 #include "model/internal.h"
 
@@ -26,6 +27,17 @@ struct cache_slot {
     struct kv_buffer tokens, memory;
 };
 
+/*
+ * The operations of a decoding step, which are launched together (graph_launch in tensor/ops.h).  Only contents of device
+ * memory differ from step to step, until a sequence reaches a multiple of GRAPH_TOKENS or a slot is used again.
+ */
+enum { GRAPH_TOKENS = 256 };
+struct step_graph {
+    struct meg_kv_step step; /* arguments of the operations, with the inputs and buffers of the model */
+    int64_t num_moves;       /* of the model when `step` was executed */
+    struct meg_graph *graph; /* NULL: the operations were executed once, without a graph */
+};
+
 /* The offsets of struct meg_kv_step. */
 enum { TOKENS_OFFSET, ADDED_OFFSET, MEMORY_OFFSET, NUM_OFFSETS };
 
@@ -41,6 +53,8 @@ struct meg_model_kv_cache {
      */
     int64_t *host_arrays;
     void *arrays;
+    bool has_graphs;            /* decoding steps are launched as graphs */
+    struct step_graph graph[2]; /* one for each element of model_slot.inputs */
 };
 
 /* Return the size in bytes of the arrays of a step of n sequences. */
@@ -84,6 +98,7 @@ struct meg_model_kv_cache *meg_model_kv_cache_create(const struct meg_model *g, 
     c->L = last->end - last->begin;
     set_widths(c, g);
     c->slot = meg_new((size_t)b * sizeof *c->slot);
+    c->has_graphs = g->op->graph_begin && g->mesh->layout.tp == 1;
     c->host_arrays = meg_new(arrays_nbytes(c, DECODE_ROWS));
     return c;
 }
@@ -96,6 +111,9 @@ void meg_model_kv_cache_close(struct meg_model_kv_cache *c)
         c->op->release(c->slot[i].tokens.kv);
         c->op->release(c->slot[i].memory.kv);
     }
+    for (int i = 0; i < 2; i++)
+        if (c->graph[i].graph)
+            c->op->graph_destroy(c->graph[i].graph);
     c->op->release(c->arrays);
     free(c->host_arrays);
     free(c->slot);
@@ -185,9 +203,14 @@ static void set_arrays(struct meg_model_kv_cache *c, struct meg_stream *st, cons
     x->memory_length = position + n;
 }
 
-/* Return the step that appends s tokens to each of the sequences of n slots. */
+static int64_t round_up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+/* Return the step that appends s tokens to each of the sequences of n slots, for graph_fwd if is_graph is set. */
 static struct meg_kv_step step_of(struct meg_model_kv_cache *c, struct meg_stream *st, const int64_t *slot, int64_t n,
-                                  int64_t s)
+                                  int64_t s, bool is_graph)
 {
     const struct cache_slot *first = &c->slot[slot[0]];
     struct meg_kv_step x = { .s = s,
@@ -202,8 +225,13 @@ static struct meg_kv_step step_of(struct meg_model_kv_cache *c, struct meg_strea
         x.len = larger(x.len, c->slot[slot[i]].tokens.len + s);
         x.memory_len = larger(x.memory_len, c->slot[slot[i]].memory.len);
     }
-    if (n > 1)
+    if (n > 1 || is_graph)
         set_arrays(c, st, slot, &x);
+    if (!is_graph)
+        return x;
+    x.position0 = 0;
+    x.len = round_up(x.len, GRAPH_TOKENS);
+    x.memory_len = round_up(x.memory_len, GRAPH_TOKENS);
     return x;
 }
 
@@ -214,6 +242,42 @@ static void load_batch(struct meg_model *g, const struct meg_batch *x)
     model_load_batch(g, 0, x, &factors, false);
 }
 
+/* Run the layers of the last stack, and the final norm. */
+static void layers_fwd(struct meg_model *g, const struct meg_kv_step *step)
+{
+    struct model_slot *q = &g->state->slot[0];
+
+    g->state->ctx.kv = step;
+    model_stack_fwd(g, 0, model_last_stack(g), q, NULL, NULL);
+    model_final_norm_fwd(g, q);
+    g->state->ctx.kv = NULL;
+}
+
+/*
+ * Run a decoding step.  The first step with new arguments executes the operations one by one, which creates their plans
+ * and workspaces; the second captures them in a graph.
+ */
+static void graph_fwd(struct meg_model *g, struct meg_model_kv_cache *c, const struct meg_kv_step *step)
+{
+    const struct model_slot *q = &g->state->slot[0];
+    struct meg_stream *st = g->state->ctx.stream;
+    struct step_graph *x = &c->graph[q->in - q->inputs];
+
+    if (x->num_moves != g->num_moves || memcmp(&x->step, step, sizeof *step) != 0) {
+        if (x->graph)
+            c->op->graph_destroy(x->graph);
+        *x = (struct step_graph){ *step, g->num_moves, NULL };
+        layers_fwd(g, step);
+        return;
+    }
+    if (!x->graph) {
+        c->op->graph_begin(st);
+        layers_fwd(g, step);
+        x->graph = c->op->graph_end(st);
+    }
+    c->op->graph_launch(st, x->graph);
+}
+
 /*
  * Append s tokens to each of the sequences of n slots.  Run `rows` tokens through the layers of the last stack and the
  * final norm: first those of the sequences, in the order of struct meg_kv_step, then padding.
@@ -221,8 +285,8 @@ static void load_batch(struct meg_model *g, const struct meg_batch *x)
 static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot, int64_t n, int64_t s,
                            const int32_t *tokens, const int32_t *position, int64_t rows)
 {
-    const struct meg_kv_step step = step_of(c, g->state->ctx.stream, slot, n, s);
-    struct model_slot *q = &g->state->slot[0];
+    const bool is_graph = c->has_graphs && s == 1 && rows == DECODE_ROWS;
+    const struct meg_kv_step step = step_of(c, g->state->ctx.stream, slot, n, s, is_graph);
     /* the model only reads the batch, so casting away const is safe */
     const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
@@ -234,10 +298,10 @@ static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, co
         sequence->tokens.len += s;
     }
     load_batch(g, &x);
-    g->state->ctx.kv = &step;
-    model_stack_fwd(g, 0, model_last_stack(g), q, NULL, NULL);
-    model_final_norm_fwd(g, q);
-    g->state->ctx.kv = NULL;
+    if (is_graph)
+        graph_fwd(g, c, &step);
+    else
+        layers_fwd(g, &step);
 }
 
 /* Store the keys and values of the output of the encoder, which is computed, in the cache of a sequence. */
@@ -282,7 +346,7 @@ int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t 
     if ((r = meg_model_reserve(g, n, n, e)) < 0 || (r = begin_sequence(c, q, c->memory_nbytes, n, e)) < 0)
         return r;
     q->len = n;
-    kv = step_of(c, g->state->ctx.stream, &slot, 1, 0);
+    kv = step_of(c, g->state->ctx.stream, &slot, 1, 0, false);
     position = positions(n);
     load_batch(
         g, &(struct meg_batch){ .s_enc = n, .b = 1, .enc_tokens = (int32_t *)tokens, .enc_position_ids = position });

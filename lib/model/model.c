@@ -225,6 +225,7 @@ int meg_model_reserve(struct meg_model *g, int64_t s, int64_t positions, struct 
     meg_device_synchronize(g->device, g->device->copy);
     meg_device_synchronize(g->device, g->device->compute);
     close_state(g);
+    g->num_moves++;
     g->run.s = s > g->run.s ? s : g->run.s;
     g->run.s_enc = g->run.s;
     g->run.positions = positions > had ? positions : had;

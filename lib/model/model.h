@@ -52,6 +52,7 @@ struct meg_model {
     /* f64 in device memory, set by the caller: factor by which gradients are multiplied; NULL, initially, means 1 */
     const double *loss_scale;
     struct meg_model_memory used;  /* number of bytes in use in each arena */
+    int64_t num_moves;             /* number of times that meg_model_reserve has allocated new buffers */
     struct meg_model_hooks hooks;  /* set by the caller; initially NULL */
     struct meg_model_state *state; /* layers, activations, workspace */
 };

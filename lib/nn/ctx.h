@@ -18,13 +18,13 @@ struct meg_kv_cache {
  * t of sequence i; further rows are padding.  The caches are those of the tokens of a sequence, by position, and of the
  * output of the encoder, which cross-attention reads.
  *
- * Offsets are in elements, from the keys of sequence 0 in the same layer.  The arrays are in device memory; they are
- * NULL if there is only one sequence.
+ * Offsets are in elements, from the keys of sequence 0 in the same layer.  The arrays are in device memory; they may be
+ * NULL if there is only one sequence, and position0 is not read if they are not NULL.
  */
 struct meg_kv_step {
     int64_t s, b;
     int64_t position0;                  /* position of the first new token of sequence 0 */
-    int64_t len, memory_len;            /* most tokens of a sequence, new ones included, and of an encoder's input */
+    int64_t len, memory_len;            /* at least the tokens of any sequence with the new ones, and encoder's input */
     struct meg_kv_cache tokens, memory; /* of sequence 0 */
     const int64_t *tokens_offset;       /* [layers,b] offsets of the caches of the tokens */
     const int64_t *added_offset;        /* [layers,b] the same, of the first new token */
