@@ -161,7 +161,7 @@ has_logged() {
 }
 
 # point N: kill all ranks or one at a random moment, resume, and compare the final checkpoint with that of an
-# uninterrupted run.  False, with the reason in $point_says, also if the run was complete before the kill
+# uninterrupted run.  Return false and set $point_says to the reason if a check fails or the kill came too late.
 point() {
     reference_run $(($1 % 3))
     dir=$T/point

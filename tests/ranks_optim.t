@@ -29,9 +29,9 @@ go() {
     return $go_status
 }
 
-# same_zeros A B: true if two runs have equally many counts of at least 128 that differ by less than 8.  A nonzero
-# gradient may round to zero on one CPU or in one order of summation, but a duplicate or missing row changes the count
-# by 32.
+# same_zeros A B: true if two runs counted zeros in equally many steps, each count is at least 128, and the counts of a
+# step differ by less than 8.  A nonzero gradient may round to zero on one CPU or in one order of summation, but a
+# duplicate or missing row changes the count by 32.
 same_zeros() {
     paste -d ' ' "$T/$1.zeros" "$T/$2.zeros" | awk '
         NF != 2 || $1 !~ /^[0-9]+$/ || $2 !~ /^[0-9]+$/ || $1 < 128 || $2 < 128 || $1 - $2 >= 8 || $2 - $1 >= 8 {

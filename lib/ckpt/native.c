@@ -94,7 +94,7 @@ static int read_metadata_files(struct meg_ckpt *c, json_t *files, struct meg_err
     int r = 0;
 
     if (!json_object_get(files, "state.json"))
-        return meg_fail(e, MEG_EFORMAT, "%s/manifest.json: no entry for state.json", c->path);
+        return meg_fail(e, MEG_EFORMAT, "%s/manifest.json: the entry for state.json is missing", c->path);
     json_object_foreach(files, name, entry)
     {
         text.n = 0;

@@ -1,4 +1,7 @@
-/* add.h - a vector of the residual addition z = x + dropout(y + bias), in the kernels of add.cu and norm.cu. */
+/*
+ * add.h - device functions of add.cu and norm.cu that compute VEC adjacent columns of a residual addition, z = x +
+ * dropout(y + bias).
+ */
 #ifndef MEG_CUDA_ADD_H
 #define MEG_CUDA_ADD_H
 #include "cuda/dropout.h"

@@ -37,7 +37,7 @@ static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st
     return sent(c, st, meg_comm_volume_sharded(c->size, cost_nbytes((double)n, t)));
 }
 
-/* An all-gather or an all-to-all. */
+/* Count the bytes that this rank sends in an all-gather or an all-to-all of parts of n elements. */
 static struct meg_work *exchange(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                  enum meg_dtype t)
 {

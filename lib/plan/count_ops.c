@@ -166,8 +166,8 @@ static void release(void *p)
 }
 
 /*
- * Count nothing.  A part of a model copies only tensors at the boundaries of its stage, and most parts are not alone on
- * a stage in a run (count_model.c).
+ * Count nothing.  Only tensors at the boundaries of a stage are copied.  count_model.c runs each layer as the only one of
+ * a stage, but in a run a stage copies these tensors once, not once per layer.
  */
 static void copy(struct meg_stream *st, void *dst, const void *src, size_t nbytes)
 {

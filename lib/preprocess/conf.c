@@ -22,7 +22,7 @@ const struct meg_opt meg_preprocess_opts[] = {
     { "split-sentences", 0, MEG_BOOL(struct meg_preprocess_conf, split_sentences), NULL, "no",
       "store each sentence as a sequence, in PREFIX_KEY_sentence.bin and PREFIX_KEY_sentence.idx" },
     { "keep-newlines", 0, MEG_BOOL(struct meg_preprocess_conf, keep_newlines), NULL, "no",
-      "with --split-sentences: keep the white space after each sentence" },
+      "with --split-sentences: keep the whitespace after each sentence" },
     { "lang", 0, MEG_STR(struct meg_preprocess_conf, lang), "LANGUAGE", "english",
       "with --split-sentences: language of the text, which selects the subdirectory of --punkt-data" },
     { "punkt-data", 0, MEG_STR(struct meg_preprocess_conf, punkt_data), "DIR", NULL,

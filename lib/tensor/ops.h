@@ -190,7 +190,7 @@ struct meg_attn_desc {
      * KV caches in blocks, which may be separate allocations: [b, blocks_per_seq] or NULL.  Key t of sequence i is row
      * t % block_size of the block that begins at element block_offset[i, t / block_size] of k and, for the value, of v.
      * ld_b of k and v is not used, and k0 is 0.  The offsets of all visible keys and of earlier keys must be valid.
-     * In bytes, an offset is the sum of a multiple of 16 and of a multiple of ld_s.
+     * An offset in bytes must be a multiple of 16 plus a multiple of the size of a row (ld_s elements).
      */
     const int64_t *block_offset;
     int64_t block_size, blocks_per_seq;

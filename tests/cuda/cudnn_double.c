@@ -3,10 +3,10 @@
  * computes the operations of a graph one after another, in f32, on the streams of the double of the CUDA runtime.
  * Intermediate tensors are rounded to their types.
  *
- * It ends the process with a message and SIGABRT where the real library fails, or computes a wrong result: descriptors
- * that are not finalized or lack attributes, shapes and types that do not match, intermediate results that are used
- * before they are computed, tensors without a pointer or with an unaligned one, f32 tensors that overlap.  The
- * workspace and f32 outputs contain NaN before the first operation, and the workspace also after each.
+ * It ends the process with a message and SIGABRT on errors for which the real library would fail or compute a wrong
+ * result: descriptors that are not finalized or lack attributes, shapes and types that do not match, intermediate
+ * results that are used before they are computed, tensors without a pointer or with an unaligned one, f32 tensors that
+ * overlap.  The workspace and f32 outputs contain NaN before the first operation, and the workspace also after each.
  *
  * $MEG_DOUBLE_CUDNN_VERSION replaces the version.
  */

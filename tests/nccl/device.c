@@ -12,6 +12,7 @@
 #include "queue.h"
 
 void meg_double_touch(cudaStream_t s, const void *p);
+cudaError_t meg_double_launch(cudaStream_t s, void (*run)(void *arg), void *arg, void (*release)(void *arg));
 
 #define CUDA(call) MEG_ASSERT_EQ(call, cudaSuccess)
 

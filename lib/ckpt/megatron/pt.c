@@ -339,7 +339,7 @@ int meg_pt_open_tensors(struct meg_st **out, const char *path, struct meg_err *e
     if ((r = meg_pt_open(&pt, path, e)) < 0)
         goto out;
     if (pt->pickle.root->type != MEG_PY_DICT && pt->pickle.root->type != MEG_PY_OBJECT) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: member %sdata.pkl: not a dict of tensors", path, pt->folder);
+        r = meg_fail(e, MEG_EFORMAT, "%s: member %sdata.pkl does not contain a dict of tensors", path, pt->folder);
         goto out;
     }
     if ((r = meg_pt_tensors(st, pt, pt->pickle.root, e)) < 0)
