@@ -4,7 +4,7 @@
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 
-is 'no file has the markers of a merge conflict' "$(git grep -lE '^(<<<<<<<|>>>>>>>) ' 2>/dev/null)" ''
+is 'no file has the markers of a merge conflict' "$(grep -rlE '^(<<<<<<<|>>>>>>>) ' lib cmd tests man recipes ./*.md)" ''
 is 'all tests are executable' "$(find tests -name '*.t' ! -perm -u+x)" ''
 for main in cmd/*/main.c; do
     [ -f "$main" ] || continue

@@ -427,11 +427,12 @@ void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_desc *de
     }
     check_shared(desc, nbytes);
     blocks = ceil_div(desc->s_q * (desc->a / desc->g), x.bq) * desc->g * desc->b;
-    x.splits = (int)grid_size(512 / blocks, ceil_div(desc->s_k, 256) > 1 ? ceil_div(desc->s_k, 256) : 1);
-    x.split_size = (int)(ceil_div(desc->s_k + 8, x.splits * x.bk) * x.bk);
     if (desc->s_q == 1) {
         x.split_size = SPLIT_SIZE;
         x.splits = (int)ceil_div(desc->s_k + 7, SPLIT_SIZE);
+    } else {
+        x.splits = (int)grid_size(512 / blocks, ceil_div(desc->s_k, 256) > 1 ? ceil_div(desc->s_k, 256) : 1);
+        x.split_size = (int)(ceil_div(desc->s_k + 8, x.splits * x.bk) * x.bk);
     }
     if (x.splits > 1)
         x.part = (float *)meg_cuda_scratch(st, (size_t)(desc->b * desc->a * desc->s_q * x.splits * (desc->d_v + 1)) *

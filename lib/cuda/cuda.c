@@ -140,8 +140,9 @@ static void release_pinned(void *p)
 
 /*
  * An allocation of scratch memory.  In the list of all, the latest allocation of a stream, which is its largest, is
- * before its earlier ones.  Earlier allocations are freed with the stream only: cudaFree waits for all work of the GPU,
- * which may in turn wait for other ranks.
+ * before its earlier ones.  Earlier allocations are freed with the stream only: graphs contain their addresses, and
+ * cudaFree waits for all work of the GPU, which may in turn wait for other ranks.  An allocation is at least twice as
+ * large as the one before, so that all together are at most twice as large as the latest.
  */
 struct scratch {
     struct scratch *next;
@@ -160,6 +161,8 @@ void *meg_cuda_scratch(struct meg_stream *st, size_t nbytes)
         s = s->next;
     if (s && nbytes <= s->nbytes)
         return s->p;
+    if (s && nbytes < 2 * s->nbytes)
+        nbytes = 2 * s->nbytes;
     s = meg_new(sizeof *s);
     *s = (struct scratch){ .next = scratches, .st = st, .nbytes = (nbytes + ((1 << 20) - 1)) >> 20 << 20 };
     if (!has_allocated(cudaMalloc(&s->p, s->nbytes), "cudaMalloc")) {

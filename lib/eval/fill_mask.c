@@ -203,9 +203,9 @@ static void filler_close(struct filler *f)
     meg_span_vocab_free(&f->spans);
 }
 
-static int encode(void *text, const char *s, int64_t n, struct meg_ids *ids, struct meg_err *e)
+static int encode(void *x, const char *text, int64_t n, struct meg_ids *ids, struct meg_err *e)
 {
-    return meg_fill_text_encode(text, s, n, ids, e);
+    return meg_fill_text_encode(x, text, n, ids, e);
 }
 
 int meg_fill_mask(const char *input, const struct meg_token_output_conf *given, const struct meg_loaded_model *m,

@@ -6,11 +6,6 @@
 #include "base/mem.h"
 #include "model/internal.h"
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Return the rows of a stack whose sequences have s positions. */
 static struct model_rows rows_of(int64_t s, const struct meg_model_run *run, const struct meg_layout *l)
 {

@@ -28,12 +28,13 @@ struct cache_slot {
 };
 
 /*
- * The operations of a decoding step, which are launched together (graph_launch in tensor/ops.h).  Only contents of device
- * memory differ from step to step, until a sequence reaches a multiple of GRAPH_TOKENS or a slot is used again.
+ * The operations of a decoding step, which are launched together (graph_launch in tensor/ops.h).  From step to step,
+ * only contents of device memory change, until the number of sequences, the memory of the first one, or the length of
+ * the longest one, rounded up to GRAPH_TOKENS, changes.
  */
 enum { GRAPH_TOKENS = 256 };
 struct step_graph {
-    struct meg_kv_step step; /* arguments of the operations, with the inputs and buffers of the model */
+    struct meg_kv_step step; /* the step that was captured, or executed without a graph */
     int64_t num_moves;       /* of the model when `step` was executed */
     struct meg_graph *graph; /* NULL: the operations were executed once, without a graph */
 };
@@ -63,12 +64,14 @@ static size_t arrays_nbytes(const struct meg_model_kv_cache *c, int64_t n)
     return (size_t)n * ((size_t)(NUM_OFFSETS * c->L) * sizeof(int64_t) + 2 * sizeof(int32_t));
 }
 
-static int64_t larger(int64_t a, int64_t b)
+/* Set the width of a cache to that of a block.  All blocks have the same width. */
+static void set_width(int64_t *width, int64_t of_block)
 {
-    return a > b ? a : b;
+    MEG_ASSERT(*width == 0 || *width == of_block);
+    *width = of_block;
 }
 
-/* Set the bytes per token to those of the widest blocks. */
+/* Set the bytes per token. */
 static void set_widths(struct meg_model_kv_cache *c, const struct meg_model *g)
 {
     const struct meg_model_state *st = g->state;
@@ -78,9 +81,9 @@ static void set_widths(struct meg_model_kv_cache *c, const struct meg_model *g)
         const struct meg_block *block = &st->desc.block[i];
 
         if (block->type->cache_width)
-            token = larger(token, block->type->cache_width(block->conf, st->dim.tp));
+            set_width(&token, block->type->cache_width(block->conf, st->dim.tp));
         if (block->type->memory_cache_width)
-            memory = larger(memory, block->type->memory_cache_width(block->conf, st->dim.tp));
+            set_width(&memory, block->type->memory_cache_width(block->conf, st->dim.tp));
     }
     c->token_nbytes = (size_t)token * meg_dtype_size(g->run.dtype);
     c->memory_nbytes = (size_t)memory * meg_dtype_size(g->run.dtype);
@@ -98,7 +101,7 @@ struct meg_model_kv_cache *meg_model_kv_cache_create(const struct meg_model *g, 
     c->L = last->end - last->begin;
     set_widths(c, g);
     c->slot = meg_new((size_t)b * sizeof *c->slot);
-    c->has_graphs = g->op->graph_begin && g->mesh->layout.tp == 1;
+    c->has_graphs = g->op->graph_begin != NULL;
     c->host_arrays = meg_new(arrays_nbytes(c, DECODE_ROWS));
     return c;
 }

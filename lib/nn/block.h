@@ -69,11 +69,14 @@ struct meg_block_type {
     /* Compute the weight gradients that bwd deferred (c->defers_wgrad). */
     void (*bwd_weight)(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
                        const void *weights);
-    /* Return the number of elements that the KV cache of a layer stores for each token; NULL: none. */
+    /*
+     * Return the number of elements that the KV cache of a layer stores for each token; NULL: none.  This number is the
+     * same for all blocks of a model that have a KV cache.
+     */
     int64_t (*cache_width)(const void *conf, int64_t tp);
-    /* Return the number of elements that it stores for each token of the encoder's input; NULL: none. */
+    /* The same, for each token of the encoder's input. */
     int64_t (*memory_cache_width)(const void *conf, int64_t tp);
-    /* Store the keys and values of the encoder's output, c->memory, in the KV cache of sequence 0 of c->kv; NULL: none. */
+    /* Store the keys and values of the encoder's output, c->memory, in the KV cache of sequence 0 of c->kv. */
     void (*cache_memory)(struct meg_ctx *c, const void *weights);
 };
 

@@ -57,12 +57,12 @@ struct meg_param {
     int64_t dim[MEG_PARAM_MAXDIM];                  /* global shape; the vocabulary has no padding rows */
     struct meg_sharding sharding[MEG_PARAM_MAXDIM]; /* of each dimension */
     enum meg_init_method init;
-    double std;       /* standard deviation of MEG_INIT_NORMAL */
-    int is_decayed;   /* weight decay applies */
-    bool is_frozen;   /* the layer computes no gradient, and the optimizer does not update the parameter */
-    int is_decoupled; /* --decoupled-lr applies (word embedding and output weight) */
-    int is_vocab;     /* axis 0 is the vocabulary, which Megatron pads in its checkpoints */
-    int tie;          /* index in meg_layout.tie of the pipeline stages that use the parameter; -1: not tied */
+    double std;        /* standard deviation of MEG_INIT_NORMAL */
+    bool is_decayed;   /* weight decay applies */
+    bool is_frozen;    /* the optimizer does not update the parameter; its gradient is undefined */
+    bool is_decoupled; /* --decoupled-lr applies (word embedding and output weight) */
+    bool is_vocab;     /* axis 0 is the vocabulary, which Megatron pads in its checkpoints */
+    int tie;           /* index in meg_layout.tie of the pipeline stages that use the parameter; -1: not tied */
     int layer_group;
     int64_t numel; /* product of dim */
     /* This rank's shard, set by meg_params_shard. */

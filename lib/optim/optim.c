@@ -90,8 +90,8 @@ static bool is_summed(const struct meg_optim *o, const struct meg_param *row)
 }
 
 /*
- * List the parameter ranges that this rank counts in norms over the model.  Ranges with only padding (zeros) between
- * them are merged.
+ * List the parameter ranges that this rank counts in norms over the model, without frozen parameters.  Ranges with only
+ * padding (zeros) between them are merged.
  */
 static void list_norm_ranges(struct meg_optim *o)
 {
@@ -102,7 +102,7 @@ static void list_norm_ranges(struct meg_optim *o)
         const struct meg_zero_param_range *r = &s->param_range[i];
         struct meg_zero_param_range *last = o->num_norm_ranges ? &o->norm_ranges[o->num_norm_ranges - 1] : NULL;
 
-        if (!is_summed(o, &o->params->row[r->row]))
+        if (!is_summed(o, &o->params->row[r->row]) || o->params->row[r->row].is_frozen)
             continue;
         if (last && last->bucket_shard == r->bucket_shard && r->begin - last->end < MEG_PARAM_ALIGN)
             last->end = r->end;

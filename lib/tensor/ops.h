@@ -322,8 +322,8 @@ struct meg_ops {
      * Between graph_begin and graph_end, operations on st are not executed, but added to a graph, with the values of
      * their arguments.  graph_launch queues them on st; tensors are read and written at that time.  Each operation must
      * have been executed before with these shapes, so that its plans and workspaces exist.  Events, and copies between
-     * host and device, cannot be added.  graph_destroy requires that the graph's last launch is complete.  The four
-     * functions are NULL if the backend has no graphs, as on the CPU.
+     * host and device, cannot be added.  graph_destroy requires that the graph's last launch is complete.  graph_begin
+     * is NULL if operations cannot be added to graphs, as on the CPU.
      */
     void (*graph_begin)(struct meg_stream *st);
     struct meg_graph *(*graph_end)(struct meg_stream *st);

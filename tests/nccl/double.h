@@ -17,7 +17,8 @@
  *   - groups of calls that are not closed, and communicators that are not destroyed at exit
  *   - while a stream is captured: an allocation; an event, a collective or a copy between host and device on the stream
  *   - a graph accesses memory that was freed
- * ncclCommAbort appends a line to the file that MEG_DOUBLE_ABORTS names.
+ * ncclCommAbort appends a line to the file that MEG_DOUBLE_ABORTS names, and cudaGraphLaunch to that of
+ * MEG_DOUBLE_GRAPHS.
  *
  * Environment variables simulate other machines and failures:
  *   MEG_DOUBLE_DRIVER=VERSION    the version of CUDA that the driver supports, such as 12040; 0 if there is no driver

@@ -1,6 +1,6 @@
 /*
- * eval/fill_mask.h and eval/fill_text.h: text with masks is encoded as BERT expects it, and the predictions of a small BERT equal an
- * independent float64 implementation (tests/data/golden/README.md).
+ * eval/fill_mask.h and eval/fill_text.h: text with masks is encoded as BERT expects it, and the predictions of a small
+ * BERT equal an independent float64 implementation (tests/data/golden/README.md).
  */
 #include "golden_model.h"
 #include "eval/fill_mask.h"
