@@ -161,7 +161,7 @@ has_logged() {
 }
 
 # point N: kill all ranks or one at a random moment, resume, and compare the final checkpoint with that of an
-# uninterrupted run.  Return false and set $point_says to the reason if a check fails or the kill came too late.
+# uninterrupted run.  Return false and set $point_says to the reason if a check fails, or the kill was after the end.
 point() {
     reference_run $(($1 % 3))
     dir=$T/point
