@@ -78,20 +78,22 @@ static struct meg_array grad_shard(const struct meg_optim *o, const struct meg_z
 /* ---- creation ------------------------------------------------------------------------------------ */
 
 /*
- * Return whether this rank includes its elements of a parameter in sums over the model (all_reduce_sum).  Without ZeRO,
- * the expert-parallel ranks have replicas of a dense parameter, and the first of them includes it.
+ * Return whether this rank includes its elements of a parameter in sums over the model (all_reduce_sum), which do not
+ * include frozen parameters.  Without ZeRO, the expert-parallel ranks have replicas of a dense parameter, and the first
+ * of them includes it.
  */
 static bool is_summed(const struct meg_optim *o, const struct meg_param *row)
 {
     const struct meg_layout *l = &o->mesh->layout;
 
-    return meg_param_is_counted(row, o->mesh) && (l->zero.nshards || row->dp_group == MEG_DP_EXPERT ||
-                                                  meg_layout_axis_rank(l, o->mesh->coords, MEG_AXIS_EP) == 0);
+    return !row->is_frozen && meg_param_is_counted(row, o->mesh) &&
+           (l->zero.nshards || row->dp_group == MEG_DP_EXPERT ||
+            meg_layout_axis_rank(l, o->mesh->coords, MEG_AXIS_EP) == 0);
 }
 
 /*
- * List the parameter ranges that this rank counts in norms over the model, without frozen parameters.  Ranges with only
- * padding (zeros) between them are merged.
+ * List the parameter ranges that this rank counts in norms over the model.  Ranges with only padding (zeros) between
+ * them are merged.
  */
 static void list_norm_ranges(struct meg_optim *o)
 {
@@ -102,7 +104,7 @@ static void list_norm_ranges(struct meg_optim *o)
         const struct meg_zero_param_range *r = &s->param_range[i];
         struct meg_zero_param_range *last = o->num_norm_ranges ? &o->norm_ranges[o->num_norm_ranges - 1] : NULL;
 
-        if (!is_summed(o, &o->params->row[r->row]) || o->params->row[r->row].is_frozen)
+        if (!is_summed(o, &o->params->row[r->row]))
             continue;
         if (last && last->bucket_shard == r->bucket_shard && r->begin - last->end < MEG_PARAM_ALIGN)
             last->end = r->end;
@@ -373,7 +375,7 @@ void meg_optim_count_zeros(struct meg_optim *o)
         const struct meg_zero_param_range *r = &o->shard.param_range[i];
         const struct meg_array g = grad_shard(o, &o->shard.bucket_shard[r->bucket_shard]);
 
-        if (is_summed(o, &o->params->row[r->row]) && !o->params->row[r->row].is_frozen)
+        if (is_summed(o, &o->params->row[r->row]))
             o->op->count_zeros(o->stream, sum, meg_element(g.p, r->begin, g.dtype), g.dtype, r->end - r->begin);
     }
     all_reduce_sum(o, sum, MEG_DTYPE_I64);
