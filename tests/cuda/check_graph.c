@@ -15,7 +15,7 @@ static void change(struct twin *x)
 
 /* The tensors and the plans of z = x + norm(x) w^T. */
 struct operands {
-    struct twin x, norm, mean, rstd, norm_w, w, y, z;
+    struct twin x, norm, rstd, norm_w, w, y, z;
     struct meg_linear *host, *dev;
 };
 
@@ -26,7 +26,6 @@ static struct operands operands_new(enum meg_dtype t)
     const struct operands a = {
         .x = twin_random(t, ROWS, COLS, 0),
         .norm = twin_output(t, ROWS, COLS, 0),
-        .mean = twin_output(MEG_DTYPE_F32, 1, ROWS, 0),
         .rstd = twin_output(MEG_DTYPE_F32, 1, ROWS, 0),
         .norm_w = twin_random(t, 1, COLS, 0),
         .w = twin_random(t, COLS, COLS, 0),
@@ -41,24 +40,32 @@ static struct operands operands_new(enum meg_dtype t)
     return a;
 }
 
-static void run_gpu(const struct operands *a)
+static void operands_free(struct operands *a)
 {
-    const struct meg_mat none = { 0 };
-    const struct meg_drop no_dropout = { 0 };
-
-    gpu->norm_fwd(stream, MEG_NORM_RMS, a->norm.dev, NULL, a->rstd.dev.p, a->x.dev, a->norm_w.dev.p, NULL, 1e-5f);
-    gpu->linear_fwd(stream, a->dev, a->y.dev, none, a->norm.dev, a->w.dev, NULL, MEG_ACT_NONE);
-    gpu->add_fwd(stream, a->z.dev, a->x.dev, a->y.dev, NULL, &no_dropout);
+    cpu->linear_destroy(a->host);
+    gpu->linear_destroy(a->dev);
 }
 
-static void run_cpu(const struct operands *a)
+static void compute(const struct operands *a, bool on_gpu)
 {
+    const struct meg_ops *op = on_gpu ? gpu : cpu;
+    struct meg_stream *st = on_gpu ? stream : NULL;
     const struct meg_mat none = { 0 };
     const struct meg_drop no_dropout = { 0 };
+#define OF(name) (on_gpu ? a->name.dev : a->name.host)
 
-    cpu->norm_fwd(NULL, MEG_NORM_RMS, a->norm.host, NULL, a->rstd.host.p, a->x.host, a->norm_w.host.p, NULL, 1e-5f);
-    cpu->linear_fwd(NULL, a->host, a->y.host, none, a->norm.host, a->w.host, NULL, MEG_ACT_NONE);
-    cpu->add_fwd(NULL, a->z.host, a->x.host, a->y.host, NULL, &no_dropout);
+    op->norm_fwd(st, MEG_NORM_RMS, OF(norm), NULL, OF(rstd).p, OF(x), OF(norm_w).p, NULL, 1e-5f);
+    op->linear_fwd(st, on_gpu ? a->dev : a->host, OF(y), none, OF(norm), OF(w), NULL, MEG_ACT_NONE);
+    op->add_fwd(st, OF(z), OF(x), OF(y), NULL, &no_dropout);
+#undef OF
+}
+
+/* Capture the operations of the GPU. */
+static struct meg_graph *capture(const struct operands *a)
+{
+    gpu->graph_begin(stream);
+    compute(a, true);
+    return gpu->graph_end(stream);
 }
 
 static void compare_launches(enum meg_dtype t)
@@ -66,19 +73,16 @@ static void compare_launches(enum meg_dtype t)
     struct operands a = operands_new(t);
     struct meg_graph *graph;
 
-    run_gpu(&a); /* create plans and workspaces */
-    gpu->graph_begin(stream);
-    run_gpu(&a);
-    graph = gpu->graph_end(stream);
+    compute(&a, true); /* create plans and workspaces */
+    graph = capture(&a);
     for (int i = 0; i < LAUNCHES; i++) {
         change(&a.x);
-        run_cpu(&a);
+        compute(&a, false);
         gpu->graph_launch(stream, graph);
         expect_near(&a.z, 2 * check_tolerance(t), "z");
     }
     gpu->graph_destroy(graph);
-    cpu->linear_destroy(a.host);
-    gpu->linear_destroy(a.dev);
+    operands_free(&a);
 }
 
 static void launches(void)
@@ -93,17 +97,14 @@ static void begin_executes_nothing(void)
     struct operands a = operands_new(MEG_DTYPE_F32);
     struct meg_graph *graph;
 
-    run_gpu(&a);
-    run_cpu(&a);
+    compute(&a, true);
+    compute(&a, false);
     expect_near(&a.z, check_tolerance(MEG_DTYPE_F32), "z");
     change(&a.x);
-    gpu->graph_begin(stream);
-    run_gpu(&a);
-    graph = gpu->graph_end(stream);
+    graph = capture(&a);
     expect_near(&a.z, check_tolerance(MEG_DTYPE_F32), "z of the contents before");
     gpu->graph_destroy(graph);
-    cpu->linear_destroy(a.host);
-    gpu->linear_destroy(a.dev);
+    operands_free(&a);
 }
 
 const struct check_case cases_graph[] = {
