@@ -79,7 +79,7 @@ static void compare_launches(enum meg_dtype t)
         change(&a.x);
         compute(&a, false);
         gpu->graph_launch(stream, graph);
-        expect_near(&a.z, 2 * check_tolerance(t), "z");
+        expect_near(&a.z, check_tolerance(t), "z");
     }
     gpu->graph_destroy(graph);
     operands_free(&a);
