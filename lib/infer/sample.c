@@ -103,25 +103,67 @@ static void heapify(int32_t *heap, int64_t n, const float *logits)
         sift_down(heap, n, i, logits);
 }
 
-int32_t meg_most_likely(const float *logits, int64_t v)
-{
-    int32_t best = 0, i;
+/* The largest logit is searched for in blocks of SEARCH_BLOCK logits, with SEARCH_LANES independent maxima. */
+enum { SEARCH_BLOCK = 512, SEARCH_LANES = 16 };
 
-    for (i = 1; i < v; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return best;
+/* Replace each element of most [n] by that of x [n] if this is larger. */
+static inline void max_into(float *most, const float *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t k = 0; k < n; k++)
+        most[k] = x[k] > most[k] ? x[k] : most[k];
 }
 
-double meg_logsumexp(const float *logits, int64_t v)
+/* Return the largest element of x [n] that is not NaN; -INFINITY if there is none. */
+static float largest(const float *x, int64_t n)
 {
-    double m = logits[meg_most_likely(logits, v)], sum = 0;
+    float most[SEARCH_LANES];
+    int64_t i, k;
+
+    for (k = 0; k < SEARCH_LANES; k++)
+        most[k] = -INFINITY;
+    for (i = 0; i + SEARCH_LANES <= n; i += SEARCH_LANES)
+        max_into(most, x + i, SEARCH_LANES);
+    max_into(most, x + i, n - i);
+    for (k = SEARCH_LANES / 2; k > 0; k /= 2)
+        max_into(most, most + k, k);
+    return most[0];
+}
+
+/* Find the first block that contains the largest logit, then the first id of this block that has it. */
+int32_t meg_most_likely(const float *logits, int64_t v)
+{
+    float most = -INFINITY;
+    int64_t best = 0, i;
+
+    for (i = 0; i < v; i += SEARCH_BLOCK) {
+        const float x = largest(logits + i, SEARCH_BLOCK < v - i ? SEARCH_BLOCK : v - i);
+
+        if (x > most) {
+            most = x;
+            best = i;
+        }
+    }
+    while (most > -INFINITY && logits[best] != most)
+        best++;
+    return (int32_t)best;
+}
+
+/* Return log sum exp of logits [v], of which m is the largest. */
+static double logsumexp(const float *logits, int64_t v, double m)
+{
+    double sum = 0;
     int64_t i;
 
     MEG_ASSERT_LT(0, v);
     for (i = 0; i < v; i++)
         sum += exp(logits[i] - m);
     return m + log(sum);
+}
+
+double meg_logsumexp(const float *logits, int64_t v)
+{
+    return logsumexp(logits, v, logits[meg_most_likely(logits, v)]);
 }
 
 void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *logits, int64_t v, int32_t id,
@@ -168,9 +210,10 @@ static void filter_logits(struct meg_token_sampler *s, const struct meg_sampling
         s->p[i] /= mass;
 }
 
-void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits)
+/* Compute meg_token_sampler_filter; max is the largest of the logits of ids below unpadded_vocab. */
+static void filter(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits, double max)
 {
-    double max = logits[meg_most_likely(logits, s->unpadded_vocab)], total = 0;
+    double total = 0;
     int64_t i;
 
     for (i = 0; i < s->unpadded_vocab; i++) {
@@ -185,6 +228,11 @@ void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_samp
     s->n = s->unpadded_vocab;
     for (i = 0; i < s->n; i++)
         s->p[i] /= total;
+}
+
+void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits)
+{
+    filter(s, conf, logits, logits[meg_most_likely(logits, s->unpadded_vocab)]);
 }
 
 static int32_t draw_from(const struct meg_token_sampler *s, double u)
@@ -205,15 +253,15 @@ static int32_t draw_from(const struct meg_token_sampler *s, double u)
 int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits,
                          int64_t prompt, int64_t step, double *logprob)
 {
-    double lse = meg_logsumexp(logits, s->v);
-    int32_t best = meg_most_likely(logits, s->unpadded_vocab), id;
+    const int32_t best = meg_most_likely(logits, s->unpadded_vocab);
+    const float padding = largest(logits + s->unpadded_vocab, s->v - s->unpadded_vocab);
+    const double lse = logsumexp(logits, s->v, padding > logits[best] ? padding : logits[best]);
+    int32_t id = best;
 
     if (!isfinite(lse) || !isfinite(logits[best]))
         return -1;
-    if (meg_sampling_is_greedy(conf)) {
-        id = best;
-    } else {
-        meg_token_sampler_filter(s, conf, logits);
+    if (!meg_sampling_is_greedy(conf)) {
+        filter(s, conf, logits, logits[best]);
         id = draw_from(s, meg_philox_sampling((uint32_t)conf->seed, (uint32_t)step, prompt));
     }
     *logprob = logits[id] - lse;

@@ -128,6 +128,31 @@ static void greedy_takes_the_lowest_id_on_ties(void **state)
     meg_token_sampler_free(&s);
 }
 
+/* The search for the largest logit is vectorized; compare it with a plain loop. */
+static void the_most_likely_id_is_the_lowest_with_the_largest_logit(void **state)
+{
+    enum { SIZES = 1300 };
+    float logits[SIZES];
+
+    (void)state;
+    for (int32_t v = 1; v <= SIZES; v++) {
+        int32_t best = 0;
+
+        /* few values, so that many are equal; 0 has both signs */
+        for (int32_t i = 0; i < v; i++) {
+            const int x = (int)((uint32_t)(v * 7919 + i) * 2654435761u >> 20) % (v % 50 + 1);
+
+            logits[i] = v % 3 == 0 && x == 0 ? -INFINITY : i % 2 ? -(float)x : (float)-x;
+        }
+        for (int32_t i = 1; i < v; i++)
+            best = logits[i] > logits[best] ? i : best;
+        assert_int_equal(meg_most_likely(logits, v), best);
+    }
+    for (int32_t i = 0; i < SIZES; i++)
+        logits[i] = -INFINITY;
+    assert_int_equal(meg_most_likely(logits, SIZES), 0);
+}
+
 static void top_logprobs_are_in_descending_order(void **state)
 {
     const float logits[6] = { 1, 0.1f, 2, 1, 1.5f, -1 };
@@ -302,6 +327,7 @@ int main(void)
         cmocka_unit_test(top_p_keeps_the_token_after_a_sum_equal_to_it),
         cmocka_unit_test(padding_ids_are_never_sampled),
         cmocka_unit_test(greedy_takes_the_lowest_id_on_ties),
+        cmocka_unit_test(the_most_likely_id_is_the_lowest_with_the_largest_logit),
         cmocka_unit_test(top_logprobs_are_in_descending_order),
         cmocka_unit_test(samples_are_a_function_of_seed_prompt_and_step),
         cmocka_unit_test(samples_follow_the_distribution),
