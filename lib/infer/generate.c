@@ -1,20 +1,29 @@
 #include "infer/generate.h"
 
 #include <inttypes.h>
+#include <omp.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
 
+/* The next token of a sequence; id is -1 if the logits are not finite. */
+struct next_token {
+    int32_t id;
+    double logprob;
+};
+
 struct meg_generator {
     struct meg_model *g;
     struct meg_model_kv_cache *cache;
-    struct meg_token_sampler sampler;
     int64_t slots, active, ntop;
+    struct meg_token_sampler *sampler; /* [nsamplers] one for each thread that samples */
+    int64_t nsamplers;
     const struct meg_ids *eos_ids;
     struct meg_continuation **slot; /* [slots] NULL: free */
     int64_t *active_slot;           /* [slots] indices of the slots active in the current step */
     int32_t *input_token;           /* [slots] input token of each active slot */
     float *logits;                  /* [slots,v] logits of each active slot */
+    struct next_token *next;        /* [slots] next token of each active slot */
     int32_t *heap;                  /* [v] scratch */
 };
 
@@ -33,11 +42,15 @@ struct meg_generator *meg_generator_open(struct meg_model *g, int64_t unpadded_v
     gen->slots = slots;
     gen->eos_ids = eos_ids;
     gen->ntop = ntop;
-    meg_token_sampler_init(&gen->sampler, v, unpadded_vocab);
+    gen->nsamplers = omp_get_max_threads() < slots ? omp_get_max_threads() : slots;
+    gen->sampler = meg_new((size_t)gen->nsamplers * sizeof *gen->sampler);
+    for (int64_t i = 0; i < gen->nsamplers; i++)
+        meg_token_sampler_init(&gen->sampler[i], v, unpadded_vocab);
     gen->slot = meg_new((size_t)slots * sizeof *gen->slot);
     gen->active_slot = meg_new((size_t)slots * sizeof *gen->active_slot);
     gen->input_token = meg_new((size_t)slots * sizeof *gen->input_token);
     gen->logits = meg_new((size_t)(slots * v) * sizeof *gen->logits);
+    gen->next = meg_new((size_t)slots * sizeof *gen->next);
     gen->heap = meg_new((size_t)v * sizeof *gen->heap);
     gen->cache = meg_model_kv_cache_create(g, slots);
     return gen;
@@ -48,11 +61,14 @@ void meg_generator_close(struct meg_generator *gen)
     if (!gen)
         return;
     meg_model_kv_cache_close(gen->cache);
-    meg_token_sampler_free(&gen->sampler);
+    for (int64_t i = 0; i < gen->nsamplers; i++)
+        meg_token_sampler_free(&gen->sampler[i]);
+    free(gen->sampler);
     free(gen->slot);
     free(gen->active_slot);
     free(gen->input_token);
     free(gen->logits);
+    free(gen->next);
     free(gen->heap);
     free(gen);
 }
@@ -95,24 +111,34 @@ static bool is_eos(const struct meg_generator *gen, int32_t id)
     return false;
 }
 
-/* Sample the next token of a slot from logits [v]; free the slot if the sequence ends or the logits are not finite. */
-static int sample_next(struct meg_generator *gen, int64_t slot, const float *logits, struct meg_err *e)
+/* Sample the next token of a slot from logits [v]. */
+static struct next_token sample(const struct meg_generator *gen, struct meg_token_sampler *sampler, int64_t slot,
+                                const float *logits)
+{
+    const struct meg_continuation *c = gen->slot[slot];
+    const struct meg_request *q = c->request;
+    struct next_token x = { 0 };
+
+    x.id = meg_sample_token(sampler, &q->sampling, logits, q->has_seed ? 0 : c->prompt, c->n, &x.logprob);
+    return x;
+}
+
+/* Append the next token to a slot; free the slot if the sequence ends or its logits [v] are not finite. */
+static int append_next(struct meg_generator *gen, int64_t slot, const float *logits, struct next_token x,
+                       struct meg_err *e)
 {
     struct meg_continuation *c = gen->slot[slot];
-    const struct meg_request *q = c->request;
     int64_t len = meg_model_kv_cache_len(gen->cache, slot);
-    double logprob;
-    int32_t id = meg_sample_token(&gen->sampler, &q->sampling, logits, q->has_seed ? 0 : c->prompt, c->n, &logprob);
     int r = 0;
 
-    if (id < 0) {
+    if (x.id < 0) {
         r = meg_fail(e, MEG_EFAIL,
                      "logits are not finite after %" PRId64 " tokens; check the checkpoint for NaN or Inf", len);
-    } else if (is_eos(gen, id)) {
+    } else if (is_eos(gen, x.id)) {
         c->finish = MEG_FINISH_STOP;
     } else {
-        append(gen, c, logits, id, logprob);
-        if (c->n >= q->max_tokens || len + 1 == gen->g->conf.max_position_embeddings)
+        append(gen, c, logits, x.id, x.logprob);
+        if (c->n >= c->request->max_tokens || len + 1 == gen->g->conf.max_position_embeddings)
             c->finish = MEG_FINISH_LENGTH;
     }
     if (r < 0 || c->finish != MEG_FINISH_RUNNING)
@@ -137,7 +163,18 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
         return r;
     gen->slot[slot] = c;
     gen->active++;
-    return sample_next(gen, slot, gen->logits, e);
+    return append_next(gen, slot, gen->logits, sample(gen, &gen->sampler[0], slot, gen->logits), e);
+}
+
+/* Sample the next tokens of n active slots; sampler k samples those of the slots k, k + nsamplers, ... */
+static void sample_all(struct meg_generator *gen, int64_t n)
+{
+    const int64_t v = gen->g->conf.vocab_size;
+
+#pragma omp parallel for schedule(static, 1) if (n > 1)
+    for (int64_t k = 0; k < gen->nsamplers; k++)
+        for (int64_t i = k; i < n; i += gen->nsamplers)
+            gen->next[i] = sample(gen, &gen->sampler[k], gen->active_slot[i], gen->logits + i * v);
 }
 
 int meg_generator_step(struct meg_generator *gen, struct meg_err *e)
@@ -153,8 +190,9 @@ int meg_generator_step(struct meg_generator *gen, struct meg_err *e)
     if (n == 0)
         return 0;
     meg_model_decode(gen->g, gen->cache, gen->active_slot, gen->input_token, n, gen->logits);
+    sample_all(gen, n);
     for (i = 0; i < n; i++)
-        if ((r = sample_next(gen, gen->active_slot[i], gen->logits + i * v, e)) < 0)
+        if ((r = append_next(gen, gen->active_slot[i], gen->logits + i * v, gen->next[i], e)) < 0)
             return r;
     return 0;
 }

@@ -397,6 +397,43 @@ static void nan_weights_are_reported(void **state)
     meg_continuation_free(&c);
 }
 
+/* Return the embedding [hidden] of a position. */
+static float *position_embedding(int64_t position)
+{
+    const struct meg_param *row = meg_params_find(&g->params, "embedding.position_embeddings.weight");
+
+    return (float *)g->w + row->offset + position * g->conf.hidden_size;
+}
+
+/* The second and third of four sequences get NaN in the same step, in which the first gets a token and the fourth none. */
+static void the_first_sequence_with_nan_is_reported(void **state)
+{
+    const struct meg_request request = { .max_tokens = 5, .sampling = greedy };
+    const int64_t len[] = { 9, 7, 7, 3 };
+    struct meg_continuation c[4] = { 0 };
+    struct meg_generator *gen = meg_generator_open(g, V, NULL, 4, 0);
+    float *w = position_embedding(7), was = *w;
+    int32_t ids[POSITIONS];
+    struct meg_err e;
+
+    (void)state;
+    prompt(ids, 3);
+    for (int i = 0; i < 4; i++) {
+        c[i].request = &request;
+        assert_int_equal(meg_generator_add(gen, ids, len[i], &c[i], &e), MEG_OK);
+    }
+    *w = NAN;
+    assert_int_equal(meg_generator_step(gen, &e), MEG_EFAIL);
+    *w = was;
+    assert_string_equal(e.msg, "logits are not finite after 8 tokens; check the checkpoint for NaN or Inf");
+    assert_int_equal(meg_generator_active(gen), 3);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(c[i].n, i == 0 ? 2 : 1);
+        meg_continuation_free(&c[i]);
+    }
+    meg_generator_close(gen);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -411,6 +448,7 @@ int main(void)
         cmocka_unit_test(the_top_logprobs_contain_the_sampled_id),
         cmocka_unit_test(scores_list_the_top_logprobs_of_every_row),
         cmocka_unit_test(nan_weights_are_reported),
+        cmocka_unit_test(the_first_sequence_with_nan_is_reported),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
