@@ -165,13 +165,40 @@ void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st)
     meg_device_wait(d, d->read_done);
 }
 
+/* Copy rows of `row` bytes, which begin every `stride` bytes of device memory, to contiguous host memory. */
+static void read_rows(const struct meg_device *d, struct meg_stream *st, char *host, const char *dev, int64_t rows,
+                      size_t row, size_t stride)
+{
+    const size_t nbytes = rows > 0 ? (size_t)(rows - 1) * stride + row : 0;
+
+    if (nbytes > 0 && d->op->is_host_memory) { /* no memory has to be pinned */
+        for (int64_t r = 0; r < rows; r++)
+            d->op->download(st, host + (size_t)r * row, dev + (size_t)r * stride, row);
+        meg_device_synchronize(d, st);
+        return;
+    }
+    for (size_t at = 0; at < nbytes; at += MEG_READ_NBYTES) {
+        const size_t end = nbytes - at < MEG_READ_NBYTES ? nbytes : at + MEG_READ_NBYTES;
+
+        d->op->download(st, d->read_buffer, dev + at, end - at);
+        meg_device_synchronize(d, st);
+        for (size_t r = at / stride; r * stride < end; r++) {
+            const size_t from = at > r * stride ? at : r * stride, to = end < r * stride + row ? end : r * stride + row;
+
+            if (from < to)
+                memcpy(host + (from - r * (stride - row)), (const char *)d->read_buffer + (from - at), to - from);
+        }
+    }
+}
+
 void meg_device_read(const struct meg_device *d, struct meg_stream *st, void *host, const void *dev, size_t nbytes)
 {
-    for (size_t at = 0; at < nbytes; at += MEG_READ_NBYTES) {
-        const size_t n = nbytes - at < MEG_READ_NBYTES ? nbytes - at : MEG_READ_NBYTES;
+    read_rows(d, st, host, dev, 1, nbytes, nbytes);
+}
 
-        d->op->download(st, d->read_buffer, (const char *)dev + at, n);
-        meg_device_synchronize(d, st);
-        memcpy((char *)host + at, d->read_buffer, n);
-    }
+void meg_device_read_mat(const struct meg_device *d, struct meg_stream *st, void *host, struct meg_mat x)
+{
+    const size_t size = meg_dtype_size(x.dtype);
+
+    read_rows(d, st, host, x.p, x.rows, (size_t)x.cols * size, (size_t)x.ld * size);
 }

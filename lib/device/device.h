@@ -74,6 +74,11 @@ void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st);
  * the copy is complete.
  */
 void meg_device_read(const struct meg_device *d, struct meg_stream *st, void *host, const void *dev, size_t nbytes);
+/*
+ * Copy a matrix in device memory to host [rows, cols], which has no gaps between its rows, as meg_device_read does.
+ * Gaps between the rows of x may be read too, so they should be small.
+ */
+void meg_device_read_mat(const struct meg_device *d, struct meg_stream *st, void *host, struct meg_mat x);
 
 MEG_END_DECLS
 #endif

@@ -122,9 +122,7 @@ void model_logits_to_host(struct meg_model *g, int64_t first, int64_t rows, int6
 
     MEG_ASSERT_EQ(y.dtype, MEG_DTYPE_F32);
     MEG_ASSERT_EQ(st->dim.tp, 1);
-    for (int64_t i = 0; i < nkept; i++)
-        meg_device_read(g->device, st->ctx.stream, out + i * y.cols, meg_mat_rows(y, i, 1).p,
-                        (size_t)y.cols * sizeof *out);
+    meg_device_read_mat(g->device, st->ctx.stream, out, meg_mat_rows(y, 0, nkept));
 }
 
 int64_t meg_model_logit_rows(const struct meg_model *g)
