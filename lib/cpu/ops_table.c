@@ -6,6 +6,7 @@
 const struct meg_ops MEG_FN(ops) = {
     .name = "cpu",
     .is_host_memory = true,
+    .decode_rows = GEMM_SKINNY_M,
     .logits_rows = meg_cpu_logits_rows,
     .free_nbytes = meg_cpu_free_nbytes,
     .alloc = meg_cpu_alloc,

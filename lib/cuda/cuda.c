@@ -345,6 +345,7 @@ static int64_t logits_rows(int64_t v)
 const struct meg_ops meg_cuda_ops = {
     .name = "cuda",
     .is_host_memory = false,
+    .decode_rows = 64,
     .logits_rows = logits_rows,
     .free_nbytes = free_nbytes,
     .alloc = device_alloc,

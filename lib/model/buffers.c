@@ -6,20 +6,21 @@
 #include "base/mem.h"
 #include "model/internal.h"
 
-/* Return the rows of a stack whose sequences have s positions. */
-static struct model_rows rows_of(int64_t s, const struct meg_model_run *run, const struct meg_layout *l)
+/* Return the rows of a stack whose sequences have s positions; for inference, at least those of a decoding step. */
+static struct model_rows rows_of(int64_t s, const struct meg_model_run *run, const struct meg_ops *op,
+                                 const struct meg_layout *l)
 {
     struct model_rows x = { .s = s / l->cp };
 
     x.n = x.s * run->b;
-    if (!run->is_training && x.n < DECODE_ROWS)
-        x.n = DECODE_ROWS;
+    if (!run->is_training && x.n < op->decode_rows)
+        x.n = op->decode_rows;
     x.residual = l->has_sp ? x.n / l->tp : x.n;
     return x;
 }
 
 static struct model_dims dims_of(const struct meg_model_desc *desc, const struct meg_model_run *run,
-                                 const struct meg_mesh *mesh)
+                                 const struct meg_ops *op, const struct meg_mesh *mesh)
 {
     const struct meg_layout *l = &mesh->layout;
     struct model_dims d = { 0 };
@@ -30,7 +31,7 @@ static struct model_dims dims_of(const struct meg_model_desc *desc, const struct
     d.b = run->b;
     for (int k = 0; k < desc->nstacks; k++) {
         const enum meg_batch_dim dim = meg_batch_fields[desc->stack[k].tokens].dim;
-        const struct model_rows x = rows_of(dim == MEG_BATCH_PER_TOKEN ? run->s : run->s_enc, run, l);
+        const struct model_rows x = rows_of(dim == MEG_BATCH_PER_TOKEN ? run->s : run->s_enc, run, op, l);
 
         d.stack[k] = x;
         d.most.s = larger(d.most.s, x.s);
@@ -142,7 +143,7 @@ struct meg_model_state *model_state_new(const struct meg_model_conf *c, const st
     meg_model_describe(&st->desc, c);
     if (run->positions)
         st->desc.rope.positions = run->positions;
-    st->dim = dims_of(&st->desc, run, mesh);
+    st->dim = dims_of(&st->desc, run, op, mesh);
     st->ctx.op = op;
     st->ctx.has_sp = mesh->layout.has_sp;
     st->ctx.dtype = run->dtype;

@@ -49,11 +49,12 @@ struct meg_model_kv_cache {
     size_t token_nbytes, memory_nbytes; /* bytes of the keys and values of one token in one layer, by buffer */
     struct cache_slot *slot;            /* [b] */
     /*
-     * The arrays of a step of n sequences, n <= DECODE_ROWS: [NUM_OFFSETS,L,n] i64 offsets, [2,n] i32 positions and
-     * lengths of the encoder's input; on the host, and in device memory, which is NULL before the first sequence
+     * The arrays of a step of n sequences, n <= op->decode_rows: [NUM_OFFSETS,L,n] i64 offsets, [2,n] i32 positions
+     * and lengths of the encoder's input; on the host, and in device memory, which is NULL before the first sequence
      */
     int64_t *host_arrays;
     void *arrays;
+    int32_t *token, *position;  /* [op->decode_rows] inputs of a decoding step, on the host */
     bool has_graphs;            /* decoding steps are launched as graphs */
     struct step_graph graph[2]; /* one for each element of model_slot.inputs */
 };
@@ -102,7 +103,9 @@ struct meg_model_kv_cache *meg_model_kv_cache_create(const struct meg_model *g, 
     set_widths(c, g);
     c->slot = meg_new((size_t)b * sizeof *c->slot);
     c->has_graphs = g->op->graph_begin != NULL;
-    c->host_arrays = meg_new(arrays_nbytes(c, DECODE_ROWS));
+    c->host_arrays = meg_new(arrays_nbytes(c, c->op->decode_rows));
+    c->token = meg_new((size_t)c->op->decode_rows * sizeof *c->token);
+    c->position = meg_new((size_t)c->op->decode_rows * sizeof *c->position);
     return c;
 }
 
@@ -119,6 +122,8 @@ void meg_model_kv_cache_close(struct meg_model_kv_cache *c)
             c->op->graph_destroy(c->graph[i].graph);
     c->op->release(c->arrays);
     free(c->host_arrays);
+    free(c->token);
+    free(c->position);
     free(c->slot);
     free(c);
 }
@@ -141,7 +146,7 @@ static int begin_sequence(struct meg_model_kv_cache *c, struct kv_buffer *q, siz
     q->s = 0;
     q->kv = c->op->alloc(nbytes);
     if (!c->arrays)
-        c->arrays = c->op->alloc(arrays_nbytes(c, DECODE_ROWS));
+        c->arrays = c->op->alloc(arrays_nbytes(c, c->op->decode_rows));
     if (!q->kv || !c->arrays)
         return meg_fail(e, MEG_EFAIL,
                         "out of memory: the KV cache of a sequence of %" PRId64
@@ -288,7 +293,7 @@ static void graph_fwd(struct meg_model *g, struct meg_model_kv_cache *c, const s
 static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot, int64_t n, int64_t s,
                            const int32_t *tokens, const int32_t *position, int64_t rows)
 {
-    const bool is_graph = c->has_graphs && s == 1 && rows == DECODE_ROWS;
+    const bool is_graph = c->has_graphs && s == 1 && rows == c->op->decode_rows;
     const struct meg_kv_step step = step_of(c, g->state->ctx.stream, slot, n, s, is_graph);
     /* the model only reads the batch, so casting away const is safe */
     const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
@@ -391,17 +396,16 @@ int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t
 void meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot, const int32_t *tokens,
                       int64_t n, float *logits)
 {
-    const int64_t v = model_vocab(g);
+    const int64_t v = model_vocab(g), most = c->op->decode_rows;
 
-    for (int64_t i = 0; i < n; i += DECODE_ROWS) {
-        const int64_t rows = DECODE_ROWS < n - i ? DECODE_ROWS : n - i;
-        int32_t token[DECODE_ROWS] = { 0 }, position[DECODE_ROWS] = { 0 };
+    for (int64_t i = 0; i < n; i += most) {
+        const int64_t rows = most < n - i ? most : n - i;
 
-        for (int64_t j = 0; j < rows; j++) {
-            token[j] = tokens[i + j];
-            position[j] = (int32_t)meg_model_kv_cache_len(c, slot[i + j]);
+        for (int64_t j = 0; j < most; j++) {
+            c->token[j] = j < rows ? tokens[i + j] : 0;
+            c->position[j] = j < rows ? (int32_t)meg_model_kv_cache_len(c, slot[i + j]) : 0;
         }
-        forward_cached(g, c, slot + i, rows, 1, token, position, DECODE_ROWS);
-        model_logits_to_host(g, 0, DECODE_ROWS, rows, logits + i * v);
+        forward_cached(g, c, slot + i, rows, 1, c->token, c->position, most);
+        model_logits_to_host(g, 0, most, rows, logits + i * v);
     }
 }

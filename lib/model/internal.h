@@ -10,12 +10,6 @@
 
 MEG_BEGIN_DECLS
 
-/*
- * Number of rows in a decoding step; unused rows are padding.  The fixed size makes the result of a row independent of
- * the number of rows in use.
- */
-enum { DECODE_ROWS = MEG_LM_HEAD_MIN_ROWS };
-
 /* A block of a layer on this rank. */
 struct model_block {
     const struct meg_block *desc;

@@ -131,7 +131,7 @@ static void suballoc(void *weights, const struct meg_block_arena *a, const void 
 {
     const struct meg_lm_head_conf *c = conf;
     const int64_t v = meg_partition_begin(c->v, a->tp, a->tp_rank + 1) - meg_partition_begin(c->v, a->tp, a->tp_rank);
-    const int64_t rows = a->op->logits_rows(v), least = rows < MEG_LM_HEAD_MIN_ROWS ? MEG_LM_HEAD_MIN_ROWS : rows;
+    const int64_t rows = a->op->logits_rows(v), least = rows < a->op->decode_rows ? a->op->decode_rows : rows;
     const int64_t chunk = least < a->n ? least : a->n, ld = (v + 15) / 16 * 16;
     struct meg_lm_head_weights *l = weights;
 

@@ -4,16 +4,14 @@
  *   x' = LayerNorm(GELU(dense(x))), or x' = scale * x
  *
  * The vocabulary is split over tensor-parallel ranks.  Rows are processed in chunks, and only the logits of one chunk
- * are stored at a time (logits_rows in tensor/ops.h): the gradient of the logits overwrites the logits.
+ * are stored at a time (logits_rows in tensor/ops.h): the gradient of the logits overwrites the logits.  A chunk has at
+ * least the rows of a decoding step (decode_rows), unless all micro-batches have fewer rows.
  */
 #ifndef MEG_NN_LM_HEAD_H
 #define MEG_NN_LM_HEAD_H
 #include "nn/head.h"
 
 MEG_BEGIN_DECLS
-
-/* A chunk of logits has at least this number of rows, a decoding step, unless all micro-batches have fewer rows. */
-enum { MEG_LM_HEAD_MIN_ROWS = 16 };
 
 /* Configuration of the head type meg_lm_head. */
 struct meg_lm_head_conf {

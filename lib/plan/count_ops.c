@@ -210,6 +210,7 @@ static void event_record(struct meg_stream *st, struct meg_event *event)
 const struct meg_ops cost_count_ops = {
     .name = "count",
     .is_host_memory = true,
+    .decode_rows = 1, /* the cost model has no decoding steps */
     .logits_rows = logits_rows,
     .alloc = alloc,
     .release = release,

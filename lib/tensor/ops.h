@@ -277,6 +277,12 @@ struct meg_linear_desc {
 struct meg_ops {
     const char *name;    /* "cpu", "cuda" */
     bool is_host_memory; /* device memory is host memory, which the host may read and write between operations */
+    /*
+     * Number of rows that a decoding step computes, one for each sequence; unused rows are padding.  The fixed number
+     * makes the result of a row independent of the number of rows in use.  A GPU takes about as long for 64 rows as for
+     * one, because it reads all weights for either.
+     */
+    int64_t decode_rows;
 
     /*
      * Return the number of rows of logits [rows,v] that the language-model head should compute at a time.  Fewer rows

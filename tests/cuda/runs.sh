@@ -101,6 +101,10 @@ generates() {
         infers meg-generate --tokens-to-generate 8 --params-dtype fp32 $options
         ok "$model: tokens generated with $options are those of the CPU" test -s "$T/cpu" -a "$(cat "$T/cpu")" = "$(cat "$T/gpu")"
     done
+    # more sequences than a decoding step of the GPU has rows
+    awk 'BEGIN { for (i = 0; i < 70; i++) printf "{\"ids\":[%d,%d],\"max_tokens\":%d}\n", i, (7 * i + 3) % 99, 1 + i % 7 }' >"$T/prompts"
+    infers meg-generate --max-batch-size 70 --params-dtype fp32 --temperature 1.5
+    ok "$model: a batch of 70 prompts gets the tokens of the CPU" test -s "$T/cpu" -a "$(cat "$T/cpu")" = "$(cat "$T/gpu")"
 }
 
 # fills: the model in $T/a fills masks with the tokens of the CPU, and the most likely tokens have the same probabilities

@@ -448,9 +448,13 @@ static void dropout_depends_on_the_sample_id_only(void **state)
     meg_model_close(g);
 }
 
-static void check_decoding(struct meg_model_conf c)
+/* The logits of decoding steps of `rows` rows are those of a forward pass. */
+static void check_steps(struct meg_model_conf c, int64_t rows)
 {
-    struct meg_model *g = make(&c, false);
+    const struct meg_model_run run = { .s = S, .b = B, .seed = 7 };
+    struct meg_device device = *meg_device_cpu();
+    struct meg_ops op = *device.op;
+    struct meg_model *g;
     struct meg_model_kv_cache *cache;
     struct meg_err e;
     struct input in;
@@ -459,6 +463,9 @@ static void check_decoding(struct meg_model_conf c)
     int32_t one[B][S];
     const int64_t slots[] = { 2, 0 };
 
+    op.decode_rows = rows;
+    device.op = &op;
+    g = make_on(&device, &c, &run, &meg_mesh_one);
     memset(in.doc_start, 0, sizeof in.doc_start);
     for (int t = 0; t < S; t++)
         for (int i = 0; i < B; i++) {
@@ -489,6 +496,14 @@ static void check_decoding(struct meg_model_conf c)
     assert_memory_equal(alone, step + V, sizeof alone);
     meg_model_kv_cache_close(cache);
     meg_model_close(g);
+}
+
+static void check_decoding(struct meg_model_conf c)
+{
+    const int64_t rows[] = { 1, 3, meg_device_cpu()->op->decode_rows, 64 };
+
+    for (int i = 0; i < 4; i++)
+        check_steps(c, rows[i]);
 }
 
 /*
