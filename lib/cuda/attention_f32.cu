@@ -87,9 +87,11 @@ static __device__ inline void multiply_add(struct tile z, float scale, struct ti
     }
 }
 
+static constexpr int64_t NO_ROW = INT64_MIN; /* other indices can be negative, too: see block_offset in tensor/ops.h */
+
 /*
  * Copy m rows of n elements from global to shared memory as f32.  index(r) is the index of the first element of row r,
- * or negative if the row is to be 0.
+ * or NO_ROW if the row is to be 0.
  */
 template <class F>
 static __device__ inline void load_tile(struct tile to, struct meg_heads from, int m, int n, bool is_aligned, F index)
@@ -102,7 +104,7 @@ static __device__ inline void load_tile(struct tile to, struct meg_heads from, i
             const int64_t first = index(r);
             float v[VEC] = {};
 
-            if (first >= 0)
+            if (first != NO_ROW)
                 load(v, p + first, c, n, is_aligned);
 #pragma unroll
             for (int j = 0; j < VEC; j++)
@@ -336,14 +338,14 @@ static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_f32_fwd x
         int64_t first;
 
         load_tile(sh.kv, x.k, x.bk, d, x.is_k_aligned, [&](int n) {
-            return key + n >= 0 && key + n < keys.hi ? key_index(desc, x.k, key + n, i, group) : -1;
+            return key + n >= 0 && key + n < keys.hi ? key_index(desc, x.k, key + n, i, group) : NO_ROW;
         });
         first = fill_buckets(sh.bucket, desc, key, x.bk, sh.query[nq - 1].position, nt);
         __syncthreads();
         multiply_add(sh.s, 0.0f, sh.q, transpose(sh.kv), nq, x.bk, d);
         __syncthreads();
         load_tile(sh.kv, x.v, x.bk, d_v, x.is_v_aligned, [&](int n) {
-            return key + n >= 0 && key + n < keys.hi ? key_index(desc, x.v, key + n, i, group) : -1;
+            return key + n >= 0 && key + n < keys.hi ? key_index(desc, x.v, key + n, i, group) : NO_ROW;
         });
         score_tile(x, sh, nq, key, first);
         __syncthreads();
@@ -518,10 +520,12 @@ static __device__ inline void load_keys(const struct attn_f32_bwd &x, const stru
 {
     const struct meg_attn_desc &desc = x.desc;
 
-    load_tile(sh.k, x.k, x.bk, (int)desc.d, x.is_k_aligned,
-              [&](int n) { return key + n >= 0 && key + n < desc.s_k ? key_index(desc, x.k, key + n, i, group) : -1; });
-    load_tile(sh.v, x.v, x.bk, (int)desc.d_v, x.is_v_aligned,
-              [&](int n) { return key + n >= 0 && key + n < desc.s_k ? key_index(desc, x.v, key + n, i, group) : -1; });
+    load_tile(sh.k, x.k, x.bk, (int)desc.d, x.is_k_aligned, [&](int n) {
+        return key + n >= 0 && key + n < desc.s_k ? key_index(desc, x.k, key + n, i, group) : NO_ROW;
+    });
+    load_tile(sh.v, x.v, x.bk, (int)desc.d_v, x.is_v_aligned, [&](int n) {
+        return key + n >= 0 && key + n < desc.s_k ? key_index(desc, x.v, key + n, i, group) : NO_ROW;
+    });
 }
 
 /*

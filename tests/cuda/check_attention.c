@@ -142,7 +142,10 @@ static struct twin keys_random(const struct conf *c, enum meg_dtype t, int64_t d
     return x;
 }
 
-/* Return the offsets of the blocks of keys or values with rows of `ld` elements. */
+/*
+ * Return the offsets of the blocks of keys or values with rows of `ld` elements.  They are relative to the first block
+ * of the first sequence, which is after all other blocks, so offsets are negative.
+ */
 static struct twin_bytes block_offsets(const struct conf *c, int64_t ld)
 {
     const int64_t n = c->b * blocks_per_seq(c);
@@ -150,7 +153,7 @@ static struct twin_bytes block_offsets(const struct conf *c, int64_t ld)
     struct twin_bytes twin;
 
     for (int64_t i = 0; i < n; i++)
-        x[i] = block_row(c, i) * ld;
+        x[i] = (block_row(c, i) - block_row(c, 0)) * ld;
     twin = twin_bytes(x, (size_t)n * sizeof *x);
     free(x);
     return twin;
@@ -163,6 +166,12 @@ static struct meg_heads key_heads(const struct conf *c, struct meg_mat m, int64_
     if (c->flags & PAGED)
         x.ld_s = m.ld;
     return x;
+}
+
+/* Return the heads of keys or values m [s_k*b, g*d] or, in KV caches, of all blocks, as block_offset expects them. */
+static struct meg_heads cached_heads(const struct conf *c, struct meg_mat m, int64_t d)
+{
+    return key_heads(c, c->flags & PAGED ? meg_mat_rows(m, block_row(c, 0), 1) : m, d);
 }
 
 /* Make the scores differ much, so that the running maximum changes. */
@@ -261,8 +270,8 @@ static void compare_forward(const struct conf *c, struct operands *x)
     for (int i = 0; i < 2; i++)
         (i ? gpu : cpu)
             ->attn_fwd(i ? stream : NULL, &x->desc[i], heads_of(OF(o), c->b, c->a / c->g, c->d_v), OF(lse).p,
-                       heads_of(OF(q), c->b, c->a / c->g, c->d), key_heads(c, OF(k), c->d), key_heads(c, OF(v), c->d_v),
-                       c->flags & DROPOUT ? &x->drop[i] : NULL);
+                       heads_of(OF(q), c->b, c->a / c->g, c->d), cached_heads(c, OF(k), c->d),
+                       cached_heads(c, OF(v), c->d_v), c->flags & DROPOUT ? &x->drop[i] : NULL);
     expect_near(&x->o, tolerance(c, c->o), "o");
     expect_near(&x->lse, 1e-5, "lse");
 }
@@ -528,7 +537,7 @@ static void decoding_alone(void)
         create(&x, &c);
         alone = twin_output(x.o.dev.dtype, x.o.dev.rows, x.o.dev.cols, 0);
         gpu->attn_fwd(stream, &x.desc[1], heads_of(x.o.dev, c.b, r, c.d), x.lse.dev.p, heads_of(x.q.dev, c.b, r, c.d),
-                      key_heads(&c, x.k.dev, c.d), key_heads(&c, x.v.dev, c.d), NULL);
+                      cached_heads(&c, x.k.dev, c.d), cached_heads(&c, x.v.dev, c.d), NULL);
         twin_download(&x.o);
         memcpy(alone.host.p, x.o.host.p, (size_t)(x.o.host.rows * x.o.host.cols) * meg_dtype_size(x.o.host.dtype));
         for (int64_t i = 0; i < c.b; i++) {
