@@ -2,8 +2,8 @@
  * attention.h - what the attention kernels have in common: addresses of heads, masks, biases and dropout, and the
  * functions that launch the kernels.
  *
- * Results of the kernels are deterministic: no sum depends on the order of blocks.  s_q and s_k must be below 2^30.  a,
- * g and b, which are dimensions of the grids of the kernels for tensor cores, must be at most 65535.
+ * Results of the kernels are deterministic: no sum depends on the order of blocks.  Positions, s_q and s_k must be
+ * below 2^30.  a, g and b, which are dimensions of the grids of the kernels for tensor cores, must be at most 65535.
  */
 #ifndef MEG_CUDA_ATTENTION_H
 #define MEG_CUDA_ATTENTION_H
@@ -83,22 +83,23 @@ __device__ inline int64_t query_position(const struct meg_attn_desc &desc, int64
     return (desc.query_start ? desc.query_start[i] : desc.q0) + t;
 }
 
-/* Return the keys that query t of sequence i attends to. */
+/* Return the keys that query t of sequence i attends to.  Neither end is less than that of an earlier query. */
 __device__ inline struct attn_range visible_keys(const struct meg_attn_desc &desc, int64_t t, int64_t i)
 {
-    const int64_t position = query_position(desc, t, i);
-    int64_t lo = 0, hi = desc.s_k;
+    const int s_k = (int)desc.s_k, k0 = (int)desc.k0, position = (int)query_position(desc, t, i) - k0,
+              most = (1 << 30) - 2;
+    int lo = 0, hi = s_k;
 
     if (desc.doc_start)
-        lo = max(lo, desc.doc_start[t * desc.b + i] - desc.k0);
+        lo = max(lo, desc.doc_start[t * desc.b + i] - k0);
     if (desc.key_length)
-        hi = min(hi, desc.key_length[i] - desc.k0);
+        hi = min(hi, desc.key_length[i] - k0);
     if (desc.window_left >= 0)
-        lo = max(lo, position - desc.window_left - desc.k0);
+        lo = max(lo, position - (int)min(desc.window_left, (int64_t)most));
     if (desc.window_right >= 0)
-        hi = min(hi, position + desc.window_right + 1 - desc.k0);
-    lo = min(lo, desc.s_k);
-    return { (int)lo, (int)max(hi, lo) };
+        hi = min(hi, position + (int)min(desc.window_right, (int64_t)most) + 1);
+    lo = min(lo, s_k);
+    return { lo, max(hi, lo) };
 }
 
 /*

@@ -1,13 +1,13 @@
 /*
  * attention_bwd.cu - the backward pass of attention on tensor cores.
  *
- * One kernel computes dk and dv: a block owns 64 keys of a group and iterates over the queries of the heads of the
- * group.  The other computes dq: a block owns 64 queries of a head and iterates over the keys.  Both recompute the
- * scores and the gradients of the weights, 7 products of matrices instead of 5, so that no gradient is the sum of the
- * results of several blocks, and the results do not depend on the order of blocks.
+ * One kernel computes dk and dv: a block owns 64 or 128 keys of a group and iterates over the queries of the heads of
+ * the group.  The other computes dq: a block owns 64 or 128 queries of a head and iterates over the keys.  Both
+ * recompute the scores and the gradients of the weights, 7 products of matrices instead of 5, so that no gradient is
+ * the sum of the results of several blocks, and the results do not depend on the order of blocks.
  *
  * A tile of what a block iterates over is copied to shared memory while the previous one is processed.  A warp owns 16
- * rows of its block and keeps weights in registers, where they are operands of the next product.
+ * or 32 rows of its block and keeps weights in registers, where they are operands of the next product.
  */
 #include "cuda/attention_mma.h"
 
@@ -15,209 +15,246 @@ struct attn_mma_bwd {
     struct meg_attn_desc desc;
     struct meg_heads dq, dk, dv, d_o, q, k, v;
     const float *lse, *delta;
-    struct weight_drop drop;
+    struct kept_weights kept;
+    int r; /* query heads per group */
     bool accumulate;
 };
 
-enum { OWN = 64 }; /* rows that a block owns */
+/*
+ * Sizes for heads of D columns: a block owns OWN rows, of which a warp has M tiles of 16, and iterates over tiles of STEP
+ * rows, such that tiles fit in shared memory and accumulators in registers.
+ */
+template <int D, bool is_plain> struct own_sizes {
+    static constexpr int LD = D + ROW_PAD, M = D <= 64 && is_plain ? 2 : 1, OWN = 64 * M, THREADS = 4 * WARP;
+};
 
-/* Sizes for heads of D columns. */
-template <int D, bool is_plain> struct bwd_sizes {
-    static constexpr int LD = D + ROW_PAD;
-    static constexpr int STEP =
-        D <= (is_plain ? 128 : 96) ? 64 : 32; /* rows of the tiles over which a block iterates */
+template <int D, bool is_plain> struct dkdv_sizes : own_sizes<D, is_plain> {
+    static constexpr int STEP = D <= 64 && !is_plain ? 64 : 32;
     /*
      * If D is above 128, dk and dv are split by columns between two warps that compute the same weights, to fit in
      * registers.
      */
-    static constexpr int SPLITS = D <= 128 ? 1 : 2, N = D / 8 / SPLITS;
-    static constexpr int THREADS = OWN / 16 * WARP, THREADS_DKDV = THREADS * SPLITS;
+    static constexpr int SPLITS = D <= 128 ? 1 : 2, N = D / 8 / SPLITS,
+                         THREADS = own_sizes<D, is_plain>::THREADS * SPLITS;
+};
+
+template <int D, bool is_plain> struct dq_sizes : own_sizes<D, is_plain> {
+    static constexpr int STEP = D <= (is_plain ? 128 : 96) ? 64 : 32;
 };
 
 /*
- * Replace s, a product q.k, by the weight after dropout, but without the factor of kept weights, and dp, a product
- * d_o.v, by the gradient with respect to scale * q.k.  lse contains the factor log2(e).
+ * Replace s, a product q.k, by the weight after dropout, and dp, a product d_o.v, by the gradient with respect to scale *
+ * q.k, both divided by the factor of kept weights, which the kernels multiply their results by.  lse contains the factor
+ * log2(e), and delta is divided by the factor of kept weights.
  */
 template <bool is_plain>
 static __device__ inline void bwd_weight(const struct attn_mma_bwd &x, float &s, float &dp, float lse, float delta,
                                          float bias, bool is_kept)
 {
-    float slope = 1.0f, p;
+    float slope = 1.0f;
+    const float p = exp2_fast((is_plain ? x.desc.scale * LOG2E * s : score2(x.desc, s, bias, &slope)) - lse);
 
-    if (is_plain) {
-        p = exp2_fast(x.desc.scale * LOG2E * s - lse);
-        s = p;
-        dp = p * (dp - delta);
-    } else {
-        p = exp2_fast(score2(x.desc, s, bias, &slope) - lse);
-        s = is_kept ? p : 0.0f;
-        dp = p * ((is_kept ? dp * x.drop.scale : 0.0f) - delta) * slope;
-    }
+    s = is_kept ? p : 0.0f;
+    dp = p * ((is_kept ? dp : 0.0f) - delta) * slope;
 }
 
 /* ---- dk and dv ---- */
 
 template <class T, int D, bool is_plain> struct dkdv_tiles {
-    static constexpr int LD = bwd_sizes<D, is_plain>::LD, STEP = bwd_sizes<D, is_plain>::STEP;
+    using sizes = dkdv_sizes<D, is_plain>;
+    static constexpr int LD = sizes::LD, OWN = sizes::OWN, STEP = sizes::STEP;
     T k[OWN * LD], v[OWN * LD];
     struct {
         T q[STEP * LD], d_o[STEP * LD];
-        float lse[STEP], delta[STEP]; /* lse contains the factor log2(e) */
-        struct attn_range keys[STEP];
+        uint64_t kept[OWN / 64][STEP];
+        float lse[STEP], delta[STEP];
     } queries[2];
-    struct score_terms<STEP, OWN> terms;
+    struct score_biases<STEP, OWN> biases;
 };
 
 /* Compute bwd_weight for keys row0, row0 + 1, ... of a block (rows) and a tile of queries (columns). */
-template <bool is_plain, int N, class Queries>
+template <bool is_plain, bool drops, int OWN, int N, class Queries>
 static __device__ inline void dkdv_weights(float (&s)[N][4], float (&dp)[N][4], const struct attn_mma_bwd &x,
-                                           const Queries &queries, const struct score_terms<8 * N, OWN> &terms,
+                                           const Queries &queries, const struct score_biases<8 * N, OWN> &biases,
                                            int row0, struct lane lane)
 {
+    const float kept_inverse = 1.0f / x.kept.scale;
 #pragma unroll
     for (int m = 0; m < N; m++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int query = 8 * m + 2 * lane.t + e % 2, c = row0 + lane.g + e / 2 * 8;
-            float bias = 0.0f;
-            bool is_kept = true;
+        for (int i = 0; i < 2; i++) {
+            const int query = 8 * m + 2 * lane.t + i;
+            const float lse = queries.lse[query] * LOG2E, delta = queries.delta[query] * (drops ? kept_inverse : 1.0f);
+            const uint32_t bits = drops ? (uint32_t)(queries.kept[row0 / 64][query] >> (row0 % 64 + lane.g)) : 0;
 
-            if (!is_plain) {
-                bias = terms.bias[c - query + 8 * N - 1];
-                is_kept = !x.drop.threshold || (terms.kept[query][c / 8] >> lane.g & 1);
-            }
-            bwd_weight<is_plain>(x, s[m][e], dp[m][e], queries.lse[query], queries.delta[query], bias, is_kept);
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                bwd_weight<is_plain>(x, s[m][2 * h + i], dp[m][2 * h + i], lse, delta,
+                                     is_plain ? 0.0f : biases.v[row0 + lane.g + 8 * h - query + 8 * N - 1],
+                                     !drops || (bits >> 8 * h & 1));
         }
 }
 
-/* Set s and dp to 0 where a query of a tile does not attend to one of the keys row0, row0 + 1, ... of the sequence. */
-template <int N>
-static __device__ inline void dkdv_mask(float (&s)[N][4], float (&dp)[N][4], const struct attn_range *keys, int row0,
-                                        struct lane lane)
+/*
+ * Set s and dp to 0 where a query of the tile that begins at query t0 of sequence i does not attend to one of the keys
+ * row0, row0 + 1, ...
+ */
+template <int M, int N>
+static __device__ inline void dkdv_mask(float (&s)[M][N][4], float (&dp)[M][N][4], const struct meg_attn_desc &desc,
+                                        int t0, int i, int row0, struct lane lane)
 {
 #pragma unroll
-    for (int m = 0; m < N; m++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const struct attn_range visible = keys[8 * m + 2 * lane.t + e % 2];
-            const int c = row0 + lane.g + e / 2 * 8;
+    for (int n = 0; n < 2 * N; n++) {
+        const int t = t0 + n / 2 * 8 + 2 * lane.t + n % 2;
+        struct attn_range visible = {};
 
-            if (c < visible.lo || c >= visible.hi)
-                s[m][e] = dp[m][e] = 0.0f;
-        }
+        if (t < desc.s_q)
+            visible = visible_keys(desc, t, i);
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int c = row0 + 16 * m + lane.g + 8 * h;
+
+                if (c < visible.lo || c >= visible.hi)
+                    s[m][n / 2][2 * h + n % 2] = dp[m][n / 2][2 * h + n % 2] = 0.0f;
+            }
+    }
 }
 
 template <class T, int D, bool is_plain>
-static __global__ void __launch_bounds__(bwd_sizes<D, is_plain>::THREADS_DKDV) attn_bwd_dkdv(struct attn_mma_bwd x)
+static __global__ void __launch_bounds__(dkdv_sizes<D, is_plain>::THREADS) attn_bwd_dkdv(struct attn_mma_bwd x)
 {
-    using sizes = bwd_sizes<D, is_plain>;
-    constexpr int LD = sizes::LD, STEP = sizes::STEP, N = sizes::N, THREADS = sizes::THREADS_DKDV;
+    using sizes = dkdv_sizes<D, is_plain>;
+    constexpr int LD = sizes::LD, M = sizes::M, OWN = sizes::OWN, STEP = sizes::STEP, N = sizes::N,
+                  THREADS = sizes::THREADS;
     using tiles = dkdv_tiles<T, D, is_plain>;
     SHARED(tiles, sh);
     const struct meg_attn_desc &desc = x.desc;
-    const int r = (int)(desc.a / desc.g), key = tile_origin(desc) + (int)blockIdx.x * OWN, group = (int)blockIdx.y,
-              i = (int)blockIdx.z;
+    const int key = tile_origin(desc) + (int)blockIdx.x * OWN, group = x.kept.g0 + (int)blockIdx.y,
+              i = x.kept.i0 + (int)blockIdx.z;
     const int warp = (int)threadIdx.x / WARP;
     const struct lane lane = { (int)threadIdx.x % WARP / 4, (int)threadIdx.x % 4 };
-    const int row0 = warp % (OWN / 16) * 16, column0 = warp / (OWN / 16) * N * 8;
+    const int row0 = warp % 4 * 16 * M, column0 = warp / 4 * N * 8;
     const struct attn_range window = queries_in_window(desc, max(key, 0), min(key + OWN, (int)desc.s_k));
-    const int first = window.lo / STEP * STEP, end_j = window.lo < window.hi ? (group + 1) * r : 0;
-    const auto load = [&](int stage, int j, int t0) {
+    const int first = window.lo / STEP * STEP, head0 = window.lo < window.hi ? 0 : x.r;
+    const auto load = [&](int stage, int head, int t0) {
+        const int s_q = (int)desc.s_q, j = group * x.r + head;
         auto &to = sh->queries[stage];
 
-        load_queries<T, D, STEP, THREADS>(to.q, desc, x.q, i, j, desc.d, t0);
-        load_queries<T, D, STEP, THREADS>(to.d_o, desc, x.d_o, i, j, desc.d_v, t0);
-        copy_async_commit();
+        load_head<T, D, STEP, THREADS>(to.q, queries_of<T>(x.q, i, group, head), x.q.ld_s, desc.d, t0, s_q);
+        load_head<T, D, STEP, THREADS>(to.d_o, queries_of<T>(x.d_o, i, group, head), x.d_o.ld_s, desc.d_v, t0, s_q);
         if (threadIdx.x < STEP) {
-            const int token = t0 + (int)threadIdx.x;
-            const bool is_valid = token < desc.s_q;
-            const int64_t row = (i * desc.a + j) * desc.s_q + token;
+            const int t = t0 + (int)threadIdx.x;
+            const int64_t row = (i * desc.a + j) * desc.s_q + t;
 
-            to.lse[threadIdx.x] = is_valid ? x.lse[row] * LOG2E : 0.0f;
-            to.delta[threadIdx.x] = is_valid ? x.delta[row] : 0.0f;
-            to.keys[threadIdx.x] = is_valid ? visible_keys(desc, token, i) : attn_range{ 0, 0 };
+            copy_async<4>(&to.lse[threadIdx.x], x.lse + row, t < s_q);
+            copy_async<4>(&to.delta[threadIdx.x], x.delta + row, t < s_q);
         }
+        for (int n = 0; n < OWN / 64 && x.kept.bits; n++)
+            load_kept(to.kept[n], x.kept, i, j, (int)blockIdx.x * (OWN / 64) + n, t0, STEP);
+        copy_async_commit();
     };
-    float dk[1][N][4] = {}, dv[1][N][4] = {};
+    float dk[M][N][4] = {}, dv[M][N][4] = {};
 
     load_keys<T, D, OWN, THREADS, is_plain>(sh->k, desc, x.k, i, group, desc.d, key, (int)desc.s_k);
     load_keys<T, D, OWN, THREADS, is_plain>(sh->v, desc, x.v, i, group, desc.d_v, key, (int)desc.s_k);
     copy_async_commit();
-    if (group * r < end_j)
-        load(0, group * r, first);
-    for (int j = group * r, t0 = first, next_j, next_t0, stage = 0; j < end_j; j = next_j, t0 = next_t0, stage ^= 1) {
+    if (head0 < x.r)
+        load(0, 0, first);
+    for (int head = head0, t0 = first, next, next_t0, stage = 0; head < x.r; head = next, t0 = next_t0, stage ^= 1) {
         const auto &queries = sh->queries[stage];
-        float s[1][STEP / 8][4] = {}, dp[1][STEP / 8][4] = {};
+        float s[M][STEP / 8][4] = {}, dp[M][STEP / 8][4] = {};
         struct tile_keys keys;
+        bool is_masked;
 
         copy_async_wait<0>();
         __syncthreads();
-        next_j = t0 + STEP < window.hi ? j : j + 1;
+        next = t0 + STEP < window.hi ? head : head + 1;
         next_t0 = t0 + STEP < window.hi ? t0 + STEP : first;
-        if (next_j < end_j)
-            load(stage ^ 1, next_j, next_t0);
-        keys = keys_of_tile(queries.keys, STEP);
+        if (next < x.r)
+            load(stage ^ 1, next, next_t0);
+        keys = keys_of_tile(desc, t0, STEP, i);
         if (keys.any.lo >= key + OWN || keys.any.hi <= key)
             continue;
+        is_masked = key < keys.all.lo || key + OWN > keys.all.hi || t0 + STEP > desc.s_q;
         if (!is_plain) {
-            fill_terms<STEP, OWN, THREADS>(&sh->terms, desc, x.drop, i, j, t0, key);
+            fill_biases<STEP, OWN, THREADS>(&sh->biases, desc, i, group * x.r + head, t0, key);
             __syncthreads();
         }
         multiply_rows<T, D>(s, sh->k, row0, queries.q, LD);
         multiply_rows<T, D>(dp, sh->v, row0, queries.d_o, LD);
-        dkdv_weights<is_plain>(s[0], dp[0], x, queries, sh->terms, row0, lane);
-        if (key < keys.all.lo || key + OWN > keys.all.hi)
-            dkdv_mask(s[0], dp[0], queries.keys, key + row0, lane);
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            if (x.kept.bits)
+                dkdv_weights<is_plain, true>(s[m], dp[m], x, queries, sh->biases, row0 + 16 * m, lane);
+            else
+                dkdv_weights<is_plain, false>(s[m], dp[m], x, queries, sh->biases, row0 + 16 * m, lane);
+        if (is_masked)
+            dkdv_mask(s, dp, desc, t0, i, key + row0, lane);
         multiply_weights<T>(dv, s, queries.d_o + column0, LD);
         multiply_weights<T>(dk, dp, queries.q + column0, LD);
     }
     copy_async_wait<0>();
 
-    int64_t row_k[2], row_v[2];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int token = key + row0 + lane.g + 8 * h;
-        const bool is_valid = token >= 0 && token < desc.s_k;
+    for (int m = 0; m < M; m++) {
+        const float scale_v = x.kept.scale, scale_k = scale_v * desc.scale;
+        int64_t row_k[2], row_v[2];
 
-        row_k[h] = is_valid ? key_index(desc, x.dk, token, i, group) : -1;
-        row_v[h] = is_valid ? key_index(desc, x.dv, token, i, group) : -1;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int token = key + row0 + 16 * m + lane.g + 8 * h;
+            const bool is_valid = token >= 0 && token < desc.s_k;
+
+            row_k[h] = is_valid ? key_index(desc, x.dk, token, i, group) : -1;
+            row_v[h] = is_valid ? key_index(desc, x.dv, token, i, group) : -1;
+        }
+        store_accumulators(x.dk, row_k, column0, desc.d, dk[m], { scale_k, scale_k }, x.accumulate);
+        store_accumulators(x.dv, row_v, column0, desc.d_v, dv[m], { scale_v, scale_v }, x.accumulate);
     }
-    store_accumulators(x.dk, row_k, column0, desc.d, dk[0], { desc.scale, desc.scale }, x.accumulate);
-    store_accumulators(x.dv, row_v, column0, desc.d_v, dv[0], { x.drop.scale, x.drop.scale }, x.accumulate);
 }
 
 /* ---- dq ---- */
 
 template <class T, int D, bool is_plain> struct dq_tiles {
-    static constexpr int LD = bwd_sizes<D, is_plain>::LD, STEP = bwd_sizes<D, is_plain>::STEP;
+    using sizes = dq_sizes<D, is_plain>;
+    static constexpr int LD = sizes::LD, OWN = sizes::OWN, STEP = sizes::STEP;
     T q[OWN * LD], d_o[OWN * LD];
     struct {
         T k[STEP * LD], v[STEP * LD];
+        uint64_t kept[OWN];
     } keys[2];
     struct attn_range visible[OWN];
-    struct score_terms<OWN, STEP> terms;
+    struct score_biases<OWN, STEP> biases;
 };
 
-/* Compute bwd_weight for queries row0, row0 + 1, ... of a block (rows) and a tile of keys (columns). */
-template <bool is_plain, int N>
+/*
+ * Compute bwd_weight for queries row0, row0 + 1, ... of a block (rows) and a tile of keys (columns).  `kept` contains bits
+ * of each query of the block, and first_bit is the bit of the first key of the tile.
+ */
+template <bool is_plain, bool drops, int OWN, int N>
 static __device__ inline void dq_weights(float (&s)[N][4], float (&dp)[N][4], const struct attn_mma_bwd &x,
                                          const float (&lse)[2], const float (&delta)[2],
-                                         const struct score_terms<OWN, 8 * N> &terms, int row0, struct lane lane)
+                                         const struct score_biases<OWN, 8 * N> &biases, const uint64_t *kept,
+                                         int first_bit, int row0, struct lane lane)
 {
 #pragma unroll
-    for (int m = 0; m < N; m++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int query = row0 + lane.g + e / 2 * 8, c = 8 * m + 2 * lane.t + e % 2;
-            float bias = 0.0f;
-            bool is_kept = true;
+    for (int h = 0; h < 2; h++) {
+        const int query = row0 + lane.g + 8 * h;
+        const uint64_t bits = drops ? kept[query] >> first_bit : 0;
 
-            if (!is_plain) {
-                bias = terms.bias[c - query + OWN - 1];
-                is_kept = !x.drop.threshold || (terms.kept[query][m] >> c % 8 & 1);
-            }
-            bwd_weight<is_plain>(x, s[m][e], dp[m][e], lse[e / 2], delta[e / 2], bias, is_kept);
+#pragma unroll
+        for (int m = 0; m < N; m++) {
+            const uint32_t word = (uint32_t)(bits >> m / 4 * 32) >> 2 * lane.t;
+
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                bwd_weight<is_plain>(x, s[m][2 * h + i], dp[m][2 * h + i], lse[h], delta[h],
+                                     is_plain ? 0.0f : biases.v[8 * m + 2 * lane.t + i - query + OWN - 1],
+                                     !drops || (word >> (m % 4 * 8 + i) & 1));
         }
+    }
 }
 
 /* Set dp to 0 where a query of a warp does not attend to a key of the tile, whose first key is `key`. */
@@ -241,77 +278,95 @@ static __device__ inline void dq_mask(float (&dp)[N][4], const struct attn_range
 }
 
 template <class T, int D, bool is_plain>
-static __global__ void __launch_bounds__(bwd_sizes<D, is_plain>::THREADS, D <= 128 ? 2 : 1)
+static __global__ void __launch_bounds__(dq_sizes<D, is_plain>::THREADS, D <= 128 ? 2 : 1)
     attn_bwd_dq(struct attn_mma_bwd x)
 {
-    using sizes = bwd_sizes<D, is_plain>;
-    constexpr int LD = sizes::LD, STEP = sizes::STEP, THREADS = sizes::THREADS;
+    using sizes = dq_sizes<D, is_plain>;
+    constexpr int LD = sizes::LD, M = sizes::M, OWN = sizes::OWN, STEP = sizes::STEP, THREADS = sizes::THREADS;
     using tiles = dq_tiles<T, D, is_plain>;
     SHARED(tiles, sh);
     const struct meg_attn_desc &desc = x.desc;
-    const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * OWN, j = (int)blockIdx.y, i = (int)blockIdx.z,
-              group = j / (int)(desc.a / desc.g);
+    const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * OWN, j = x.kept.j0 + (int)blockIdx.y,
+              i = x.kept.i0 + (int)blockIdx.z, group = j / x.r;
     const int warp = (int)threadIdx.x / WARP;
     const struct lane lane = { (int)threadIdx.x % WARP / 4, (int)threadIdx.x % 4 };
-    const int row0 = warp * 16, origin = tile_origin(desc);
+    const int row0 = warp * 16 * M, origin = tile_origin(desc);
     const auto load = [&](int stage, int key, int end) {
         load_keys<T, D, STEP, THREADS, is_plain>(sh->keys[stage].k, desc, x.k, i, group, desc.d, key, end);
         load_keys<T, D, STEP, THREADS, is_plain>(sh->keys[stage].v, desc, x.v, i, group, desc.d_v, key, end);
+        if (x.kept.bits)
+            load_kept(sh->keys[stage].kept, x.kept, i, j, (key - origin) / 64, t0, OWN);
         copy_async_commit();
     };
-    float dq[1][D / 8][4] = {}, lse[2], delta[2];
-    int64_t row[2];
+    float dq[M][D / 8][4] = {}, lse[M][2], delta[M][2];
     struct tile_keys keys;
     int key, stage = 0;
 
-    load_queries<T, D, OWN, THREADS>(sh->q, desc, x.q, i, j, desc.d, t0);
-    load_queries<T, D, OWN, THREADS>(sh->d_o, desc, x.d_o, i, j, desc.d_v, t0);
+    load_head<T, D, OWN, THREADS>(sh->q, queries_of<T>(x.q, i, group, j % x.r), x.q.ld_s, desc.d, t0, (int)desc.s_q);
+    load_head<T, D, OWN, THREADS>(sh->d_o, queries_of<T>(x.d_o, i, group, j % x.r), x.d_o.ld_s, desc.d_v, t0,
+                                  (int)desc.s_q);
     copy_async_commit();
     for (int n = (int)threadIdx.x; n < OWN; n += THREADS)
         sh->visible[n] = visible_keys(desc, min(t0 + n, (int)desc.s_q - 1), i);
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int64_t token = min(t0 + row0 + lane.g + 8 * h, (int)desc.s_q - 1);
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int64_t t = min(t0 + row0 + 16 * m + lane.g + 8 * h, (int)desc.s_q - 1);
 
-        lse[h] = x.lse[(i * desc.a + j) * desc.s_q + token] * LOG2E;
-        delta[h] = x.delta[(i * desc.a + j) * desc.s_q + token];
-    }
-    __syncthreads();
-    keys = keys_of_tile(sh->visible, OWN);
+            lse[m][h] = x.lse[(i * desc.a + j) * desc.s_q + t] * LOG2E;
+            delta[m][h] = x.delta[(i * desc.a + j) * desc.s_q + t] / x.kept.scale;
+        }
+    keys = keys_of_tile(desc, t0, OWN, i);
     key = origin + (keys.any.lo - origin) / STEP * STEP;
     if (key < keys.any.hi)
         load(0, key, keys.any.hi);
     for (; key < keys.any.hi; key += STEP, stage ^= 1) {
-        float s[1][STEP / 8][4] = {}, dp[1][STEP / 8][4] = {};
+        float s[M][STEP / 8][4] = {}, dp[M][STEP / 8][4] = {};
 
         copy_async_wait<0>();
         __syncthreads();
         if (key + STEP < keys.any.hi)
             load(stage ^ 1, key + STEP, keys.any.hi);
         if (!is_plain) {
-            fill_terms<OWN, STEP, THREADS>(&sh->terms, desc, x.drop, i, j, t0, key);
+            fill_biases<OWN, STEP, THREADS>(&sh->biases, desc, i, j, t0, key);
             __syncthreads();
         }
         multiply_rows<T, D>(s, sh->q, row0, sh->keys[stage].k, LD);
         multiply_rows<T, D>(dp, sh->d_o, row0, sh->keys[stage].v, LD);
-        dq_weights<is_plain>(s[0], dp[0], x, lse, delta, sh->terms, row0, lane);
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            if (x.kept.bits)
+                dq_weights<is_plain, true>(s[m], dp[m], x, lse[m], delta[m], sh->biases, sh->keys[stage].kept,
+                                           (key - origin) % 64, row0 + 16 * m, lane);
+            else
+                dq_weights<is_plain, false>(s[m], dp[m], x, lse[m], delta[m], sh->biases, NULL, 0, row0 + 16 * m, lane);
         if (key < keys.all.lo || key + STEP > keys.all.hi)
-            dq_mask(dp[0], sh->visible + row0, key, lane);
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                dq_mask(dp[m], sh->visible + row0 + 16 * m, key, lane);
         multiply_weights<T>(dq, dp, sh->keys[stage].k, LD);
     }
     copy_async_wait<0>();
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int token = t0 + row0 + lane.g + 8 * h;
+    for (int m = 0; m < M; m++) {
+        const float scale = desc.scale * x.kept.scale;
+        int64_t row[2];
 
-        row[h] = token < desc.s_q ? query_index(desc, x.dq, token, i, j) : -1;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int t = t0 + row0 + 16 * m + lane.g + 8 * h;
+
+            row[h] = t < desc.s_q ? query_index(desc, x.dq, t, i, j) : -1;
+        }
+        store_accumulators(x.dq, row, 0, desc.d, dq[m], { scale, scale }, x.accumulate);
     }
-    store_accumulators(x.dq, row, 0, desc.d, dq[0], { desc.scale, desc.scale }, x.accumulate);
 }
 
 bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
                            const struct meg_attn_bwd_args *args, const struct meg_drop *drop)
 {
+    const struct weight_drop weight_drop = weight_drop_of(drop);
     struct attn_mma_bwd x = {};
     const enum meg_dtype type = args->q.dtype;
     bool fits_plain, fits = true;
@@ -325,24 +380,32 @@ bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *de
     x.d_o = args->d_o, x.q = args->q, x.k = args->k, x.v = args->v;
     x.lse = args->lse;
     x.delta = args->delta;
-    x.drop = weight_drop_of(drop);
+    x.r = (int)(desc->a / desc->g);
     x.accumulate = args->accumulate;
     /* The tiles of plain cases with 128 columns are larger.  GPUs without space for them use those of other cases. */
-    fits_plain = (desc->d > desc->d_v ? desc->d : desc->d_v) <= 96 || fits_shared(sizeof(dkdv_tiles<bf16, 128, true>));
-    with_mma_type(type, desc, fits_plain && is_plain_attention(desc, &x.drop), [&](auto t, auto size, auto is_plain) {
+    fits_plain = (desc->d > desc->d_v ? desc->d : desc->d_v) <= 96 || fits_shared(sizeof(dq_tiles<bf16, 128, true>));
+    with_mma_type(type, desc, fits_plain && is_plain_attention(desc), [&](auto t, auto size, auto plain) {
         using T = decltype(t);
         constexpr int D = size;
-        using sizes = bwd_sizes<D, is_plain>;
+        constexpr bool is_plain = plain;
+        using dkdv = dkdv_sizes<D, is_plain>;
+        using dq = dq_sizes<D, is_plain>;
 
         fits = fits_shared(sizeof(dkdv_tiles<T, D, is_plain>)) && fits_shared(sizeof(dq_tiles<T, D, is_plain>));
-        if (fits && desc->s_k * desc->b > 0)
-            launch(st, attn_bwd_dkdv<T, D, is_plain>,
-                   dim3((unsigned)ceil_div(desc->s_k + desc->k0 % 8, OWN), (unsigned)desc->g, (unsigned)desc->b),
-                   sizes::THREADS_DKDV, sizeof(dkdv_tiles<T, D, is_plain>), x);
-        if (fits && desc->s_q * desc->b > 0)
-            launch(st, attn_bwd_dq<T, D, is_plain>,
-                   dim3((unsigned)ceil_div(desc->s_q, OWN), (unsigned)desc->a, (unsigned)desc->b), sizes::THREADS,
-                   sizeof(dq_tiles<T, D, is_plain>), x);
+        if (!fits)
+            return;
+        for_chunks(st, desc, &weight_drop, [&](const struct kept_weights &kept) {
+            x.kept = kept;
+            if (desc->s_k > 0)
+                launch(
+                    st, attn_bwd_dkdv<T, D, is_plain>,
+                    dim3((unsigned)ceil_div(desc->s_k + desc->k0 % 8, dkdv::OWN), (unsigned)kept.ng, (unsigned)kept.ni),
+                    dkdv::THREADS, sizeof(dkdv_tiles<T, D, is_plain>), x);
+            if (desc->s_q > 0)
+                launch(st, attn_bwd_dq<T, D, is_plain>,
+                       dim3((unsigned)ceil_div(desc->s_q, dq::OWN), (unsigned)kept.heads, (unsigned)kept.ni),
+                       dq::THREADS, sizeof(dq_tiles<T, D, is_plain>), x);
+        });
     });
     return fits;
 }

@@ -13,19 +13,25 @@ struct attn_mma_fwd {
     struct meg_attn_desc desc;
     struct meg_heads o, q, k, v;
     float *lse;
-    struct weight_drop drop;
+    struct kept_weights kept;
 };
 
 /* The arrays of a block in shared memory. */
 template <class T, int D> struct fwd_tiles {
-    /* A warp has M tiles of 16 queries, and a block BQ queries and BK keys, such that they fit in registers. */
-    static constexpr int LD = D + ROW_PAD, M = D <= 128 ? 2 : 1, BQ = 64 * M, BK = D <= 64 ? 64 : 32;
+    /*
+     * A warp has M tiles of 16 queries, and a block BQ queries and BK keys, such that they fit in registers.  For heads of
+     * 64 columns, so few that a multiprocessor executes MIN_BLOCKS blocks at a time are fastest.
+     */
+    static constexpr int LD = D + ROW_PAD, M = D > 64 && D <= 128 ? 2 : 1, BQ = 64 * M, BK = D <= 64 ? 64 : 32;
+    static constexpr int MIN_BLOCKS = D <= 64 ? 4 : 1;
     T q[BQ * LD];
     struct {
         T k[BK * LD], v[BK * LD];
+        uint64_t kept[BQ];
     } keys[2];
     struct attn_range visible[BQ];
-    struct score_terms<BQ, BK> terms;
+    int i, group; /* sequence and group of the block: kernels for 64 columns have no registers for them */
+    struct score_biases<BQ, BK> biases;
 };
 
 /* The running softmax of the queries of a thread: rows g and g+8 of each of its M tiles. */
@@ -78,7 +84,7 @@ static __device__ inline void softmax(float (&s)[M][NK][4], float (&o)[M][N][4],
 /* Replace the products of rows row0, row0 + 1, ... of a tile by their scores (score2). */
 template <int M, int NK, int BQ>
 static __device__ inline void score_tile(float (&s)[M][NK][4], const struct meg_attn_desc &desc,
-                                         const struct score_terms<BQ, 8 * NK> &terms, int row0, struct lane lane)
+                                         const struct score_biases<BQ, 8 * NK> &biases, int row0, struct lane lane)
 {
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -89,7 +95,7 @@ static __device__ inline void score_tile(float (&s)[M][NK][4], const struct meg_
                 const int r = row0 + 16 * m + lane.g + e / 2 * 8, c = 8 * n + 2 * lane.t + e % 2;
                 float slope;
 
-                s[m][n][e] = score2(desc, s[m][n][e], terms.bias[c - r + BQ - 1], &slope);
+                s[m][n][e] = score2(desc, s[m][n][e], biases.v[c - r + BQ - 1], &slope);
             }
 }
 
@@ -116,19 +122,30 @@ static __device__ inline void mask_tile(float (&s)[M][NK][4], const struct attn_
         }
 }
 
-/* Replace weights by 0 where dropout drops them.  store_output multiplies the output by the factor of kept weights. */
-template <int M, int NK, int BQ>
-static __device__ inline void drop_tile(float (&s)[M][NK][4], const struct score_terms<BQ, 8 * NK> &terms, int row0,
+/*
+ * Replace weights by 0 where dropout drops them.  `kept` contains bits of each query of the block, and first_bit is the
+ * bit of the first key of the tile.  store_output multiplies the output by the factor of kept weights.
+ */
+template <int M, int NK>
+static __device__ inline void drop_tile(float (&s)[M][NK][4], const uint64_t *kept, int first_bit, int row0,
                                         struct lane lane)
 {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int n = 0; n < NK; n++)
+        for (int h = 0; h < 2; h++) {
+            const uint64_t bits = kept[row0 + 16 * m + lane.g + 8 * h] >> first_bit;
+
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                if (!(terms.kept[row0 + 16 * m + lane.g + e / 2 * 8][n] >> (2 * lane.t + e % 2) & 1))
-                    s[m][n][e] = 0.0f;
+            for (int n = 0; n < NK; n++) {
+                const uint32_t word = (uint32_t)(bits >> n / 4 * 32) >> 2 * lane.t;
+
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (!(word >> (n % 4 * 8 + e) & 1))
+                        s[m][n][2 * h + e] = 0.0f;
+            }
+        }
 }
 
 /* Store the output and the log-sum-exp of the queries of a thread.  The first query of its warp is query t0. */
@@ -149,7 +166,7 @@ static __device__ inline void store_output(const struct attn_mma_fwd &x, const f
 
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            factor[h] = sum == 0.0f ? 0.0f : x.drop.scale / sum;
+            factor[h] = sum == 0.0f ? 0.0f : x.kept.scale / sum;
             row[h] = token < desc.s_q ? query_index(desc, x.o, token, i, j) : -1;
             if (token < desc.s_q && lane.t == 0)
                 x.lse[(i * desc.a + j) * desc.s_q + token] = run.max[m][h] * LN2 + logf(sum);
@@ -158,38 +175,44 @@ static __device__ inline void store_output(const struct attn_mma_fwd &x, const f
     }
 }
 
-template <class T, int D, bool is_plain>
-static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_mma_fwd x)
+template <class T, int D, bool is_plain, bool may_drop>
+static __global__ void __launch_bounds__(THREADS, fwd_tiles<T, D>::MIN_BLOCKS) attn_fwd(struct attn_mma_fwd x)
 {
     using tiles = fwd_tiles<T, D>;
     constexpr int M = tiles::M, BQ = tiles::BQ, BK = tiles::BK, LD = tiles::LD, NK = BK / 8;
     SHARED(tiles, sh);
     const struct meg_attn_desc &desc = x.desc;
-    const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * BQ, j = (int)blockIdx.y, i = (int)blockIdx.z,
-              group = j / (int)(desc.a / desc.g);
+    const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * BQ, j = x.kept.j0 + (int)blockIdx.y,
+              i = x.kept.i0 + (int)blockIdx.z, r = (int)desc.a / (int)desc.g, group = j / r;
     const int warp = (int)threadIdx.x / WARP;
     const struct lane lane = { (int)threadIdx.x % WARP / 4, (int)threadIdx.x % 4 };
     const int row0 = warp * 16 * M, origin = tile_origin(desc);
     const float scale = is_plain ? desc.scale * LOG2E : 1.0f, sink = sink_of(desc, j);
     const auto load = [&](int stage, int key, int end) {
+        const int i = sh->i, group = sh->group;
+
         load_keys<T, D, BK, THREADS, is_plain>(sh->keys[stage].k, desc, x.k, i, group, desc.d, key, end);
         load_keys<T, D, BK, THREADS, is_plain>(sh->keys[stage].v, desc, x.v, i, group, desc.d_v, key, end);
+        if (may_drop && x.kept.bits)
+            load_kept(sh->keys[stage].kept, x.kept, i, j, (key - origin) / 64, t0, BQ);
         copy_async_commit();
     };
     float o[M][D / 8][4] = {};
     struct running_softmax<M> run;
-    struct tile_keys keys;
+    /* the keys of the first and of the last query, in shared memory for the same reason */
+    const struct attn_range &first = sh->visible[0], &last = sh->visible[BQ - 1];
     int key, stage = 0;
 
-    load_queries<T, D, BQ, THREADS>(sh->q, desc, x.q, i, j, desc.d, t0);
+    load_head<T, D, BQ, THREADS>(sh->q, queries_of<T>(x.q, i, group, j % r), x.q.ld_s, desc.d, t0, (int)desc.s_q);
     copy_async_commit();
-    for (int r = (int)threadIdx.x; r < BQ; r += THREADS)
-        sh->visible[r] = visible_keys(desc, min(t0 + r, (int)desc.s_q - 1), i);
+    for (int n = (int)threadIdx.x; n < BQ; n += THREADS)
+        sh->visible[n] = visible_keys(desc, min(t0 + n, (int)desc.s_q - 1), i);
+    sh->i = i;
+    sh->group = group;
     __syncthreads();
-    keys = keys_of_tile(sh->visible, BQ);
-    key = origin + (keys.any.lo - origin) / BK * BK;
-    if (key < keys.any.hi)
-        load(0, key, keys.any.hi);
+    key = origin + (first.lo - origin) / BK * BK;
+    if (key < last.hi)
+        load(0, key, last.hi);
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -197,25 +220,25 @@ static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_mma_fwd x
             run.max[m][h] = sink * LOG2E;
             run.sum[m][h] = desc.sink.p && lane.t == 0 ? 1.0f : 0.0f;
         }
-    for (; key < keys.any.hi; key += BK, stage ^= 1) {
+    for (; key < last.hi; key += BK, stage ^= 1) {
         float s[M][NK][4] = {};
 
         copy_async_wait<0>();
         __syncthreads();
-        if (key + BK < keys.any.hi)
-            load(stage ^ 1, key + BK, keys.any.hi);
+        if (key + BK < last.hi)
+            load(stage ^ 1, key + BK, last.hi);
         if (!is_plain) {
-            fill_terms<BQ, BK, THREADS>(&sh->terms, desc, x.drop, i, j, t0, key);
+            fill_biases<BQ, BK, THREADS>(&sh->biases, desc, i, j, t0, key);
             __syncthreads();
         }
         multiply_rows<T, D>(s, sh->q, row0, sh->keys[stage].k, LD);
         if (!is_plain)
-            score_tile(s, desc, sh->terms, row0, lane);
-        if (key < keys.all.lo || key + BK > keys.all.hi)
+            score_tile(s, desc, sh->biases, row0, lane);
+        if (key < last.lo || key + BK > first.hi)
             mask_tile(s, sh->visible, row0, lane, key);
         softmax(s, o, run, scale);
-        if (!is_plain && x.drop.threshold)
-            drop_tile(s, sh->terms, row0, lane);
+        if (may_drop && x.kept.bits)
+            drop_tile(s, sh->keys[stage].kept, (key - origin) % 64, row0, lane);
         multiply_weights<T>(o, s, sh->keys[stage].v, LD);
     }
     copy_async_wait<0>();
@@ -225,6 +248,7 @@ static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_mma_fwd x
 bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                            struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)
 {
+    const struct weight_drop weight_drop = weight_drop_of(drop);
     struct attn_mma_fwd x = {};
     bool fits = true;
 
@@ -235,17 +259,22 @@ bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *de
     x.desc = *desc;
     x.o = o, x.q = q, x.k = k, x.v = v;
     x.lse = lse;
-    x.drop = weight_drop_of(drop);
-    with_mma_type(q.dtype, desc, is_plain_attention(desc, &x.drop), [&](auto type, auto size, auto is_plain) {
+    with_mma_type(q.dtype, desc, is_plain_attention(desc), [&](auto type, auto size, auto is_plain) {
         using T = decltype(type);
         constexpr int D = size;
         using tiles = fwd_tiles<T, D>;
+        /* the kernel for cases that are not plain always supports dropout */
+        const auto kernel =
+            weight_drop.threshold ? attn_fwd<T, D, is_plain, true> : attn_fwd<T, D, is_plain, !is_plain>;
 
         fits = fits_shared(sizeof(tiles));
-        if (fits && desc->b > 0)
-            launch(st, attn_fwd<T, D, is_plain>,
-                   dim3((unsigned)ceil_div(desc->s_q, tiles::BQ), (unsigned)desc->a, (unsigned)desc->b), THREADS,
-                   sizeof(tiles), x);
+        if (fits)
+            for_chunks(st, desc, &weight_drop, [&](const struct kept_weights &kept) {
+                x.kept = kept;
+                launch(st, kernel,
+                       dim3((unsigned)ceil_div(desc->s_q, tiles::BQ), (unsigned)kept.heads, (unsigned)kept.ni), THREADS,
+                       sizeof(tiles), x);
+            });
     });
     return fits;
 }

@@ -14,7 +14,7 @@ enum { MAX_D = 256, ROW_PAD = 8 };
 
 /*
  * Call f(element type, padded head size, is_plain), the last two as constants.  In a plain case, scores are scale *
- * q.k, and there is neither dropout nor a block table.
+ * q.k, and there is no block table.
  */
 template <class F> void with_mma_type(enum meg_dtype type, const struct meg_attn_desc *desc, bool is_plain, F f)
 {
@@ -56,19 +56,70 @@ static inline bool fits_shared(size_t nbytes)
 }
 
 /* Return whether a case is plain (with_mma_type). */
-static inline bool is_plain_attention(const struct meg_attn_desc *desc, const struct weight_drop *drop)
+static inline bool is_plain_attention(const struct meg_attn_desc *desc)
 {
-    return desc->softcap == 0.0f && !desc->alibi_slope && !desc->rel_bias.p && !desc->block_offset && !drop->threshold;
+    return desc->softcap == 0.0f && !desc->alibi_slope && !desc->rel_bias.p && !desc->block_offset;
+}
+
+/* ---- dropout ---- */
+
+/*
+ * The weights that dropout keeps, for a chunk of heads: those of groups [g0, g0 + ng) of sequences [i0, i0 + ni).  Bit n
+ * of element [i - i0, j - j0, word, t] of `bits` states whether query t of head j of sequence i keeps the weight of key
+ * tile_origin + 64 * word + n.
+ */
+struct kept_weights {
+    uint64_t *bits; /* [ni, heads, words, rows] in scratch memory, or NULL without dropout */
+    int i0, ni, g0, ng;
+    int j0, heads; /* the query heads of the groups */
+    int words, rows;
+    float scale; /* factor of kept weights; 1 without dropout */
+};
+
+/* Return the largest first chunk for which the scratch memory is not too large; all heads without dropout. */
+struct kept_weights meg_cuda_kept_weights(const struct meg_attn_desc *desc, const struct weight_drop *drop);
+/* Queue the computation of the bits of a chunk; none without dropout. */
+void meg_cuda_fill_kept_weights(struct meg_stream *st, const struct meg_attn_desc *desc, const struct weight_drop *drop,
+                                struct kept_weights *x);
+
+/* Call f(chunk) for all chunks of the heads. */
+template <class F>
+void for_chunks(struct meg_stream *st, const struct meg_attn_desc *desc, const struct weight_drop *drop, F f)
+{
+    const struct kept_weights first = meg_cuda_kept_weights(desc, drop);
+    const int b = (int)desc->b, g = (int)desc->g, r = (int)(desc->a / desc->g);
+    struct kept_weights x = first;
+
+    for (x.i0 = 0; x.i0 < b; x.i0 += x.ni)
+        for (x.g0 = 0; x.g0 < g; x.g0 += x.ng) {
+            x.ni = first.ni < b - x.i0 ? first.ni : b - x.i0;
+            x.ng = first.ng < g - x.g0 ? first.ng : g - x.g0;
+            x.j0 = x.g0 * r;
+            x.heads = x.ng * r;
+            meg_cuda_fill_kept_weights(st, desc, drop, &x);
+            f(x);
+        }
+}
+
+/* Begin to copy the bits of a word of n queries from query t0 on, for head j of sequence i.  t0 and n are even. */
+static __device__ inline void load_kept(uint64_t *to, const struct kept_weights &x, int i, int j, int word, int t0,
+                                        int n)
+{
+    const uint64_t *const from =
+        x.bits + (((int64_t)(i - x.i0) * x.heads + j - x.j0) * x.words + word) * (int64_t)x.rows + t0;
+
+    if ((int)threadIdx.x < n / 2 && word < x.words)
+        copy_async(to + 2 * threadIdx.x, from + 2 * threadIdx.x, true);
 }
 
 /* ---- tiles ---- */
 
 /*
- * Begin to copy ROWS rows to shared memory by THREADS threads.  row(r) is a pointer to the first element of row r in
- * global memory, or NULL if the row is to be 0; columns from d on are 0.
+ * Begin to copy ROWS rows of d columns to shared memory by THREADS threads.  row(r) is a pointer to the first element of
+ * row r in global memory.  Rows outside [begin, end) and columns from d on are 0.
  */
 template <class T, int D, int ROWS, int THREADS, class F>
-static __device__ inline void load_rows(T *to, const struct meg_heads &from, int d, F row)
+static __device__ inline void load_rows(T *to, int d, int begin, int end, F row)
 {
     constexpr int LANES = 8, STEP = THREADS / LANES; /* threads per row, rows per step */
     const int r0 = (int)threadIdx.x / LANES, c0 = (int)threadIdx.x % LANES * VEC;
@@ -76,13 +127,26 @@ static __device__ inline void load_rows(T *to, const struct meg_heads &from, int
     static_assert(ROWS % STEP == 0);
 #pragma unroll
     for (int r = r0; r < r0 + ROWS; r += STEP) {
+        const bool is_valid = r >= begin && r < end;
         const T *const p = row(r);
 
 #pragma unroll
         for (int c = c0; c < c0 + D; c += LANES * VEC)
             if (D % (LANES * VEC) == 0 || c < D)
-                copy_async(to + r * (D + ROW_PAD) + c, p ? p + c : (const T *)from.p, p && c < d);
+                copy_async(to + r * (D + ROW_PAD) + c, p + c, is_valid && c < d);
     }
+}
+
+/*
+ * Begin to copy rows [row0, row0 + ROWS) of a head of d columns, whose row 0 is at `head`; rows outside [0, end) are 0.
+ */
+template <class T, int D, int ROWS, int THREADS>
+static __device__ inline void load_head(T *to, const T *head, int64_t ld, int64_t d, int row0, int end)
+{
+    constexpr int STEP = THREADS / 8;
+    const T *p = head + (row0 + (int)threadIdx.x / 8 - STEP) * ld;
+
+    load_rows<T, D, ROWS, THREADS>(to, (int)d, -row0, end - row0, [&](int) { return p += STEP * ld; });
 }
 
 /*
@@ -93,61 +157,38 @@ template <class T, int D, int ROWS, int THREADS, bool is_plain>
 static __device__ inline void load_keys(T *to, const struct meg_attn_desc &desc, const struct meg_heads &from,
                                         int64_t i, int64_t group, int64_t d, int key, int end)
 {
-    const T *const head = (const T *)from.p + i * from.ld_b + group * from.ld_g;
+    const T *const p = (const T *)from.p;
 
-    load_rows<T, D, ROWS, THREADS>(to, from, (int)d, [&](int r) -> const T * {
-        if ((unsigned)(key + r) >= (unsigned)end)
-            return NULL;
-        if (!is_plain)
-            return (const T *)from.p + key_index(desc, from, key + r, i, group);
-        return head + (int64_t)(key + r) * (int)from.ld_s;
-    });
+    if (is_plain)
+        load_head<T, D, ROWS, THREADS>(to, p + i * from.ld_b + group * from.ld_g, from.ld_s, d, key, end);
+    else
+        load_rows<T, D, ROWS, THREADS>(to, (int)d, -key, end - key, [&](int r) {
+            return p + key_index(desc, from, min(max(key + r, 0), end - 1), i, group);
+        });
 }
 
-/* Begin to copy the queries [t0, t0 + ROWS) of head j of sequence i; for those from s_q on, copy the last query. */
-template <class T, int D, int ROWS, int THREADS>
-static __device__ inline void load_queries(T *to, const struct meg_attn_desc &desc, const struct meg_heads &from,
-                                           int64_t i, int64_t j, int64_t d, int t0)
+/* Return a pointer to query 0 of head `head` of a group of sequence i. */
+template <class T>
+static __device__ inline const T *queries_of(const struct meg_heads &x, int64_t i, int64_t group, int64_t head)
 {
-    const T *const head = (const T *)from.p + query_index(desc, from, 0, i, j);
-
-    load_rows<T, D, ROWS, THREADS>(
-        to, from, (int)d, [&](int r) { return head + (int64_t)min(t0 + r, (int)desc.s_q - 1) * (int)from.ld_s; });
+    return (const T *)x.p + i * x.ld_b + group * x.ld_g + head * x.ld_h;
 }
 
 /*
- * `any` is the smallest range that contains all keys to which at least one query of a tile attends.  `all` contains the
- * keys to which each query attends.
+ * `any` contains all keys to which at least one query of a tile attends, and `all` the keys to which each query
+ * attends.
  */
 struct tile_keys {
     struct attn_range any, all;
 };
 
-/*
- * Return the keys of a tile of n queries, given those of each query in shared memory.  All threads of a warp call it.
- */
-static __device__ inline struct tile_keys keys_of_tile(const struct attn_range *keys, int n)
+/* Return the keys of the queries [t0, t0 + n) of sequence i; those from s_q on count as the last query. */
+static __device__ inline struct tile_keys keys_of_tile(const struct meg_attn_desc &desc, int t0, int n, int i)
 {
-    struct tile_keys x = { { 1 << 30, 0 }, { 0, 1 << 30 } };
+    const struct attn_range first = visible_keys(desc, t0, i),
+                            last = visible_keys(desc, min(t0 + n, (int)desc.s_q) - 1, i);
 
-    for (int r = (int)threadIdx.x % WARP; r < n; r += WARP) {
-        const struct attn_range k = keys[r];
-
-        if (k.lo < k.hi) {
-            x.any.lo = min(x.any.lo, k.lo);
-            x.any.hi = max(x.any.hi, k.hi);
-        }
-        x.all.lo = max(x.all.lo, k.lo);
-        x.all.hi = min(x.all.hi, k.hi);
-    }
-#pragma unroll
-    for (int i = WARP / 2; i > 0; i /= 2) {
-        x.any.lo = min(x.any.lo, __shfl_xor_sync(0xffffffffu, x.any.lo, i));
-        x.any.hi = max(x.any.hi, __shfl_xor_sync(0xffffffffu, x.any.hi, i));
-        x.all.lo = max(x.all.lo, __shfl_xor_sync(0xffffffffu, x.all.lo, i));
-        x.all.hi = min(x.all.hi, __shfl_xor_sync(0xffffffffu, x.all.hi, i));
-    }
-    return x;
+    return { { first.lo, last.hi }, { last.lo, first.hi } };
 }
 
 /* The lane of a thread: element e of its accumulators is in row g + e / 2 * 8 and column 2 * t + e % 2 (mma.h). */
@@ -157,31 +198,24 @@ struct lane {
 
 /* ---- scores ---- */
 
-/* The biases and the dropout of a tile of ROWS queries and KEYS keys, in shared memory. */
-template <int ROWS, int KEYS> struct score_terms {
-    float bias[ROWS + KEYS];      /* element key - query + ROWS - 1: the bias times log2(e) */
-    uint8_t kept[ROWS][KEYS / 8]; /* kept_keys */
+/* The biases of a tile of ROWS queries and KEYS keys, in shared memory. */
+template <int ROWS, int KEYS> struct score_biases {
+    float v[ROWS + KEYS]; /* element key - query + ROWS - 1: the bias times log2(e) */
 };
 
-/* Compute the terms of queries [t0, t0 + ROWS) of head j and keys [key, key + KEYS). */
+/* Compute the biases of queries [t0, t0 + ROWS) of head j and keys [key, key + KEYS). */
 template <int ROWS, int KEYS, int THREADS>
-static __device__ inline void fill_terms(struct score_terms<ROWS, KEYS> *x, const struct meg_attn_desc &desc,
-                                         const struct weight_drop &drop, int64_t i, int64_t j, int64_t t0, int64_t key)
+static __device__ inline void fill_biases(struct score_biases<ROWS, KEYS> *x, const struct meg_attn_desc &desc,
+                                          int64_t i, int64_t j, int64_t t0, int64_t key)
 {
     const int64_t position = query_position(desc, t0, i), first = desc.k0 + key - position - (ROWS - 1);
 
     if (desc.rel_bias.p || desc.alibi_slope)
         for (int n = (int)threadIdx.x; n < ROWS + KEYS - 1; n += THREADS)
-            x->bias[n] = LOG2E * score_bias(desc, j, first + n, desc.rel_bias.p ? rel_bias_bucket(desc, first + n) : 0);
+            x->v[n] = LOG2E * score_bias(desc, j, first + n, desc.rel_bias.p ? rel_bias_bucket(desc, first + n) : 0);
     else
         for (int n = (int)threadIdx.x; n < ROWS + KEYS - 1; n += THREADS)
-            x->bias[n] = 0.0f;
-    if (drop.threshold)
-        for (int n = (int)threadIdx.x; n < ROWS * (KEYS / 8); n += THREADS) {
-            const int r = n / (KEYS / 8), c = n % (KEYS / 8);
-
-            x->kept[r][c] = kept_keys(desc, drop, i, j, position + r, key + 8 * c);
-        }
+            x->v[n] = 0.0f;
 }
 
 /*

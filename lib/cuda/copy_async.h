@@ -14,14 +14,20 @@ __device__ inline uint32_t shared_address(const void *p)
 }
 
 /*
- * Begin to copy 16 bytes from global to shared memory or, unless is_valid is set, to set them to 0.  Both addresses are
- * multiples of 16.
+ * Begin to copy N bytes, 4 or 16, from global to shared memory or, unless is_valid is set, to set them to 0.  Both
+ * addresses are multiples of N.
  */
-__device__ inline void copy_async(void *to, const void *from, bool is_valid)
+template <int N = 16> __device__ inline void copy_async(void *to, const void *from, bool is_valid)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-                 "r"(is_valid ? 16 : 0)
-                 : "memory");
+    static_assert(N == 4 || N == 16);
+    if constexpr (N == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                     "r"(is_valid ? 16 : 0)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from),
+                     "r"(is_valid ? 4 : 0)
+                     : "memory");
 }
 
 /* End a group of copies of the calling thread. */
@@ -45,22 +51,23 @@ namespace emu
 struct copy {
     void *to;
     const void *from;
+    size_t nbytes;
     bool is_valid;
 };
 inline std::deque<std::vector<copy>> copies[MAX_THREADS]; /* groups of each thread; the last is open */
 
 } // namespace emu
 
-inline void copy_async(void *to, const void *from, bool is_valid)
+template <int N = 16> inline void copy_async(void *to, const void *from, bool is_valid)
 {
     auto &groups = emu::copies[emu::state.running->thread];
 
-    if (((uintptr_t)to | (uintptr_t)from) % 16)
+    if (((uintptr_t)to | (uintptr_t)from) % N)
         emu::fail("an asynchronous copy of bytes that are not aligned");
     if (groups.empty())
         groups.emplace_back();
-    memset(to, 0xff, 16);
-    groups.back().push_back({ to, from, is_valid });
+    memset(to, 0xff, N);
+    groups.back().push_back({ to, from, N, is_valid });
 }
 
 inline void copy_async_commit()
@@ -79,9 +86,9 @@ template <int n> void copy_async_wait()
     for (; groups.size() > n + 1; groups.pop_front())
         for (const emu::copy &x : groups.front())
             if (x.is_valid)
-                memcpy(x.to, x.from, 16);
+                memcpy(x.to, x.from, x.nbytes);
             else
-                memset(x.to, 0, 16);
+                memset(x.to, 0, x.nbytes);
 }
 #endif
 

@@ -168,7 +168,11 @@ struct meg_attn_desc {
 
     /* A query at position p attends to positions p - window_left to p + window_right; -1: no limit, (-1, 0): causal. */
     int64_t window_left, window_right;
-    const int32_t *doc_start; /* [s_q, b] or NULL: position of the first visible key of a query (packed documents) */
+    /*
+     * [s_q, b] or NULL: position of the first visible key of a query (packed documents); not less than that of an
+     * earlier query
+     */
+    const int32_t *doc_start;
     const int32_t
         *key_length; /* [b] or NULL: keys of sequence i are visible at positions below key_length[i] (padding) */
 

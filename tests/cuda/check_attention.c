@@ -470,6 +470,20 @@ static void dropout(void)
         .s_q = 30, .s_k = 50, .b = 1, .a = 4, .g = 2, .left = -1, .right = -1, .flags = DROPOUT | SINKS });
 }
 
+/* The bits of kept weights are computed for a part of the heads at a time. */
+static void dropout_chunks(void)
+{
+    const int64_t nbytes = meg_cuda_kept_nbytes, head = 128 * 2 * 8; /* of the bits of a head: 128 rows of two words */
+    const struct conf c = { .s_q = 100, .b = 3, .a = 6, .g = 3, .left = -1, .flags = DROPOUT };
+
+    for (int n = 1; n <= 13; n += 3) { /* less than a group, one group, two groups, one sequence, two sequences */
+        meg_cuda_kept_nbytes = n * head;
+        for (int i = 1; i < 3; i++)
+            compare(of_type(c, types[i]));
+    }
+    meg_cuda_kept_nbytes = nbytes;
+}
+
 static void f32_outputs(void)
 {
     for (int i = 1; i < 3; i++) {
@@ -632,6 +646,7 @@ const struct check_case cases_attention[] = {
     { "attn: relative attention bias and its gradient", rel_bias },
     { "attn: sinks and their gradients", sinks },
     { "attn: dropout", dropout },
+    { "attn: dropout, chunks of heads", dropout_chunks },
     { "attn: f32 outputs and gradients of bf16 and f16", f32_outputs },
     { "attn: q, k and v of different types", mixed_types },
     { "attn_fwd: decoding", decoding },
