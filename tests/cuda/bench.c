@@ -447,20 +447,21 @@ struct attention {
     struct meg_heads q, k, v, o;
     struct meg_attn_bwd_args bwd;
     float *lse;
+    struct meg_drop drop;
 };
 
 static void attn_fwd(void *arg)
 {
     const struct attention *a = arg;
 
-    op->attn_fwd(stream, &a->desc, a->o, a->lse, a->q, a->k, a->v, NULL);
+    op->attn_fwd(stream, &a->desc, a->o, a->lse, a->q, a->k, a->v, &a->drop);
 }
 
 static void attn_bwd(void *arg)
 {
     const struct attention *a = arg;
 
-    op->attn_bwd(stream, &a->desc, &a->bwd, NULL);
+    op->attn_bwd(stream, &a->desc, &a->bwd, &a->drop);
 }
 
 static struct meg_heads heads(void *p, int64_t b, int64_t g, int64_t per_group, int64_t d, int64_t part)
@@ -470,12 +471,13 @@ static struct meg_heads heads(void *p, int64_t b, int64_t g, int64_t per_group, 
     return (struct meg_heads){ meg_element(p, part * d, MEG_DTYPE_BF16), MEG_DTYPE_BF16, b * ld, ld, per_group * d, d };
 }
 
-/*
- * Measure causal self-attention on packed qkv.  If is_own is set, an array doc_start, which cuDNN does not support,
- * selects the kernels of lib/cuda.
- */
-static void bench_attention(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d, bool is_own)
+/* What selects the kernels of lib/cuda, because cuDNN does not support it. */
+enum own { CUDNN, DOCUMENTS, DROPOUT };
+
+/* Measure causal self-attention on packed qkv. */
+static void bench_attention(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d, enum own own)
 {
+    static const char *const names[] = { "", ", own kernel,", " with dropout" };
     const int64_t r = a / g, n = s * b;
     const double flops = 2.0 * 2 * (double)(b * a * d) * (double)s * (double)s / 2;
     struct attention x = { .desc = { .s_q = s,
@@ -492,12 +494,16 @@ static void bench_attention(int64_t s, int64_t b, int64_t a, int64_t g, int64_t 
     void *qkv = random_memory((size_t)(n * (a + 2 * g) * d) * 2), *dqkv = op->alloc((size_t)(n * (a + 2 * g) * d) * 2);
     void *o = op->alloc((size_t)(n * a * d) * 2), *d_o = random_memory((size_t)(n * a * d) * 2), *workspace;
     int32_t *doc_start = op->alloc((size_t)n * 4);
+    int64_t *sample = op->alloc((size_t)b * sizeof *sample);
     char name[120];
 
     workspace = op->alloc(nbytes);
     x.lse = op->alloc((size_t)(n * a) * 4);
-    if (is_own)
+    op->zero(stream, doc_start, (size_t)n * 4);
+    op->zero(stream, sample, (size_t)b * sizeof *sample);
+    if (own == DOCUMENTS)
         x.desc.doc_start = doc_start;
+    x.drop = (struct meg_drop){ .p = own == DROPOUT ? 0.1f : 0, .seed = 1, .b = b, .sample = sample };
     x.q = heads(qkv, b, g, r + 2, d, 0);
     x.k = heads(qkv, b, g, r + 2, d, r);
     x.v = heads(qkv, b, g, r + 2, d, r + 1);
@@ -513,7 +519,7 @@ static void bench_attention(int64_t s, int64_t b, int64_t a, int64_t g, int64_t 
                                         .v = x.v,
                                         .workspace = { workspace, nbytes } };
     snprintf(name, sizeof name, "attn_fwd%s s=%" PRId64 " b=%" PRId64 " a=%" PRId64 " g=%" PRId64 " d=%" PRId64,
-             is_own ? ", own kernel," : "", s, b, a, g, d);
+             names[own], s, b, a, g, d);
     report_flops(name, flops, attn_fwd, &x);
     report_flops("attn_bwd", 2.5 * flops, attn_bwd, &x);
     op->release(qkv);
@@ -521,6 +527,9 @@ static void bench_attention(int64_t s, int64_t b, int64_t a, int64_t g, int64_t 
     op->release(o);
     op->release(d_o);
     op->release(workspace);
+    op->release(x.lse);
+    op->release(doc_start);
+    op->release(sample);
 }
 
 int main(void)
@@ -543,11 +552,13 @@ int main(void)
     bench_product(65536, 3072, 768);
     bench_product(16384, 1600, 6400);
     bench_product(8192, 4096, 28672);
-    bench_attention(1024, 64, 12, 12, 64, false);
-    bench_attention(1024, 64, 12, 12, 64, true);
-    bench_attention(1024, 16, 25, 25, 64, false);
-    bench_attention(4096, 4, 24, 24, 96, false);
-    bench_attention(8192, 1, 32, 8, 128, false);
-    bench_attention(8192, 1, 32, 8, 128, true);
+    bench_attention(1024, 64, 12, 12, 64, CUDNN);
+    bench_attention(1024, 64, 12, 12, 64, DOCUMENTS);
+    bench_attention(1024, 64, 12, 12, 64, DROPOUT);
+    bench_attention(1024, 16, 25, 25, 64, CUDNN);
+    bench_attention(4096, 4, 24, 24, 96, CUDNN);
+    bench_attention(8192, 1, 32, 8, 128, CUDNN);
+    bench_attention(8192, 1, 32, 8, 128, DOCUMENTS);
+    bench_attention(8192, 1, 32, 8, 128, DROPOUT);
     return 0;
 }

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""gpu_step.py MODEL B PASSES STEPS - PyTorch's training step on a GPU, to compare with tests/bench/gpu.sh.
+"""gpu_step.py MODEL B PASSES STEPS DROPOUT - PyTorch's training step on a GPU, to compare with tests/bench/gpu.sh.
 
 A step accumulates the gradients of PASSES micro-batches of B sequences of T tokens.  MODEL is
 LAYERS,HIDDEN,HEADS,T,VOCAB: a GPT-2 with tied head, tanh GELU and biases.  The settings are the fastest of nanoGPT:
 torch.compile, fused attention, matrix products in bf16 (autocast over f32 weights), fused AdamW, gradient clipping;
-random weights and tokens, no dropout.  Prints one JSON line: median ms of STEPS steps after 5 warm-up steps, tokens per
+random weights and tokens.  DROPOUT is the probability of dropout of attention weights, of the embeddings and of the
+output of each sublayer.  Prints one JSON line: median ms of STEPS steps after 5 warm-up steps, tokens per
 second, peak memory, and the last loss.
 """
 import json
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 
 LAYERS, HIDDEN, HEADS, T, VOCAB = (int(x) for x in sys.argv[1].split(','))
 B, PASSES, STEPS = (int(x) for x in sys.argv[2:5])
+DROPOUT = float(sys.argv[5])
 torch.set_float32_matmul_precision('high')
 
 
@@ -30,9 +32,9 @@ class Layer(nn.Module):
 
     def forward(self, x):
         q, k, v = (y.view(B, T, HEADS, -1).transpose(1, 2) for y in self.qkv(self.norm1(x)).split(HIDDEN, 2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(y.transpose(1, 2).reshape(B, T, HIDDEN))
-        return x + self.fc2(F.gelu(self.fc1(self.norm2(x)), approximate='tanh'))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=DROPOUT)
+        x = x + F.dropout(self.proj(y.transpose(1, 2).reshape(B, T, HIDDEN)), DROPOUT)
+        return x + F.dropout(self.fc2(F.gelu(self.fc1(self.norm2(x)), approximate='tanh')), DROPOUT)
 
 
 class Model(nn.Module):
@@ -46,7 +48,7 @@ class Model(nn.Module):
                 nn.init.normal_(w, 0, 0.02)
 
     def forward(self, tokens, labels):
-        x = self.word(tokens) + self.position.weight
+        x = F.dropout(self.word(tokens) + self.position.weight, DROPOUT)
         for layer in self.layers:
             x = layer(x)
         logits = F.linear(self.norm(x), self.word.weight)
