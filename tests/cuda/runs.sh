@@ -132,7 +132,9 @@ model=BERT losses='lm_loss sop_loss'
 . "$golden/../../bert.sh"
 echo 'global-batch-size = 4' >>"$T/conf"
 like_cpu 1e-5
-[ -n "${few:-}" ] || like_cpu 2e-3 --bf16
+# sop_loss is the mean over four samples; with the seeds 1234, 1 and 2, that of the CPU in bf16 differs from that in f32
+# by up to 2.4e-3
+[ -n "${few:-}" ] || like_cpu 5e-3 --bf16
 resumes
 fills
 
