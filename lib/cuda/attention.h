@@ -221,14 +221,20 @@ static inline struct weight_drop weight_drop_of(const struct meg_drop *d)
 __device__ inline uint8_t kept_keys(const struct meg_attn_desc &desc, const struct weight_drop &drop, int64_t i,
                                     int64_t j, int64_t position, int64_t key)
 {
-    const int64_t unit = (drop.unit0 + j) * ((desc.s + 7) / 8 * 8) + desc.k0 + key;
-    uint16_t number[8];
-    uint32_t kept = 0;
+    const int64_t unit = (drop.unit0 + j) * ((desc.s + 7) / 8 * 8) + desc.k0 + key, sample = drop.sample[i];
+    const uint32_t philox_key[2] = { drop.seed, MEG_PHILOX_DROPOUT + drop.stream }, threshold = drop.threshold << 16;
+    const uint32_t counter[4] = { (uint32_t)(unit / 8), (uint32_t)position, (uint32_t)sample,
+                                  (uint32_t)((uint64_t)sample >> 32) };
+    uint32_t word[4], kept = 0;
 
-    meg_philox_dropout(number, drop.seed, drop.stream, (uint32_t)(unit / 8), (uint32_t)position, drop.sample[i]);
+    meg_philox(word, philox_key, counter);
 #pragma unroll
-    for (int n = 0; n < 8; n++)
-        kept |= (uint32_t)(number[n] >= drop.threshold) << n;
+    for (int n = 0; n < 4; n++) { /* each word has two numbers of 16 bits, which are compared in its upper half */
+        if (word[n] << 16 >= threshold)
+            kept |= 1u << 2 * n;
+        if (word[n] >= threshold)
+            kept |= 2u << 2 * n;
+    }
     return (uint8_t)kept;
 }
 #endif

@@ -15,7 +15,7 @@ struct attn_mma_bwd {
     struct meg_attn_desc desc;
     struct meg_heads dq, dk, dv, d_o, q, k, v;
     const float *lse, *delta;
-    struct kept_weights kept;
+    struct head_chunk chunk;
     int r; /* query heads per group */
     bool accumulate;
 };
@@ -44,8 +44,8 @@ template <int D, bool is_plain> struct dq_sizes : own_sizes<D, is_plain> {
 
 /*
  * Replace s, a product q.k, by the weight after dropout, and dp, a product d_o.v, by the gradient with respect to scale *
- * q.k, both divided by the factor of kept weights, which the kernels multiply their results by.  lse contains the factor
- * log2(e), and delta is divided by the factor of kept weights.
+ * q.k, both divided by the factor of kept weights, chunk.scale.  The kernels multiply their sums by it.  lse contains the
+ * factor log2(e), and delta is divided by chunk.scale.
  */
 template <bool is_plain>
 static __device__ inline void bwd_weight(const struct attn_mma_bwd &x, float &s, float &dp, float lse, float delta,
@@ -66,7 +66,7 @@ template <class T, int D, bool is_plain> struct dkdv_tiles {
     T k[OWN * LD], v[OWN * LD];
     struct {
         T q[STEP * LD], d_o[STEP * LD];
-        uint64_t kept[OWN / 64][STEP];
+        alignas(16) uint64_t kept[OWN / 64][STEP];
         float lse[STEP], delta[STEP];
     } queries[2];
     struct score_biases<STEP, OWN> biases;
@@ -78,7 +78,7 @@ static __device__ inline void dkdv_weights(float (&s)[N][4], float (&dp)[N][4], 
                                            const Queries &queries, const struct score_biases<8 * N, OWN> &biases,
                                            int row0, struct lane lane)
 {
-    const float kept_inverse = 1.0f / x.kept.scale;
+    const float kept_inverse = 1.0f / x.chunk.scale;
 #pragma unroll
     for (int m = 0; m < N; m++)
 #pragma unroll
@@ -131,8 +131,8 @@ static __global__ void __launch_bounds__(dkdv_sizes<D, is_plain>::THREADS) attn_
     using tiles = dkdv_tiles<T, D, is_plain>;
     SHARED(tiles, sh);
     const struct meg_attn_desc &desc = x.desc;
-    const int key = tile_origin(desc) + (int)blockIdx.x * OWN, group = x.kept.g0 + (int)blockIdx.y,
-              i = x.kept.i0 + (int)blockIdx.z;
+    const int key = tile_origin(desc) + (int)blockIdx.x * OWN, group = x.chunk.g0 + (int)blockIdx.y,
+              i = x.chunk.i0 + (int)blockIdx.z;
     const int warp = (int)threadIdx.x / WARP;
     const struct lane lane = { (int)threadIdx.x % WARP / 4, (int)threadIdx.x % 4 };
     const int row0 = warp % 4 * 16 * M, column0 = warp / 4 * N * 8;
@@ -151,8 +151,8 @@ static __global__ void __launch_bounds__(dkdv_sizes<D, is_plain>::THREADS) attn_
             copy_async<4>(&to.lse[threadIdx.x], x.lse + row, t < s_q);
             copy_async<4>(&to.delta[threadIdx.x], x.delta + row, t < s_q);
         }
-        for (int n = 0; n < OWN / 64 && x.kept.bits; n++)
-            load_kept(to.kept[n], x.kept, i, j, (int)blockIdx.x * (OWN / 64) + n, t0, STEP);
+        for (int n = 0; n < OWN / 64 && x.chunk.bits; n++)
+            load_kept(to.kept[n], x.chunk, i, j, (int)blockIdx.x * (OWN / 64) + n, t0, STEP);
         copy_async_commit();
     };
     float dk[M][N][4] = {}, dv[M][N][4] = {};
@@ -186,7 +186,7 @@ static __global__ void __launch_bounds__(dkdv_sizes<D, is_plain>::THREADS) attn_
         multiply_rows<T, D>(dp, sh->v, row0, queries.d_o, LD);
 #pragma unroll
         for (int m = 0; m < M; m++)
-            if (x.kept.bits)
+            if (x.chunk.bits)
                 dkdv_weights<is_plain, true>(s[m], dp[m], x, queries, sh->biases, row0 + 16 * m, lane);
             else
                 dkdv_weights<is_plain, false>(s[m], dp[m], x, queries, sh->biases, row0 + 16 * m, lane);
@@ -199,7 +199,7 @@ static __global__ void __launch_bounds__(dkdv_sizes<D, is_plain>::THREADS) attn_
 
 #pragma unroll
     for (int m = 0; m < M; m++) {
-        const float scale_v = x.kept.scale, scale_k = scale_v * desc.scale;
+        const float scale_v = x.chunk.scale, scale_k = scale_v * desc.scale;
         int64_t row_k[2], row_v[2];
 
 #pragma unroll
@@ -223,7 +223,7 @@ template <class T, int D, bool is_plain> struct dq_tiles {
     T q[OWN * LD], d_o[OWN * LD];
     struct {
         T k[STEP * LD], v[STEP * LD];
-        uint64_t kept[OWN];
+        alignas(16) uint64_t kept[OWN];
     } keys[2];
     struct attn_range visible[OWN];
     struct score_biases<OWN, STEP> biases;
@@ -286,16 +286,16 @@ static __global__ void __launch_bounds__(dq_sizes<D, is_plain>::THREADS, D <= 12
     using tiles = dq_tiles<T, D, is_plain>;
     SHARED(tiles, sh);
     const struct meg_attn_desc &desc = x.desc;
-    const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * OWN, j = x.kept.j0 + (int)blockIdx.y,
-              i = x.kept.i0 + (int)blockIdx.z, group = j / x.r;
+    const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * OWN, j = x.chunk.j0 + (int)blockIdx.y,
+              i = x.chunk.i0 + (int)blockIdx.z, group = j / x.r;
     const int warp = (int)threadIdx.x / WARP;
     const struct lane lane = { (int)threadIdx.x % WARP / 4, (int)threadIdx.x % 4 };
     const int row0 = warp * 16 * M, origin = tile_origin(desc);
     const auto load = [&](int stage, int key, int end) {
         load_keys<T, D, STEP, THREADS, is_plain>(sh->keys[stage].k, desc, x.k, i, group, desc.d, key, end);
         load_keys<T, D, STEP, THREADS, is_plain>(sh->keys[stage].v, desc, x.v, i, group, desc.d_v, key, end);
-        if (x.kept.bits)
-            load_kept(sh->keys[stage].kept, x.kept, i, j, (key - origin) / 64, t0, OWN);
+        if (x.chunk.bits)
+            load_kept(sh->keys[stage].kept, x.chunk, i, j, (key - origin) / 64, t0, OWN);
         copy_async_commit();
     };
     float dq[M][D / 8][4] = {}, lse[M][2], delta[M][2];
@@ -315,7 +315,7 @@ static __global__ void __launch_bounds__(dq_sizes<D, is_plain>::THREADS, D <= 12
             const int64_t t = min(t0 + row0 + 16 * m + lane.g + 8 * h, (int)desc.s_q - 1);
 
             lse[m][h] = x.lse[(i * desc.a + j) * desc.s_q + t] * LOG2E;
-            delta[m][h] = x.delta[(i * desc.a + j) * desc.s_q + t] / x.kept.scale;
+            delta[m][h] = x.delta[(i * desc.a + j) * desc.s_q + t] / x.chunk.scale;
         }
     keys = keys_of_tile(desc, t0, OWN, i);
     key = origin + (keys.any.lo - origin) / STEP * STEP;
@@ -336,7 +336,7 @@ static __global__ void __launch_bounds__(dq_sizes<D, is_plain>::THREADS, D <= 12
         multiply_rows<T, D>(dp, sh->d_o, row0, sh->keys[stage].v, LD);
 #pragma unroll
         for (int m = 0; m < M; m++)
-            if (x.kept.bits)
+            if (x.chunk.bits)
                 dq_weights<is_plain, true>(s[m], dp[m], x, lse[m], delta[m], sh->biases, sh->keys[stage].kept,
                                            (key - origin) % 64, row0 + 16 * m, lane);
             else
@@ -350,7 +350,7 @@ static __global__ void __launch_bounds__(dq_sizes<D, is_plain>::THREADS, D <= 12
     copy_async_wait<0>();
 #pragma unroll
     for (int m = 0; m < M; m++) {
-        const float scale = desc.scale * x.kept.scale;
+        const float scale = desc.scale * x.chunk.scale;
         int64_t row[2];
 
 #pragma unroll
@@ -394,16 +394,16 @@ bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *de
         fits = fits_shared(sizeof(dkdv_tiles<T, D, is_plain>)) && fits_shared(sizeof(dq_tiles<T, D, is_plain>));
         if (!fits)
             return;
-        for_chunks(st, desc, &weight_drop, [&](const struct kept_weights &kept) {
-            x.kept = kept;
+        for_chunks(st, desc, &weight_drop, [&](const struct head_chunk &chunk) {
+            x.chunk = chunk;
             if (desc->s_k > 0)
-                launch(
-                    st, attn_bwd_dkdv<T, D, is_plain>,
-                    dim3((unsigned)ceil_div(desc->s_k + desc->k0 % 8, dkdv::OWN), (unsigned)kept.ng, (unsigned)kept.ni),
-                    dkdv::THREADS, sizeof(dkdv_tiles<T, D, is_plain>), x);
+                launch(st, attn_bwd_dkdv<T, D, is_plain>,
+                       dim3((unsigned)ceil_div(desc->s_k + desc->k0 % 8, dkdv::OWN), (unsigned)chunk.ng,
+                            (unsigned)chunk.ni),
+                       dkdv::THREADS, sizeof(dkdv_tiles<T, D, is_plain>), x);
             if (desc->s_q > 0)
                 launch(st, attn_bwd_dq<T, D, is_plain>,
-                       dim3((unsigned)ceil_div(desc->s_q, dq::OWN), (unsigned)kept.heads, (unsigned)kept.ni),
+                       dim3((unsigned)ceil_div(desc->s_q, dq::OWN), (unsigned)chunk.heads, (unsigned)chunk.ni),
                        dq::THREADS, sizeof(dq_tiles<T, D, is_plain>), x);
         });
     });

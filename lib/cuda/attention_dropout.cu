@@ -2,18 +2,18 @@
  * attention_dropout.cu - the attention weights that dropout keeps, for the kernels for tensor cores.
  *
  * A kernel of its own computes a bit for each weight, before the forward pass and again before the backward pass.  In
- * the attention kernels, where few warps run at a time, the latency of Philox would take longer than the products.
+ * the attention kernels, few warps run at a time, so the latency of Philox would not be hidden.
  */
 #include "cuda/attention_mma.h"
 
 enum { THREADS = 128 };
 int64_t meg_cuda_kept_nbytes = 256 << 20;
 
-struct kept_weights meg_cuda_kept_weights(const struct meg_attn_desc *desc, const struct weight_drop *drop)
+struct head_chunk meg_cuda_first_chunk(const struct meg_attn_desc *desc, const struct weight_drop *drop)
 {
     const int64_t words = ceil_div(desc->s_k + desc->k0 % 8, 64), rows = ceil_div(desc->s_q, THREADS) * THREADS;
     const int64_t group = desc->a / desc->g * words * rows * 8, most = group > 0 ? meg_cuda_kept_nbytes / group : 1;
-    struct kept_weights x = {};
+    struct head_chunk x = {};
 
     x.ng = (int)desc->g;
     x.ni = (int)desc->b;
@@ -31,7 +31,7 @@ struct kept_weights meg_cuda_kept_weights(const struct meg_attn_desc *desc, cons
 
 /* A thread computes the bits of a query in one word, and a block those of THREADS queries. */
 static __global__ void __launch_bounds__(THREADS)
-    fill_kept(struct meg_attn_desc desc, struct weight_drop drop, struct kept_weights x)
+    fill_kept(struct meg_attn_desc desc, struct weight_drop drop, struct head_chunk x)
 {
     const int row_blocks = x.rows / THREADS, word = (int)blockIdx.x / row_blocks,
               t0 = (int)blockIdx.x % row_blocks * THREADS, t = t0 + (int)threadIdx.x;
@@ -48,13 +48,10 @@ static __global__ void __launch_bounds__(THREADS)
     x.bits[(((int64_t)blockIdx.z * x.heads + blockIdx.y) * x.words + word) * (int64_t)x.rows + t] = bits;
 }
 
-void meg_cuda_fill_kept_weights(struct meg_stream *st, const struct meg_attn_desc *desc, const struct weight_drop *drop,
-                                struct kept_weights *x)
+void meg_cuda_fill_kept_bits(struct meg_stream *st, const struct meg_attn_desc *desc, const struct weight_drop *drop,
+                             const struct head_chunk *x)
 {
-    if (!drop->threshold || desc->s_q == 0 || desc->s_k == 0)
-        return;
-    x->bits =
-        (uint64_t *)meg_cuda_scratch(st, (size_t)x->ni * (size_t)x->heads * (size_t)x->words * (size_t)x->rows * 8);
-    launch(st, fill_kept, dim3((unsigned)(x->rows / THREADS * x->words), (unsigned)x->heads, (unsigned)x->ni), THREADS,
-           0, *desc, *drop, *x);
+    if (x->bits)
+        launch(st, fill_kept, dim3((unsigned)(x->rows / THREADS * x->words), (unsigned)x->heads, (unsigned)x->ni),
+               THREADS, 0, *desc, *drop, *x);
 }

@@ -13,24 +13,24 @@ struct attn_mma_fwd {
     struct meg_attn_desc desc;
     struct meg_heads o, q, k, v;
     float *lse;
-    struct kept_weights kept;
+    struct head_chunk chunk;
 };
 
 /* The arrays of a block in shared memory. */
 template <class T, int D> struct fwd_tiles {
     /*
-     * A warp has M tiles of 16 queries, and a block BQ queries and BK keys, such that they fit in registers.  For heads of
-     * 64 columns, so few that a multiprocessor executes MIN_BLOCKS blocks at a time are fastest.
+     * A warp has M tiles of 16 queries, and a block BQ queries and BK keys, such that they fit in registers.  For heads
+     * of up to 64 columns, M is 1, so that a multiprocessor has registers for MIN_BLOCKS blocks.
      */
     static constexpr int LD = D + ROW_PAD, M = D > 64 && D <= 128 ? 2 : 1, BQ = 64 * M, BK = D <= 64 ? 64 : 32;
     static constexpr int MIN_BLOCKS = D <= 64 ? 4 : 1;
     T q[BQ * LD];
     struct {
         T k[BK * LD], v[BK * LD];
-        uint64_t kept[BQ];
+        alignas(16) uint64_t kept[BQ];
     } keys[2];
     struct attn_range visible[BQ];
-    int i, group; /* sequence and group of the block: kernels for 64 columns have no registers for them */
+    int i, group; /* sequence and group of the block, here because kernels for 64 columns have no registers for them */
     struct score_biases<BQ, BK> biases;
 };
 
@@ -166,7 +166,7 @@ static __device__ inline void store_output(const struct attn_mma_fwd &x, const f
 
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            factor[h] = sum == 0.0f ? 0.0f : x.kept.scale / sum;
+            factor[h] = sum == 0.0f ? 0.0f : x.chunk.scale / sum;
             row[h] = token < desc.s_q ? query_index(desc, x.o, token, i, j) : -1;
             if (token < desc.s_q && lane.t == 0)
                 x.lse[(i * desc.a + j) * desc.s_q + token] = run.max[m][h] * LN2 + logf(sum);
@@ -182,8 +182,8 @@ static __global__ void __launch_bounds__(THREADS, fwd_tiles<T, D>::MIN_BLOCKS) a
     constexpr int M = tiles::M, BQ = tiles::BQ, BK = tiles::BK, LD = tiles::LD, NK = BK / 8;
     SHARED(tiles, sh);
     const struct meg_attn_desc &desc = x.desc;
-    const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * BQ, j = x.kept.j0 + (int)blockIdx.y,
-              i = x.kept.i0 + (int)blockIdx.z, r = (int)desc.a / (int)desc.g, group = j / r;
+    const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * BQ, j = x.chunk.j0 + (int)blockIdx.y,
+              i = x.chunk.i0 + (int)blockIdx.z, r = (int)desc.a / (int)desc.g, group = j / r;
     const int warp = (int)threadIdx.x / WARP;
     const struct lane lane = { (int)threadIdx.x % WARP / 4, (int)threadIdx.x % 4 };
     const int row0 = warp * 16 * M, origin = tile_origin(desc);
@@ -193,13 +193,13 @@ static __global__ void __launch_bounds__(THREADS, fwd_tiles<T, D>::MIN_BLOCKS) a
 
         load_keys<T, D, BK, THREADS, is_plain>(sh->keys[stage].k, desc, x.k, i, group, desc.d, key, end);
         load_keys<T, D, BK, THREADS, is_plain>(sh->keys[stage].v, desc, x.v, i, group, desc.d_v, key, end);
-        if (may_drop && x.kept.bits)
-            load_kept(sh->keys[stage].kept, x.kept, i, j, (key - origin) / 64, t0, BQ);
+        if (may_drop && x.chunk.bits)
+            load_kept(sh->keys[stage].kept, x.chunk, i, j, (key - origin) / 64, t0, BQ);
         copy_async_commit();
     };
     float o[M][D / 8][4] = {};
     struct running_softmax<M> run;
-    /* the keys of the first and of the last query, in shared memory for the same reason */
+    /* the keys of the first and of the last query: references, so that they stay in shared memory, like i and group */
     const struct attn_range &first = sh->visible[0], &last = sh->visible[BQ - 1];
     int key, stage = 0;
 
@@ -207,8 +207,10 @@ static __global__ void __launch_bounds__(THREADS, fwd_tiles<T, D>::MIN_BLOCKS) a
     copy_async_commit();
     for (int n = (int)threadIdx.x; n < BQ; n += THREADS)
         sh->visible[n] = visible_keys(desc, min(t0 + n, (int)desc.s_q - 1), i);
-    sh->i = i;
-    sh->group = group;
+    if (threadIdx.x == 0) {
+        sh->i = i;
+        sh->group = group;
+    }
     __syncthreads();
     key = origin + (first.lo - origin) / BK * BK;
     if (key < last.hi)
@@ -237,7 +239,7 @@ static __global__ void __launch_bounds__(THREADS, fwd_tiles<T, D>::MIN_BLOCKS) a
         if (key < last.lo || key + BK > first.hi)
             mask_tile(s, sh->visible, row0, lane, key);
         softmax(s, o, run, scale);
-        if (may_drop && x.kept.bits)
+        if (may_drop && x.chunk.bits)
             drop_tile(s, sh->keys[stage].kept, (key - origin) % 64, row0, lane);
         multiply_weights<T>(o, s, sh->keys[stage].v, LD);
     }
@@ -269,11 +271,11 @@ bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *de
 
         fits = fits_shared(sizeof(tiles));
         if (fits)
-            for_chunks(st, desc, &weight_drop, [&](const struct kept_weights &kept) {
-                x.kept = kept;
+            for_chunks(st, desc, &weight_drop, [&](const struct head_chunk &chunk) {
+                x.chunk = chunk;
                 launch(st, kernel,
-                       dim3((unsigned)ceil_div(desc->s_q, tiles::BQ), (unsigned)kept.heads, (unsigned)kept.ni), THREADS,
-                       sizeof(tiles), x);
+                       dim3((unsigned)ceil_div(desc->s_q, tiles::BQ), (unsigned)chunk.heads, (unsigned)chunk.ni),
+                       THREADS, sizeof(tiles), x);
             });
     });
     return fits;

@@ -64,11 +64,12 @@ static inline bool is_plain_attention(const struct meg_attn_desc *desc)
 /* ---- dropout ---- */
 
 /*
- * The weights that dropout keeps, for a chunk of heads: those of groups [g0, g0 + ng) of sequences [i0, i0 + ni).  Bit n
- * of element [i - i0, j - j0, word, t] of `bits` states whether query t of head j of sequence i keeps the weight of key
- * tile_origin + 64 * word + n.
+ * The heads that a launch computes, those of groups [g0, g0 + ng) of sequences [i0, i0 + ni), and the weights that
+ * dropout keeps.  Bit n of element [i - i0, j - j0, word, t] of `bits` states whether query t of head j of sequence i
+ * keeps the weight of key tile_origin + 64 * word + n.  The bits of one group of one sequence have
+ * 8 * (a / g) * words * rows bytes, where words is about s_k / 64, and rows is s_q, rounded up to a multiple of 128.
  */
-struct kept_weights {
+struct head_chunk {
     uint64_t *bits; /* [ni, heads, words, rows] in scratch memory, or NULL without dropout */
     int i0, ni, g0, ng;
     int j0, heads; /* the query heads of the groups */
@@ -76,34 +77,39 @@ struct kept_weights {
     float scale; /* factor of kept weights; 1 without dropout */
 };
 
-/* Return the largest first chunk for which the scratch memory is not too large; all heads without dropout. */
-struct kept_weights meg_cuda_kept_weights(const struct meg_attn_desc *desc, const struct weight_drop *drop);
-/* Queue the computation of the bits of a chunk; none without dropout. */
-void meg_cuda_fill_kept_weights(struct meg_stream *st, const struct meg_attn_desc *desc, const struct weight_drop *drop,
-                                struct kept_weights *x);
+/*
+ * Return the first chunk, without bits and heads: as many heads as meg_cuda_kept_nbytes allows, but at least one group;
+ * without dropout, all heads.
+ */
+struct head_chunk meg_cuda_first_chunk(const struct meg_attn_desc *desc, const struct weight_drop *drop);
+/* Queue the computation of the bits of a chunk, unless they are NULL. */
+void meg_cuda_fill_kept_bits(struct meg_stream *st, const struct meg_attn_desc *desc, const struct weight_drop *drop,
+                             const struct head_chunk *x);
 
 /* Call f(chunk) for all chunks of the heads. */
 template <class F>
 void for_chunks(struct meg_stream *st, const struct meg_attn_desc *desc, const struct weight_drop *drop, F f)
 {
-    const struct kept_weights first = meg_cuda_kept_weights(desc, drop);
+    const struct head_chunk first = meg_cuda_first_chunk(desc, drop);
     const int b = (int)desc->b, g = (int)desc->g, r = (int)(desc->a / desc->g);
-    struct kept_weights x = first;
+    const size_t nwords = (size_t)first.ni * (size_t)(first.ng * r) * (size_t)first.words * (size_t)first.rows;
+    struct head_chunk x = first;
 
+    if (nwords > 0)
+        x.bits = (uint64_t *)meg_cuda_scratch(st, nwords * sizeof *x.bits);
     for (x.i0 = 0; x.i0 < b; x.i0 += x.ni)
         for (x.g0 = 0; x.g0 < g; x.g0 += x.ng) {
             x.ni = first.ni < b - x.i0 ? first.ni : b - x.i0;
             x.ng = first.ng < g - x.g0 ? first.ng : g - x.g0;
             x.j0 = x.g0 * r;
             x.heads = x.ng * r;
-            meg_cuda_fill_kept_weights(st, desc, drop, &x);
+            meg_cuda_fill_kept_bits(st, desc, drop, &x);
             f(x);
         }
 }
 
 /* Begin to copy the bits of a word of n queries from query t0 on, for head j of sequence i.  t0 and n are even. */
-static __device__ inline void load_kept(uint64_t *to, const struct kept_weights &x, int i, int j, int word, int t0,
-                                        int n)
+static __device__ inline void load_kept(uint64_t *to, const struct head_chunk &x, int i, int j, int word, int t0, int n)
 {
     const uint64_t *const from =
         x.bits + (((int64_t)(i - x.i0) * x.heads + j - x.j0) * x.words + word) * (int64_t)x.rows + t0;
@@ -115,8 +121,9 @@ static __device__ inline void load_kept(uint64_t *to, const struct kept_weights 
 /* ---- tiles ---- */
 
 /*
- * Begin to copy ROWS rows of d columns to shared memory by THREADS threads.  row(r) is a pointer to the first element of
- * row r in global memory.  Rows outside [begin, end) and columns from d on are 0.
+ * Begin to copy ROWS rows of d columns to shared memory by THREADS threads.  row(r) returns a pointer to the first
+ * element of row r in global memory; it is called once for each row of the thread, in ascending order.  Rows outside
+ * [begin, end), to which the pointer may be invalid, and columns from d on are not read, but are 0.
  */
 template <class T, int D, int ROWS, int THREADS, class F>
 static __device__ inline void load_rows(T *to, int d, int begin, int end, F row)

@@ -43,7 +43,10 @@ extern struct meg_cuda_line meg_cuda_last;
  */
 void *meg_cuda_scratch(struct meg_stream *st, size_t nbytes);
 
-/* The largest size in bytes of the bits that state which attention weights dropout keeps, unless one group has more. */
+/*
+ * Limit in bytes of the bits that state which attention weights dropout keeps.  Those of one group of one sequence may
+ * have more (struct head_chunk).
+ */
 extern int64_t meg_cuda_kept_nbytes;
 
 /* The GPU in use. */

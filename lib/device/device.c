@@ -171,7 +171,7 @@ static void read_rows(const struct meg_device *d, struct meg_stream *st, char *h
 {
     const size_t nbytes = rows > 0 ? (size_t)(rows - 1) * stride + row : 0;
 
-    if (nbytes > 0 && d->op->is_host_memory) { /* no memory has to be pinned */
+    if (nbytes > 0 && d->op->is_host_memory) { /* the staging buffer is not needed */
         for (int64_t r = 0; r < rows; r++)
             d->op->download(st, host + (size_t)r * row, dev + (size_t)r * stride, row);
         meg_device_synchronize(d, st);

@@ -75,8 +75,8 @@ void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st);
  */
 void meg_device_read(const struct meg_device *d, struct meg_stream *st, void *host, const void *dev, size_t nbytes);
 /*
- * Copy a matrix in device memory to host [rows, cols], which has no gaps between its rows, as meg_device_read does.
- * Gaps between the rows of x may be read too, so they should be small.
+ * Copy the rows of x, a matrix in device memory, to host [rows, cols], which is contiguous.  Wait as meg_device_read
+ * does.  The elements between the rows of x may be transferred too, so x.ld should be little more than x.cols.
  */
 void meg_device_read_mat(const struct meg_device *d, struct meg_stream *st, void *host, struct meg_mat x);
 

@@ -36,9 +36,9 @@ struct meg_continuation {
  *   eos_ids         ids that end a continuation, borrowed until close; NULL: none
  *   slots           number of sequences generated concurrently
  *   ntop            number of most likely ids to keep for each position, from 0 to the model's vocabulary size
- * The tokens of a step are sampled by all OpenMP threads.  The generator has 4 bytes for each slot and id of the
- * vocabulary (logits), and 16 bytes for each id and each of min(threads, slots) samplers, which greedy decoding does not
- * touch: with 64 slots, 16 threads and 256k ids, 64 MiB each.
+ * The tokens of a step are sampled by all OpenMP threads.  The generator allocates 4 bytes for each slot and id of the
+ * vocabulary (logits), and 16 bytes for each id and each of min(threads, slots) samplers: with 64 slots, 16 threads and
+ * 256k ids, 64 MiB each.  Greedy decoding does not touch the samplers.
  */
 struct meg_generator;
 struct meg_generator *meg_generator_open(struct meg_model *g, int64_t unpadded_vocab, const struct meg_ids *eos_ids,

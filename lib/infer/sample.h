@@ -69,7 +69,10 @@ void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_samp
 int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits,
                          int64_t prompt, int64_t step, double *logprob);
 
-/* Return the id of the largest of logits [v], v >= 1; of equal ones the lowest id.  The result is undefined if one is NaN. */
+/*
+ * Return the id of the largest of logits [v], v >= 1; of equal ones the lowest id.  NaN are ignored.  If no other logit
+ * is above -Inf, the result is 0.
+ */
 int32_t meg_most_likely(const float *logits, int64_t v);
 
 /* A candidate for the next token and the natural logarithm of its probability. */

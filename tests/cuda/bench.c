@@ -471,13 +471,13 @@ static struct meg_heads heads(void *p, int64_t b, int64_t g, int64_t per_group, 
     return (struct meg_heads){ meg_element(p, part * d, MEG_DTYPE_BF16), MEG_DTYPE_BF16, b * ld, ld, per_group * d, d };
 }
 
-/* What selects the kernels of lib/cuda, because cuDNN does not support it. */
-enum own { CUDNN, DOCUMENTS, DROPOUT };
+/* The attention kernels to measure: those of cuDNN or of lib/cuda, which doc_start or dropout selects. */
+enum kernels { CUDNN, OWN, OWN_DROPOUT };
 
 /* Measure causal self-attention on packed qkv. */
-static void bench_attention(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d, enum own own)
+static void bench_attention(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d, enum kernels kernels)
 {
-    static const char *const names[] = { "", ", own kernel,", " with dropout" };
+    static const char *const names[] = { "", ", own kernel,", ", own kernel, dropout," };
     const int64_t r = a / g, n = s * b;
     const double flops = 2.0 * 2 * (double)(b * a * d) * (double)s * (double)s / 2;
     struct attention x = { .desc = { .s_q = s,
@@ -501,9 +501,9 @@ static void bench_attention(int64_t s, int64_t b, int64_t a, int64_t g, int64_t 
     x.lse = op->alloc((size_t)(n * a) * 4);
     op->zero(stream, doc_start, (size_t)n * 4);
     op->zero(stream, sample, (size_t)b * sizeof *sample);
-    if (own == DOCUMENTS)
+    if (kernels == OWN)
         x.desc.doc_start = doc_start;
-    x.drop = (struct meg_drop){ .p = own == DROPOUT ? 0.1f : 0, .seed = 1, .b = b, .sample = sample };
+    x.drop = (struct meg_drop){ .p = kernels == OWN_DROPOUT ? 0.1f : 0, .seed = 1, .b = b, .sample = sample };
     x.q = heads(qkv, b, g, r + 2, d, 0);
     x.k = heads(qkv, b, g, r + 2, d, r);
     x.v = heads(qkv, b, g, r + 2, d, r + 1);
@@ -519,7 +519,7 @@ static void bench_attention(int64_t s, int64_t b, int64_t a, int64_t g, int64_t 
                                         .v = x.v,
                                         .workspace = { workspace, nbytes } };
     snprintf(name, sizeof name, "attn_fwd%s s=%" PRId64 " b=%" PRId64 " a=%" PRId64 " g=%" PRId64 " d=%" PRId64,
-             names[own], s, b, a, g, d);
+             names[kernels], s, b, a, g, d);
     report_flops(name, flops, attn_fwd, &x);
     report_flops("attn_bwd", 2.5 * flops, attn_bwd, &x);
     op->release(qkv);
@@ -553,12 +553,12 @@ int main(void)
     bench_product(16384, 1600, 6400);
     bench_product(8192, 4096, 28672);
     bench_attention(1024, 64, 12, 12, 64, CUDNN);
-    bench_attention(1024, 64, 12, 12, 64, DOCUMENTS);
-    bench_attention(1024, 64, 12, 12, 64, DROPOUT);
+    bench_attention(1024, 64, 12, 12, 64, OWN);
+    bench_attention(1024, 64, 12, 12, 64, OWN_DROPOUT);
     bench_attention(1024, 16, 25, 25, 64, CUDNN);
     bench_attention(4096, 4, 24, 24, 96, CUDNN);
     bench_attention(8192, 1, 32, 8, 128, CUDNN);
-    bench_attention(8192, 1, 32, 8, 128, DOCUMENTS);
-    bench_attention(8192, 1, 32, 8, 128, DROPOUT);
+    bench_attention(8192, 1, 32, 8, 128, OWN);
+    bench_attention(8192, 1, 32, 8, 128, OWN_DROPOUT);
     return 0;
 }

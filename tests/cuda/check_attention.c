@@ -468,16 +468,32 @@ static void dropout(void)
     compare_types((struct conf){ .s_q = 130, .a = 1, .left = -1, .flags = DROPOUT });
     compare_types((struct conf){
         .s_q = 30, .s_k = 50, .b = 1, .a = 4, .g = 2, .left = -1, .right = -1, .flags = DROPOUT | SINKS });
+    for (int i = 0; i < 8; i++) /* each kernel for tensor cores, with keys in several words of bits */
+        compare(of_type((struct conf){ .s_q = 150,
+                                       .q0 = 3,
+                                       .k0 = 3,
+                                       .b = 1,
+                                       .a = 2,
+                                       .g = 1,
+                                       .d = i / 2 == 0   ? 64
+                                            : i / 2 == 1 ? 96
+                                            : i / 2 == 2 ? 128
+                                                         : 256,
+                                       .left = 90,
+                                       .flags = DROPOUT | DOCS | (i % 2 ? ALIBI : 0) },
+                        types[1 + i % 2]));
 }
 
 /* The bits of kept weights are computed for a part of the heads at a time. */
 static void dropout_chunks(void)
 {
-    const int64_t nbytes = meg_cuda_kept_nbytes, head = 128 * 2 * 8; /* of the bits of a head: 128 rows of two words */
+    /* in heads: one group, which exceeds the limit; two groups; one sequence; two sequences */
+    static const int limit[] = { 1, 4, 7, 13 };
+    const int64_t nbytes = meg_cuda_kept_nbytes, head = 128 * 2 * 8; /* bytes of the bits: 128 rows of two words */
     const struct conf c = { .s_q = 100, .b = 3, .a = 6, .g = 3, .left = -1, .flags = DROPOUT };
 
-    for (int n = 1; n <= 13; n += 3) { /* less than a group, one group, two groups, one sequence, two sequences */
-        meg_cuda_kept_nbytes = n * head;
+    for (int n = 0; n < 4; n++) {
+        meg_cuda_kept_nbytes = limit[n] * head;
         for (int i = 1; i < 3; i++)
             compare(of_type(c, types[i]));
     }

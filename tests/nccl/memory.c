@@ -49,14 +49,16 @@ bool is_device(const void *p, size_t n)
 /* ---- device memory; the caller holds the lock ----------------------------------------------------- */
 
 /*
- * Blocks are allocated one after the other from a reserved range of addresses, which are not used again.  A block,
- * rounded up to a multiple of ALIGNMENT, ends at the end of a page, and is followed by an inaccessible page.
+ * Blocks are allocated from a reserved range of addresses, which are not used again: from its beginning and from its
+ * end alternately, so that a block can be before or after an earlier one.  A block, rounded up to a multiple of
+ * ALIGNMENT, ends at the end of a page, and is followed by an inaccessible page.
  */
 enum { PAGE = 4096, ALIGNMENT = 256 };
 #define RESERVED ((size_t)1 << 40)
 static struct {
     char *base;
-    size_t used;
+    size_t used[2]; /* bytes at the beginning and at the end */
+    bool is_at_end; /* where the next block is */
     bool is_accessible;
     struct sigaction old_action;
 } device;
@@ -117,15 +119,16 @@ static void device_reserve(void)
 static char *device_alloc(size_t n)
 {
     const size_t data = round_up(n ? n : 1, ALIGNMENT), pages = round_up(data, PAGE);
-    char *p;
+    size_t *used = &device.used[device.is_at_end], first;
 
     if (!device.base)
         device_reserve();
-    if (pages + PAGE > RESERVED - device.used)
+    if (pages + PAGE > RESERVED - device.used[0] - device.used[1])
         fail("%zu bytes of device memory", n);
-    p = device.base + device.used + pages - data;
-    device.used += pages + PAGE;
-    return p;
+    first = device.is_at_end ? RESERVED - *used - pages - PAGE : *used;
+    *used += pages + PAGE;
+    device.is_at_end = !device.is_at_end;
+    return device.base + first + pages - data;
 }
 
 /* ---- order of accesses; the caller holds the lock ------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include <omp.h>
 
 #include "base/mem.h"
 #include "cpu/cpu.h"
@@ -157,6 +158,28 @@ static void a_prompt_does_not_depend_on_its_batch(void **state)
         }
         release(alone);
     }
+}
+
+/* With more slots than threads, a thread samples several sequences with the same arrays. */
+static void the_number_of_threads_does_not_matter(void **state)
+{
+    const struct meg_sampling conf = { .temperature = 1.5, .top_p = 0.9, .seed = 7 };
+    const int most = omp_get_max_threads();
+    struct meg_continuation c[2][PROMPTS];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        omp_set_num_threads(i ? 4 : 1);
+        generate(c[i], conf, 5, -1, 5);
+    }
+    omp_set_num_threads(most);
+    for (int i = 0; i < PROMPTS; i++) {
+        assert_int_equal(c[0][i].n, c[1][i].n);
+        assert_memory_equal(c[0][i].ids, c[1][i].ids, (size_t)c[0][i].n * sizeof *c[0][i].ids);
+        assert_memory_equal(c[0][i].logprob, c[1][i].logprob, (size_t)c[0][i].n * sizeof *c[0][i].logprob);
+    }
+    release(c[0]);
+    release(c[1]);
 }
 
 static void eod_ends_a_continuation_and_is_not_among_its_ids(void **state)
@@ -440,6 +463,7 @@ int main(void)
         cmocka_unit_test(decoding_equals_a_forward_pass_over_the_full_sequence),
         cmocka_unit_test(greedy_takes_the_largest_logit),
         cmocka_unit_test(a_prompt_does_not_depend_on_its_batch),
+        cmocka_unit_test(the_number_of_threads_does_not_matter),
         cmocka_unit_test(eod_ends_a_continuation_and_is_not_among_its_ids),
         cmocka_unit_test(other_seeds_and_prompts_are_sampled_differently),
         cmocka_unit_test(requests_of_a_batch_keep_their_own_options),

@@ -251,6 +251,10 @@ static void nan_logits_are_detected(void **state)
     assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ -INFINITY, -INFINITY, -INFINITY }, 0, 0, &logprob), -1);
     assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ -INFINITY, 2, -INFINITY }, 0, 0, &logprob), 1);
     meg_token_sampler_free(&s);
+    meg_token_sampler_init(&s, 3, 2); /* also in padding */
+    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ 0, 1, NAN }, 0, 0, &logprob), -1);
+    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ 0, 1, INFINITY }, 0, 0, &logprob), -1);
+    meg_token_sampler_free(&s);
 }
 
 static void invalid_options_are_rejected(void **state)
