@@ -132,9 +132,14 @@ model=BERT losses='lm_loss sop_loss'
 . "$golden/../../bert.sh"
 echo 'global-batch-size = 4' >>"$T/conf"
 like_cpu 1e-5
-# sop_loss is the mean over four samples; with the seeds 1234, 1 and 2, that of the CPU in bf16 differs from that in f32
-# by up to 2.4e-3
-[ -n "${few:-}" ] || like_cpu 5e-3 --bf16
+if [ -z "${few:-}" ]; then
+    losses=lm_loss
+    like_cpu 2e-3 --bf16
+    # sop_loss is the mean over four samples; with the seeds 1234, 1 and 2, that of the CPU in bf16 differs from that in
+    # f32 by up to 2.4e-3
+    losses=sop_loss
+    like_cpu 5e-3 --bf16
+fi
 resumes
 fills
 
