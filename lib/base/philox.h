@@ -87,21 +87,16 @@ static inline MEG_HOST_DEVICE double meg_philox_init_uniform(uint32_t seed, uint
 }
 
 /*
- * Generate the 16-bit lanes of the dropout units 8 * block to 8 * block + 7.  `stream` is 16 * layer + site; the key
- * contains this number plus 1.
+ * Generate the random words of the dropout units 8 * block to 8 * block + 7, two units in each word.  `stream` is 16 *
+ * layer + site; the key contains this number plus 1.
  */
-static inline MEG_HOST_DEVICE void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t stream, uint32_t block,
+static inline MEG_HOST_DEVICE void meg_philox_dropout(uint32_t out[4], uint32_t seed, uint32_t stream, uint32_t block,
                                                       uint32_t position, int64_t sample)
 {
     const uint32_t key[2] = { seed, MEG_PHILOX_DROPOUT + stream };
     const uint32_t counter[4] = { block, position, (uint32_t)sample, (uint32_t)((uint64_t)sample >> 32) };
-    uint32_t w[4];
 
-    meg_philox(w, key, counter);
-    for (int i = 0; i < 4; i++) {
-        lane[2 * i] = (uint16_t)w[i];
-        lane[2 * i + 1] = (uint16_t)(w[i] >> 16);
-    }
+    meg_philox(out, key, counter);
 }
 
 /* Return a uniform number in (0,1] for sampling the next token of a prompt, after `step` generated tokens. */

@@ -221,13 +221,11 @@ static inline struct weight_drop weight_drop_of(const struct meg_drop *d)
 __device__ inline uint8_t kept_keys(const struct meg_attn_desc &desc, const struct weight_drop &drop, int64_t i,
                                     int64_t j, int64_t position, int64_t key)
 {
-    const int64_t unit = (drop.unit0 + j) * ((desc.s + 7) / 8 * 8) + desc.k0 + key, sample = drop.sample[i];
-    const uint32_t philox_key[2] = { drop.seed, MEG_PHILOX_DROPOUT + drop.stream }, threshold = drop.threshold << 16;
-    const uint32_t counter[4] = { (uint32_t)(unit / 8), (uint32_t)position, (uint32_t)sample,
-                                  (uint32_t)((uint64_t)sample >> 32) };
+    const int64_t unit = (drop.unit0 + j) * ((desc.s + 7) / 8 * 8) + desc.k0 + key;
+    const uint32_t threshold = drop.threshold << 16;
     uint32_t word[4], kept = 0;
 
-    meg_philox(word, philox_key, counter);
+    meg_philox_dropout(word, drop.seed, drop.stream, (uint32_t)(unit / 8), (uint32_t)position, drop.sample[i]);
 #pragma unroll
     for (int n = 0; n < 4; n++) { /* each word has two numbers of 16 bits, which are compared in its upper half */
         if (word[n] << 16 >= threshold)

@@ -230,12 +230,12 @@ static inline float *copy_new(const float *x, int64_t n)
 static inline double drop_factor64(const struct meg_drop *d, int64_t unit, int64_t position, int64_t sample)
 {
     const long threshold = lrint((double)d->p * 65536.0);
-    uint16_t lane[8];
+    uint32_t word[4];
     if (!threshold)
         return 1.0;
-    meg_philox_dropout(lane, d->seed, 16 * (uint32_t)d->layer + (uint32_t)d->site, (uint32_t)(unit / 8),
+    meg_philox_dropout(word, d->seed, 16 * (uint32_t)d->layer + (uint32_t)d->site, (uint32_t)(unit / 8),
                        (uint32_t)position, sample);
-    if (lane[unit % 8] < threshold)
+    if ((long)(word[unit % 8 / 2] >> 16 * (unit % 2) & 0xffff) < threshold)
         return 0.0;
     return 65536.0 / (double)(65536 - threshold);
 }

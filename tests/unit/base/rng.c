@@ -41,13 +41,14 @@ static void philox_streams_differ_by_purpose(void **state)
     const char *tensor = "decoder.layers.0.mlp.linear_fc1.weight";
     const uint64_t name = meg_xxh3_64(tensor, strlen(tensor)), element = 5 * (UINT64_C(1) << 32) + 7;
     const int64_t sample = 3 * (INT64_C(1) << 32) + 9;
-    uint16_t got[8];
+    uint32_t got[4];
 
     (void)state;
     assert_true(meg_philox_init_uniform(1234, name, element) == 0.2762412519890739);
     assert_true(fabs(meg_philox_init_normal(1234, name, element) + 1.5953119841600045) < 1e-15);
     meg_philox_dropout(got, 1234, 16 * 2 + 3, 11, 77, sample);
-    assert_memory_equal(got, lanes, sizeof got);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(got[i / 2] >> 16 * (i % 2) & 0xffff, lanes[i]);
     assert_true(meg_philox_sampling(42, 6, sample) == 0.5969683831146217);
     assert_true(meg_philox_unit(0, 0) == 0x1p-53);
     assert_true(meg_philox_unit(0xffffffff, 0xffffffff) == 1.0);
