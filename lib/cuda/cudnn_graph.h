@@ -39,7 +39,7 @@ meg_cudnn_tensor meg_cudnn_virtual(struct meg_cudnn_graph *g, cudnnDataType_t ty
 /* y = mode(x, b, t), element by element; b and t may be NULL, and are broadcast along dimensions of extent 1. */
 void meg_cudnn_pointwise(struct meg_cudnn_graph *g, cudnnPointwiseMode_t mode, meg_cudnn_tensor y, meg_cudnn_tensor x,
                          meg_cudnn_tensor b, meg_cudnn_tensor t);
-/* y = the index of each element along dimension `axis`, which is i32; x has the shape of y. */
+/* y, of type i32, = the index of each element of x along dimension `axis`; x has the shape of y. */
 void meg_cudnn_index(struct meg_cudnn_graph *g, meg_cudnn_tensor y, meg_cudnn_tensor x, int64_t axis);
 /* c = a b for each batch and head.  If b has fewer heads than a, consecutive heads of a use one head of b. */
 void meg_cudnn_matmul(struct meg_cudnn_graph *g, meg_cudnn_tensor c, meg_cudnn_tensor a, meg_cudnn_tensor b);

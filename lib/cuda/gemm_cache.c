@@ -159,7 +159,7 @@ void meg_gemm_cache_add(const char *key, const struct meg_gemm_choice *choice)
 
     if (!path)
         return;
-    /* The first newline ends a line that another process did not complete; otherwise, it is an empty line. */
+    /* The first newline ends a line that another process left incomplete.  Otherwise, it adds an empty line. */
     meg_str_printf(&line, "\n%s\t%u\t", key, (unsigned)choice->epilogue);
     for (int i = 0; i < WORDS; i++)
         meg_str_printf(&line, "%016" PRIx64, choice->algo.data[i]);

@@ -63,7 +63,7 @@ template <int K, class T> struct next_row {
     {
         memory += K * blockDim.x * sizeof *p;
     }
-    /* Begin to copy row r of m; columns at or after m.cols are 0, and all if m.p is NULL. */
+    /* Begin to copy row r of m.  In the copy, columns from m.cols on are 0; if m.p is NULL, all columns are 0. */
     __device__ void copy(struct meg_mat m, int64_t r, const struct rows &rows) const
     {
 #pragma unroll

@@ -16,8 +16,9 @@
 const struct meg_opt meg_device_opts[] = { { "device", 0, MEG_ENUM(C, device), "auto|cpu|cuda", "auto",
                                              "device to compute on; auto selects a GPU if there is one, else the CPU" },
                                            { "deterministic-mode", 0, MEG_BOOL(C, is_deterministic), NULL, "no",
-                                             "on GPUs, use only kernels whose results are equal in each run, and do "
-                                             "not select algorithms by time; results on CPUs are always equal" },
+                                             "on GPUs, use only kernels whose results are bitwise equal in each run, "
+                                             "and do not time algorithms to select the fastest; results on CPUs "
+                                             "are always reproducible" },
                                            { 0 } };
 #undef C
 

@@ -10,7 +10,7 @@
  *         { 0 }
  *     };
  *
- * In names, - and _ are equivalent.  Names cannot be abbreviated.  A name must be unique among the groups of a command.
+ * In names, - and _ are equivalent.  Names cannot be abbreviated.  A name must be unique among the tables of a command.
  */
 #ifndef MEG_OPTION_OPT_H
 #define MEG_OPTION_OPT_H

@@ -82,7 +82,7 @@ struct block {
     struct block *next;
     const struct chunk *chunk;
     void *host;
-    size_t offset, nbytes; /* in the chunk, after the guard */
+    size_t offset, nbytes; /* range in the chunk, without the guards around it */
 };
 static struct block *blocks;
 

@@ -1,5 +1,5 @@
 /*
- * memory.c - device memory and pinned memory: allocation, protection against the host, and the order of accesses.
+ * memory.c - device memory and pinned memory: allocation, detection of host accesses, and the order of accesses.
  */
 #include <errno.h>
 #include <signal.h>

@@ -228,9 +228,9 @@ static const char *skip_language_model(const char *foreign)
 }
 
 /*
- * Return the native name of a tensor, malloc'ed.  Before Megatron core, GPT's decoder was also called encoder or
- * transformer, and BERT's encoder transformer.  *layer is set to the layer number in foreign, or -1; the layer number in
- * the result is larger by first_layer[0] in an encoder, and by first_layer[1] in a decoder.
+ * Return the native name of a tensor, malloc'ed.  Before Megatron core, the decoder of GPT was also called encoder or
+ * transformer, and the encoder of BERT was also called transformer.  *layer is set to the layer number in foreign, or
+ * -1; the layer number in the result is larger by first_layer[0] in an encoder, and by first_layer[1] in a decoder.
  */
 static char *native_name(const char *foreign, enum meg_model_family family, const int64_t first_layer[2],
                          int64_t *layer, bool *is_decoder)

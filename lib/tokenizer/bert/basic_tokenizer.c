@@ -199,8 +199,8 @@ int meg_bert_run_error(struct meg_err *e)
 {
     return meg_fail(
         e, MEG_EFORMAT,
-        "more than %d consecutive characters, for example combining marks, apostrophes or periods without a "
-        "space, cannot be split without changing their tokens; split the document",
+        "the text has more than %d consecutive characters that must be encoded together, for example combining "
+        "marks, apostrophes or periods; split the document",
         MEG_BERT_MAX_RUN);
 }
 

@@ -1,4 +1,4 @@
-/* Checksums against published vectors. */
+/* MD5 and XXH3: test vectors from other implementations, and hashing in blocks. */
 #include "child.h"
 
 #include "base/hash.h"
