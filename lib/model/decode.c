@@ -28,15 +28,15 @@ struct cache_slot {
 };
 
 /*
- * The operations of a decoding step, which are launched together (graph_launch in tensor/ops.h).  From step to step,
- * only contents of device memory change, until the number of sequences, the memory of the first one, or the length of
- * the longest one, rounded up to GRAPH_TOKENS, changes.
+ * The key of the graph of a decoding step (model_graph_run), without padding.  From step to step, it changes only with
+ * the inputs, the number of sequences, the memory of the first one, or the length of the longest one, rounded up to
+ * GRAPH_TOKENS.
  */
 enum { GRAPH_TOKENS = 256 };
-struct step_graph {
-    struct meg_kv_step step; /* the step that was captured, or executed without a graph */
-    int64_t num_moves;       /* of the model when `step` was executed */
-    struct meg_graph *graph; /* NULL: the operations were executed once, without a graph */
+struct step_key {
+    struct meg_kv_step step;
+    int64_t num_moves; /* of the model */
+    const struct model_inputs *in;
 };
 
 /* The offsets of struct meg_kv_step. */
@@ -55,8 +55,7 @@ struct meg_model_kv_cache {
     int64_t *host_arrays;
     void *arrays;
     int32_t *token, *position;  /* [op->decode_rows] inputs of a decoding step, on the host */
-    bool has_graphs;            /* decoding steps are launched as graphs */
-    struct step_graph graph[2]; /* one for each element of model_slot.inputs */
+    struct model_graphs graphs; /* of decoding steps */
 };
 
 /* Return the size in bytes of the arrays of a step of n sequences. */
@@ -102,7 +101,6 @@ struct meg_model_kv_cache *meg_model_kv_cache_create(const struct meg_model *g, 
     c->L = last->end - last->begin;
     set_widths(c, g);
     c->slot = meg_new((size_t)b * sizeof *c->slot);
-    c->has_graphs = g->op->graph_begin != NULL;
     c->host_arrays = meg_new(arrays_nbytes(c, c->op->decode_rows));
     c->token = meg_new((size_t)c->op->decode_rows * sizeof *c->token);
     c->position = meg_new((size_t)c->op->decode_rows * sizeof *c->position);
@@ -117,9 +115,7 @@ void meg_model_kv_cache_close(struct meg_model_kv_cache *c)
         c->op->release(c->slot[i].tokens.kv);
         c->op->release(c->slot[i].memory.kv);
     }
-    for (int i = 0; i < 2; i++)
-        if (c->graph[i].graph)
-            c->op->graph_destroy(c->graph[i].graph);
+    model_graphs_free(c->op, &c->graphs);
     c->op->release(c->arrays);
     free(c->host_arrays);
     free(c->token);
@@ -216,7 +212,7 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Return the step that appends s tokens to each of the sequences of n slots, for graph_fwd if is_graph is set. */
+/* Return the step that appends s tokens to each of the sequences of n slots, for a graph if is_graph is set. */
 static struct meg_kv_step step_of(struct meg_model_kv_cache *c, struct meg_stream *st, const int64_t *slot, int64_t n,
                                   int64_t s, bool is_graph)
 {
@@ -251,7 +247,7 @@ static void load_batch(struct meg_model *g, const struct meg_batch *x)
 }
 
 /* Run the layers of the last stack, and the final norm. */
-static void layers_fwd(struct meg_model *g, const struct meg_kv_step *step)
+static void layers_fwd(struct meg_model *g, const void *step)
 {
     struct model_slot *q = &g->state->slot[0];
 
@@ -262,39 +258,14 @@ static void layers_fwd(struct meg_model *g, const struct meg_kv_step *step)
 }
 
 /*
- * Run a decoding step.  The first step with new arguments executes the operations one by one, which creates their plans
- * and workspaces; the second captures them in a graph.
- */
-static void graph_fwd(struct meg_model *g, struct meg_model_kv_cache *c, const struct meg_kv_step *step)
-{
-    const struct model_slot *q = &g->state->slot[0];
-    struct meg_stream *st = g->state->ctx.stream;
-    struct step_graph *x = &c->graph[q->in - q->inputs];
-
-    if (x->num_moves != g->num_moves || memcmp(&x->step, step, sizeof *step) != 0) {
-        if (x->graph)
-            c->op->graph_destroy(x->graph);
-        *x = (struct step_graph){ *step, g->num_moves, NULL };
-        layers_fwd(g, step);
-        return;
-    }
-    if (!x->graph) {
-        c->op->graph_begin(st);
-        layers_fwd(g, step);
-        x->graph = c->op->graph_end(st);
-    }
-    c->op->graph_launch(st, x->graph);
-}
-
-/*
  * Append s tokens to each of the sequences of n slots.  Run `rows` tokens through the layers of the last stack and the
  * final norm: first those of the sequences, in the order of struct meg_kv_step, then padding.
  */
 static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot, int64_t n, int64_t s,
                            const int32_t *tokens, const int32_t *position, int64_t rows)
 {
-    const bool is_graph = c->has_graphs && s == 1 && rows == c->op->decode_rows;
-    const struct meg_kv_step step = step_of(c, g->state->ctx.stream, slot, n, s, is_graph);
+    const bool is_graph = c->op->graph_begin && s == 1 && rows == c->op->decode_rows;
+    struct step_key key = { .step = step_of(c, g->state->ctx.stream, slot, n, s, is_graph), .num_moves = g->num_moves };
     /* the model only reads the batch, so casting away const is safe */
     const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
@@ -306,10 +277,11 @@ static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, co
         sequence->tokens.len += s;
     }
     load_batch(g, &x);
+    key.in = g->state->slot[0].in;
     if (is_graph)
-        graph_fwd(g, c, &step);
+        model_graph_run(g, &c->graphs, &key, sizeof key, layers_fwd, &key.step);
     else
-        layers_fwd(g, &step);
+        layers_fwd(g, &key.step);
 }
 
 /* Store the keys and values of the output of the encoder, which is computed, in the cache of a sequence. */

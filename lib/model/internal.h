@@ -48,6 +48,11 @@ struct model_inputs {
     struct meg_event *unused;   /* recorded on the compute stream after the last read */
 };
 
+/* The graphs of a sequence of operations, one for each set of arguments; the most recently used graph is the first. */
+struct model_graphs {
+    struct model_graph *first;
+};
+
 /* The activations of a layer in a slot. */
 struct slot_layer {
     struct block_acts *block; /* [blocks of the layer] */
@@ -223,6 +228,23 @@ void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct
                       struct meg_mat dy);
 /* Compute the weight gradients that the backward pass of a layer deferred (zero-bubble schedules). */
 void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, const struct slot_layer *q);
+
+/* ---- graph.c ---- */
+
+/* Number of graphs that struct model_graphs keeps. */
+enum { MODEL_MAX_GRAPHS = 16 };
+
+/*
+ * Queue the operations that run(g, args) queues on the compute stream.  `key` [nbytes] identifies their arguments: of
+ * two calls with equal keys, only the contents of device memory may differ.  The first call with a key executes the
+ * operations one by one, which creates their plans and workspaces; the second one captures them in a graph
+ * (tensor/ops.h), which it and later ones launch.  Without graphs (graph_begin is NULL), each call executes the
+ * operations.  `run` must change nothing that a later call reads on the host.
+ */
+void model_graph_run(struct meg_model *g, struct model_graphs *graphs, const void *key, size_t nbytes,
+                     void (*run)(struct meg_model *g, const void *args), const void *args);
+/* Free all graphs, whose launches must be complete. */
+void model_graphs_free(const struct meg_ops *op, struct model_graphs *graphs);
 
 /* ---- heads.c ---- */
 
