@@ -7,6 +7,7 @@
 #   CELLS=N       the number of cells (default: 4, with GPT, Llama, BERT and T5 and all types of parallelism but uneven
 #                 stages)
 #   STEPS=N       the number of steps (default: 4)
+# A layout whose layers do not communicate launches them as CUDA graphs.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/cuda/bin/meg-train" ] || skip_all 'this build has no headers of CUDA and NCCL'
 [ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'
@@ -40,6 +41,11 @@ while IFS=$tab read -r n name training layout; do
     loss=1e-5 norm=1e-4
     case $name in
     *bf16) loss=2e-3 norm=2e-2 ;;
+    esac
+
+    case $layout in
+    *tensor-model-parallel-size* | *context-parallel-size*) ;;
+    *) layout="$layout --cuda-graph-impl local" ;;
     esac
 
     # $cpu is the log of training on one rank on the CPU; cells with equal training options use the same log.

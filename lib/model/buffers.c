@@ -131,6 +131,9 @@ static void free_slot(struct model_slot *q, const struct meg_model_state *st)
             free(q->layer[i].block[k].grads);
         }
         free(q->layer[i].block);
+        model_graphs_free(st->ctx.op, &q->layer[i].fwd);
+        model_graphs_free(st->ctx.op, &q->layer[i].bwd);
+        model_graphs_free(st->ctx.op, &q->layer[i].bwd_weight);
     }
     free(q->layer);
 }

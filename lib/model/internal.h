@@ -53,10 +53,11 @@ struct model_graphs {
     struct model_graph *first;
 };
 
-/* The activations of a layer in a slot. */
+/* The activations of a layer in a slot, and the graphs of its passes. */
 struct slot_layer {
     struct block_acts *block; /* [blocks of the layer] */
     struct meg_mat saved;     /* shard of a recomputed layer's input (distribute_saved_activations) */
+    struct model_graphs fwd, bwd, bwd_weight;
 };
 
 /* The hidden states of a stack in a slot. */
@@ -227,7 +228,7 @@ void model_layers_fwd(struct meg_model *g, const struct model_segment *x, struct
 void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct model_slot *q, struct meg_mat dx,
                       struct meg_mat dy);
 /* Compute the weight gradients that the backward pass of a layer deferred (zero-bubble schedules). */
-void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, const struct slot_layer *q);
+void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, struct slot_layer *q);
 
 /* ---- graph.c ---- */
 

@@ -48,6 +48,13 @@ static void finish_residual(struct meg_model *g, struct residual *r, struct meg_
     *r = (struct residual){ y, NULL, NULL };
 }
 
+/* Return the residual stream after a block. */
+static struct residual after_block(const struct model_layer *l, const struct model_block *block,
+                                   const struct block_acts *a)
+{
+    return (struct residual){ block->desc->is_post_norm ? a->y : a->x, l, block };
+}
+
 /* Run forward of one block, from the residual stream to the output of its mixer in sublayer_out. */
 static void block_fwd(struct meg_model *g, struct residual *r, const struct model_layer *l,
                       const struct model_block *block, const struct block_acts *acts)
@@ -64,34 +71,40 @@ static void block_fwd(struct meg_model *g, struct residual *r, const struct mode
         meg_norm_fwd(c, a.y, a.x, &a.stats, &block->norm);
     }
     block->desc->type->fwd(c, out, a.y, a.acts, block->weights);
-    *r = (struct residual){ block->desc->is_post_norm ? a.y : a.x, l, block };
+    *r = after_block(l, block, &a);
 }
 
-static void layer_fwd(struct meg_model *g, struct residual *r, const struct model_layer *l, const struct slot_layer *q)
+/* The arguments of a pass of a layer. */
+struct layer_pass {
+    const struct model_layer *l;
+    struct slot_layer *q;
+    struct residual r;     /* forward: the residual stream before the layer */
+    struct meg_mat dx, dy; /* backward: gradients of the residual stream before and after the layer */
+};
+
+static void layer_fwd(struct meg_model *g, const void *pass)
 {
-    meg_device_set_layer(l->index);
-    for (int i = 0; i < l->desc->n; i++)
-        block_fwd(g, r, l, &l->block[i], &q->block[i]);
-    meg_device_set_layer(-1);
+    const struct layer_pass *p = pass;
+    struct residual r = p->r;
+
+    for (int i = 0; i < p->l->desc->n; i++)
+        block_fwd(g, &r, p->l, &p->l->block[i], &p->q->block[i]);
 }
 
-/*
- * Compute dx, the gradient of the residual stream before a layer, and parameter gradients.  dy is the gradient of the
- * residual stream after the layer.
- */
-static void layer_bwd(struct meg_model *g, struct meg_mat dx, struct meg_mat dy, const struct model_layer *l,
-                      const struct slot_layer *q)
+/* Compute pass->dx and parameter gradients from pass->dy. */
+static void layer_bwd(struct meg_model *g, const void *pass)
 {
+    const struct layer_pass *p = pass;
     struct meg_ctx *c = &g->state->ctx;
     const struct meg_mat d_norm = model_residual_rows(g, g->state->d_norm);
+    struct meg_mat dy = p->dy;
 
-    meg_device_set_layer(l->index);
-    for (int i = l->desc->n - 1; i >= 0; i--) {
-        const struct model_block *block = &l->block[i];
-        const struct block_acts a = acts_of_batch(g, &q->block[i]);
-        const struct meg_residual_epilogue e = epilogue(g, l, block);
+    for (int i = p->l->desc->n - 1; i >= 0; i--) {
+        const struct model_block *block = &p->l->block[i];
+        const struct block_acts a = acts_of_batch(g, &p->q->block[i]);
+        const struct meg_residual_epilogue e = epilogue(g, p->l, block);
         const struct meg_mat d_out = meg_add_bwd(c, a.d_out, dy, &e), none = { 0 };
-        const struct meg_mat d_residual = i > 0 ? model_residual_rows(g, g->state->d_residual) : dx;
+        const struct meg_mat d_residual = i > 0 ? model_residual_rows(g, g->state->d_residual) : p->dx;
 
         block->desc->type->bwd(c, d_norm, d_out, a.y, a.acts, a.grads, block->weights);
         if (block->desc->is_post_norm)
@@ -99,18 +112,79 @@ static void layer_bwd(struct meg_model *g, struct meg_mat dx, struct meg_mat dy,
         meg_norm_bwd(c, d_residual, block->desc->is_post_norm ? none : dy, d_norm, a.x, &a.stats, &block->norm);
         dy = d_residual;
     }
+}
+
+/* Compute the weight gradients that layer_bwd deferred. */
+static void layer_bwd_weight(struct meg_model *g, const void *pass)
+{
+    const struct layer_pass *p = pass;
+
+    for (int i = p->l->desc->n - 1; i >= 0; i--) {
+        const struct model_block *block = &p->l->block[i];
+        const struct block_acts a = acts_of_batch(g, &p->q->block[i]);
+
+        block->desc->type->bwd_weight(&g->state->ctx, a.d_out, a.y, a.acts, a.grads, block->weights);
+    }
+}
+
+/*
+ * The arguments of the operations of a pass that may differ between its calls, as the key of a graph: without padding,
+ * so that bytes can be compared.
+ */
+struct layer_key {
+    const void *x, *residual, *previous, *dx, *dy;
+    int64_t s, b, s_memory, accumulates_grads, accumulates_rel_bias;
+    const void *sample_id, *position_ids, *doc_start, *key_length, *memory, *d_memory, *memory_key_length;
+};
+
+static struct layer_key key_of(const struct meg_ctx *c, const struct layer_pass *p)
+{
+    return (struct layer_key){ .x = p->q->block[0].x.p,
+                               .residual = p->r.x.p,
+                               .previous = p->r.block,
+                               .dx = p->dx.p,
+                               .dy = p->dy.p,
+                               .s = c->s,
+                               .b = c->b,
+                               .s_memory = c->memory.s,
+                               .accumulates_grads = c->accumulates_grads,
+                               .accumulates_rel_bias = c->accumulates_rel_bias,
+                               .sample_id = c->sample_id,
+                               .position_ids = c->position_ids,
+                               .doc_start = c->doc_start,
+                               .key_length = c->key_length,
+                               .memory = c->memory.y.p,
+                               .d_memory = c->memory.dy.p,
+                               .memory_key_length = c->memory.key_length };
+}
+
+/* Run a pass of a layer, as a graph if run.captures_layers is set. */
+static void run_pass(struct meg_model *g, struct model_graphs *graphs,
+                     void (*run)(struct meg_model *g, const void *pass), const struct layer_pass *p)
+{
+    const struct layer_key key = key_of(&g->state->ctx, p);
+
+    meg_device_set_layer(p->l->index);
+    if (g->run.captures_layers)
+        model_graph_run(g, graphs, &key, sizeof key, run, p);
+    else
+        run(g, p);
     meg_device_set_layer(-1);
 }
 
-void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, const struct slot_layer *q)
+/* Run forward of a layer, and advance the residual stream. */
+static void run_fwd(struct meg_model *g, struct residual *r, const struct model_layer *l, struct slot_layer *q)
 {
-    meg_device_set_layer(l->index);
-    for (int i = l->desc->n - 1; i >= 0; i--) {
-        const struct block_acts a = acts_of_batch(g, &q->block[i]);
+    const int last = l->desc->n - 1;
+    const struct block_acts a = acts_of_batch(g, &q->block[last]);
 
-        l->block[i].desc->type->bwd_weight(&g->state->ctx, a.d_out, a.y, a.acts, a.grads, l->block[i].weights);
-    }
-    meg_device_set_layer(-1);
+    run_pass(g, &q->fwd, layer_fwd, &(struct layer_pass){ .l = l, .q = q, .r = *r });
+    *r = after_block(l, &l->block[last], &a);
+}
+
+void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, struct slot_layer *q)
+{
+    run_pass(g, &q->bwd_weight, layer_bwd_weight, &(struct layer_pass){ .l = l, .q = q });
 }
 
 void model_copy(struct meg_model *g, void *to, const void *from, struct meg_mat like)
@@ -171,7 +245,7 @@ void model_layers_fwd(struct meg_model *g, const struct model_segment *x, struct
 
     for (int64_t i = x->begin; i < x->end; i++) {
         model_params_needed(g, model_group_of(g, i), model_group_of(g, i) + 1, false);
-        layer_fwd(g, &r, &g->state->layer[i], &q->layer[i]);
+        run_fwd(g, &r, &g->state->layer[i], &q->layer[i]);
         save_input(g, x, q, i);
         if (!fuses_layers(g) && i + 1 < x->end)
             finish_residual(g, &r, model_residual_rows(g, q->layer[i + 1].block[0].x));
@@ -188,7 +262,7 @@ static void recompute_layers(struct meg_model *g, const struct model_segment *x,
     restore_input(g, x, q, begin);
     for (int64_t i = begin; i < end; i++) {
         model_params_needed(g, model_group_of(g, i), i + 1 < end ? model_group_of(g, i + 1) : -1, false);
-        layer_fwd(g, &r, &g->state->layer[i], &q->layer[i]);
+        run_fwd(g, &r, &g->state->layer[i], &q->layer[i]);
         if (!fuses_layers(g) && i + 1 < end)
             finish_residual(g, &r, model_residual_rows(g, q->layer[i + 1].block[0].x));
     }
@@ -224,7 +298,9 @@ void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct
         model_params_needed(g, model_group_of(g, i), next_bwd_group(g, x, i), true);
         model_begin_grads(g, &st->layer[i].has_grads);
         st->ctx.accumulates_rel_bias = st->rel_bias_has_grads[st->stack] || i + 1 < x->end;
-        layer_bwd(g, i > x->begin ? d_residual : dx, dy, &st->layer[i], &q->layer[i]);
+        run_pass(g, &q->layer[i].bwd, layer_bwd,
+                 &(struct layer_pass){
+                     .l = &st->layer[i], .q = &q->layer[i], .dx = i > x->begin ? d_residual : dx, .dy = dy });
         if (!g->run.defers_wgrad)
             model_grads_ready(g, model_group_of(g, i));
         dy = d_residual;

@@ -53,8 +53,7 @@ void model_set_current(struct meg_model *g, struct model_slot *q, int k)
     c->sample_id = in->sample_id;
     c->doc_start = k == model_last_stack(g) ? in->doc_start : NULL;
     c->key_length = *meg_batch_array(in, stack->key_length);
-    if (k > 0)
-        c->memory = memory_of(g, q);
+    c->memory = k > 0 ? memory_of(g, q) : (struct meg_memory){ 0 };
     set_global_positions(g);
 }
 

@@ -80,7 +80,8 @@ static struct meg_model_run make_model_run(const struct meg_run_spec *s)
                                    .grad_dtype = s->precision.grads,
                                    .recompute = meg_train_recompute(c),
                                    .recompute_num_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers,
-                                   .distribute_saved_activations = c->distribute_saved_activations };
+                                   .distribute_saved_activations = c->distribute_saved_activations,
+                                   .captures_layers = meg_train_captures_layers(c) };
 }
 
 /* Refuse options that the family of the model does not support, and require those that it needs. */
@@ -169,6 +170,10 @@ int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
         { 0 },
     };
     const struct meg_opt_rule rules[] = {
+        { meg_train_captures_layers(c) && (l->tp > 1 || l->cp > 1),
+          c->enable_cuda_graph ? "enable-cuda-graph" : "cuda-graph-impl",
+          ": cannot be combined with tensor or context parallelism, because a CUDA graph of a layer cannot contain "
+          "communication" },
         { l->zero.stage == 3 && c->weight_hash_interval != MEG_UNSET, "check-weight-hash-across-dp-replicas-interval",
           ": cannot be combined with --zero-stage 3, which shards the weights" },
         { 0 },

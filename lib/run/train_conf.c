@@ -49,6 +49,9 @@ const struct meg_opt meg_train_opts[] = {
       "model chunk (block)" },
     { "distribute-saved-activations", 0, MEG_BOOL(C, distribute_saved_activations), NULL, "no",
       "with --recompute-granularity full: shard the stored layer inputs over the tensor-parallel ranks" },
+    { "cuda-graph-impl", 0, MEG_ENUM(C, cuda_graph_impl), "none|local", "none",
+      "on GPUs, launch the kernels of each layer one by one (none), or as a CUDA graph (local)" },
+    { "enable-cuda-graph", 0, MEG_BOOL(C, enable_cuda_graph), NULL, "no", "same as --cuda-graph-impl local" },
     { "calculate-per-token-loss", 0, MEG_BOOL(C, calculate_per_token_loss), NULL, "no",
       "weight the loss of each micro-batch by its number of unmasked tokens (--model gpt)" },
     { "no-check-for-nan-in-loss-and-grad", 0, MEG_STORE_FALSE(C, check_for_nan), NULL, "no",
@@ -212,6 +215,11 @@ static int check_saved_activations(const struct meg_train_conf *c, const struct 
                     " divided by --context-parallel-size %" PRId64
                     " must be a multiple of --tensor-model-parallel-size %" PRId64,
                     c->micro_batch_size, option, s, l->cp, l->tp);
+}
+
+bool meg_train_captures_layers(const struct meg_train_conf *c)
+{
+    return c->enable_cuda_graph || c->cuda_graph_impl == MEG_CUDA_GRAPH_LOCAL;
 }
 
 int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e)

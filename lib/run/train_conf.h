@@ -11,8 +11,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Values of --recompute-granularity, --recompute-method, --on-nan and --hardware.  The enumerators are in the order of
- * the choices of the option.
+ * Values of --recompute-granularity, --recompute-method, --cuda-graph-impl, --on-nan and --hardware.  The enumerators
+ * are in the order of the choices of the option.
  */
 enum meg_recompute_granularity {
     MEG_RECOMPUTE_GRANULARITY_UNSET = MEG_ENUM_UNSET,
@@ -24,6 +24,7 @@ enum meg_recompute_method {
     MEG_RECOMPUTE_METHOD_UNIFORM,
     MEG_RECOMPUTE_METHOD_BLOCK
 };
+enum meg_cuda_graph_impl { MEG_CUDA_GRAPH_NONE, MEG_CUDA_GRAPH_LOCAL };
 enum meg_on_nan { MEG_ON_NAN_ABORT, MEG_ON_NAN_SKIP, MEG_ON_NAN_ROLLBACK };
 enum meg_hardware_type { MEG_HARDWARE_CPU, MEG_HARDWARE_A100, MEG_HARDWARE_H100, MEG_HARDWARE_H200 };
 
@@ -43,6 +44,8 @@ struct meg_train_conf {
     enum meg_recompute_granularity recompute_granularity;
     enum meg_recompute_method recompute_method;
     int64_t recompute_layers;
+    enum meg_cuda_graph_impl cuda_graph_impl;
+    bool enable_cuda_graph;
     enum meg_on_nan on_nan;
     int64_t weight_hash_interval;
     bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss;
@@ -64,6 +67,8 @@ int meg_train_batch_schedule(const struct meg_train_conf *c, int64_t dp, struct 
 
 /* Return MEG_EUSAGE if the recomputation options are invalid, or contradict each other or the layout. */
 int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e);
+/* Return whether the options select CUDA graphs of layers. */
+bool meg_train_captures_layers(const struct meg_train_conf *c);
 /* Return the recomputation mode that the options select.  meg_train_recompute_check must have accepted the options. */
 enum meg_recompute meg_train_recompute(const struct meg_train_conf *c);
 

@@ -459,13 +459,14 @@ static bool sets_option(const char *line, const char *name)
 
 /*
  * Return whether a line sets an option that depends on the machines of a run rather than on the model: parallel layout,
- * recomputation, asynchronous saves, timeout.  Only run.conf stores such options; state.json is independent of them.
+ * recomputation, CUDA graphs, asynchronous saves, timeout.  Only run.conf stores such options; state.json is independent of them.
  */
 static bool is_layout_option(const char *line)
 {
     static const char *const others[] = {
-        "async-save",       "distribute-saved-activations", "recompute-activations",      "recompute-granularity",
-        "recompute-method", "recompute-num-layers",         "distributed-timeout-minutes"
+        "async-save",           "cuda-graph-impl",       "distribute-saved-activations", "distributed-timeout-minutes",
+        "enable-cuda-graph",    "recompute-activations", "recompute-granularity",        "recompute-method",
+        "recompute-num-layers",
     };
     const struct meg_opt *const tables[] = { meg_layout_opts, meg_zero_opts };
 

@@ -103,6 +103,9 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
     refuses 2 '--distribute-saved-activations: cannot be combined with --sequence-parallel' $tp 2 --sequence-parallel \
         --distribute-saved-activations $full 1
     refuses 2 '--distribute-saved-activations: requires --recompute-granularity full' $tp 2 --distribute-saved-activations
+    refuses 2 '--cuda-graph-impl local: cannot be combined with tensor or context parallelism' $tp 2 --cuda-graph-impl local
+    refuses 2 '--enable-cuda-graph: cannot be combined with tensor or context parallelism' --context-parallel-size 2 \
+        --enable-cuda-graph
     refuses 8 '--global-batch-size 12: must be a multiple of 8' --global-batch-size 12
     refuses 2 '--overlap-param-gather: requires --overlap-grad-reduce, and --use-distributed-optimizer' --overlap-param-gather
     refuses 2 '--num-distributed-optimizer-instances 0: must be at least 1' --num-distributed-optimizer-instances 0

@@ -67,6 +67,20 @@ if [ -z "${few:-}" ]; then
     like_cpu 1e-5 --log-params-norm --log-num-zeros-in-grad
 fi
 
+# without_times FILE: print the lines of a JSON log without the times
+without_times() { sed 's/"iteration_ms".*"flops_per/"flops_per/; s/,"tflops_per_s".*//' "$1"; }
+
+# captures OPTION...: training that launches layers as CUDA graphs has the results of training that does not
+captures() {
+    for impl in none local; do
+        MEG_DOUBLE_GRAPHS="$T/graphs.layer" "$gpu/meg-train" -q --config "$T/conf" --device cuda --deterministic-mode \
+            --cuda-graph-impl "$impl" --log-json "$T/log" "$@" >"$T/out" 2>"$T/err" || sed 's/^/# /' "$T/err"
+        without_times "$T/log" >"$T/$impl.json"
+        rm -f "$T/log"
+    done
+    ok "$model: CUDA graphs of layers do not change results: $*" test -s "$T/none.json" -a "$(cat "$T/none.json")" = "$(cat "$T/local.json")"
+}
+
 # resumes OPTION...: a run that was stopped after five steps continues bit for bit.  $T/a is the uninterrupted run
 resumes() {
     rm -rf "$T/a" "$T/b"
@@ -85,7 +99,7 @@ infers() {
     program=$1
     shift
     "$program" --load "$T/a" --input "$T/prompts" --device cpu "$@" >"$T/cpu" 2>"$T/err"
-    "$gpu/$program" --load "$T/a" --input "$T/prompts" --device cuda "$@" >"$T/gpu" 2>"$T/err" || sed 's/^/# /' "$T/err"
+    MEG_DOUBLE_GRAPHS="$T/graphs.decode" "$gpu/$program" --load "$T/a" --input "$T/prompts" --device cuda "$@" >"$T/gpu" 2>"$T/err" || sed 's/^/# /' "$T/err"
 }
 
 # generates: the model in $T/a has the log-probabilities of the CPU, and generates the same tokens
@@ -119,6 +133,7 @@ fills() {
     ok "$model: filled masks are those of the CPU" test -s "$T/cpu.ids" -a "$(cat "$T/cpu.ids")" = "$(cat "$T/gpu.ids")"
 }
 
+captures --attention-dropout 0.1 --hidden-dropout 0.1 --global-batch-size 6
 resumes
 generates
 [ -n "${few:-}" ] || resumes --bf16 --attention-dropout 0.1 --hidden-dropout 0.1
@@ -127,6 +142,8 @@ model=Llama
 # shellcheck disable=SC2086
 resumes $llama
 generates
+# shellcheck disable=SC2086
+[ -n "${few:-}" ] || captures --bf16 $llama
 
 model=BERT losses='lm_loss sop_loss'
 . "$golden/../../bert.sh"
@@ -140,6 +157,7 @@ if [ -z "${few:-}" ]; then
     losses=sop_loss
     like_cpu 5e-3 --bf16
 fi
+[ -n "${few:-}" ] || captures
 resumes
 fills
 
@@ -150,5 +168,6 @@ if [ -z "${few:-}" ]; then
     like_cpu 1e-5
     like_cpu 2e-3 --bf16
 fi
+captures --position-embedding-type relative
 resumes
 fills
