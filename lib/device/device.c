@@ -203,3 +203,14 @@ void meg_device_read_mat(const struct meg_device *d, struct meg_stream *st, void
 
     read_rows(d, st, host, x.p, x.rows, (size_t)x.cols * size, (size_t)x.ld * size);
 }
+
+void meg_device_download_mat(const struct meg_device *d, struct meg_stream *st, void *pinned, struct meg_mat x)
+{
+    const size_t row = (size_t)x.cols * meg_dtype_size(x.dtype);
+
+    if (x.ld == x.cols)
+        d->op->download(st, pinned, x.p, (size_t)x.rows * row);
+    for (int64_t r = 0; r < x.rows && x.ld != x.cols; r++)
+        d->op->download(st, (char *)pinned + (size_t)r * row, meg_element(x.p, r * x.ld, x.dtype), row);
+    meg_device_synchronize(d, st);
+}

@@ -10,7 +10,7 @@
 struct decoder {
     struct meg_model *g;
     struct meg_model_kv_cache *cache; /* of one slot */
-    float *logits;                    /* [vocabulary] of the next token */
+    const float *logits;              /* [vocabulary] of the next token */
     int32_t *heap;                    /* [vocabulary] scratch */
 };
 
@@ -19,7 +19,7 @@ static int append(struct decoder *d, int32_t id, double *lse, struct meg_err *e)
 {
     const int64_t slot = 0;
 
-    meg_model_decode(d->g, d->cache, &slot, &id, 1, d->logits);
+    d->logits = meg_model_decode(d->g, d->cache, &slot, &id, 1);
     *lse = meg_logsumexp(d->logits, d->g->conf.vocab_size);
     if (isfinite(*lse))
         return 0;
@@ -66,9 +66,9 @@ static int predict_span(struct decoder *d, const struct meg_span_vocab *v, int64
 int meg_fill_spans_predict(struct meg_model *g, const struct meg_ids *ids, const struct meg_span_vocab *v,
                            struct meg_ids *filled, struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
 {
-    const size_t vocab = (size_t)g->conf.vocab_size;
-    struct decoder d = { g, meg_model_kv_cache_create(g, 1), meg_new(vocab * sizeof *d.logits),
-                         meg_new(vocab * sizeof *d.heap) };
+    struct decoder d = { .g = g,
+                         .cache = meg_model_kv_cache_create(g, 1),
+                         .heap = meg_new((size_t)g->conf.vocab_size * sizeof *d.heap) };
     int64_t k = 0;
     int r;
 
@@ -82,7 +82,6 @@ int meg_fill_spans_predict(struct meg_model *g, const struct meg_ids *ids, const
             k++;
         }
     meg_model_kv_cache_close(d.cache);
-    free(d.logits);
     free(d.heap);
     return r;
 }

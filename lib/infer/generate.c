@@ -1,12 +1,13 @@
 #include "infer/generate.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
 
-/* The next token of a sequence; id is -1 if the logits are not finite. */
+/* The next token of a sequence; id is -1 if the logits are not finite.  logprob is NAN unless it is computed. */
 struct next_token {
     int32_t id;
     double logprob;
@@ -16,19 +17,19 @@ struct meg_generator {
     struct meg_model *g;
     struct meg_model_kv_cache *cache;
     int64_t slots, active, ntop;
+    bool has_logprobs;
     struct meg_token_sampler *sampler; /* [nsamplers] one for each thread that samples */
     int64_t nsamplers;
     const struct meg_ids *eos_ids;
     struct meg_continuation **slot; /* [slots] NULL: free */
     int64_t *active_slot;           /* [slots] indices of the slots active in the current step */
     int32_t *input_token;           /* [slots] input token of each active slot */
-    float *logits;                  /* [slots,v] logits of each active slot */
     struct next_token *next;        /* [slots] next token of each active slot */
     int32_t *heap;                  /* [v] scratch */
 };
 
 struct meg_generator *meg_generator_open(struct meg_model *g, int64_t unpadded_vocab, const struct meg_ids *eos_ids,
-                                         int64_t slots, int64_t ntop)
+                                         int64_t slots, bool has_logprobs, int64_t ntop)
 {
     struct meg_generator *gen = meg_new(sizeof *gen);
     int64_t v = g->conf.vocab_size;
@@ -37,10 +38,12 @@ struct meg_generator *meg_generator_open(struct meg_model *g, int64_t unpadded_v
     MEG_ASSERT_LE(unpadded_vocab, v);
     MEG_ASSERT_LT(0, slots);
     MEG_ASSERT_LE(0, ntop);
+    MEG_ASSERT(has_logprobs || ntop == 0);
     MEG_ASSERT_LE(ntop, v);
     gen->g = g;
     gen->slots = slots;
     gen->eos_ids = eos_ids;
+    gen->has_logprobs = has_logprobs;
     gen->ntop = ntop;
     gen->nsamplers = omp_get_max_threads() < slots ? omp_get_max_threads() : slots;
     gen->sampler = meg_new((size_t)gen->nsamplers * sizeof *gen->sampler);
@@ -49,7 +52,6 @@ struct meg_generator *meg_generator_open(struct meg_model *g, int64_t unpadded_v
     gen->slot = meg_new((size_t)slots * sizeof *gen->slot);
     gen->active_slot = meg_new((size_t)slots * sizeof *gen->active_slot);
     gen->input_token = meg_new((size_t)slots * sizeof *gen->input_token);
-    gen->logits = meg_new((size_t)(slots * v) * sizeof *gen->logits);
     gen->next = meg_new((size_t)slots * sizeof *gen->next);
     gen->heap = meg_new((size_t)v * sizeof *gen->heap);
     gen->cache = meg_model_kv_cache_create(g, slots);
@@ -67,7 +69,6 @@ void meg_generator_close(struct meg_generator *gen)
     free(gen->slot);
     free(gen->active_slot);
     free(gen->input_token);
-    free(gen->logits);
     free(gen->next);
     free(gen->heap);
     free(gen);
@@ -117,9 +118,10 @@ static struct next_token sample(const struct meg_generator *gen, struct meg_toke
 {
     const struct meg_continuation *c = gen->slot[slot];
     const struct meg_request *q = c->request;
-    struct next_token x = { 0 };
+    struct next_token x = { .logprob = NAN };
 
-    x.id = meg_sample_token(sampler, &q->sampling, logits, q->has_seed ? 0 : c->prompt, c->n, &x.logprob);
+    x.id = meg_sample_token(sampler, &q->sampling, logits, q->has_seed ? 0 : c->prompt, c->n,
+                            gen->has_logprobs ? &x.logprob : NULL);
     return x;
 }
 
@@ -150,6 +152,7 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
                       struct meg_err *e)
 {
     const int64_t positions = gen->g->conf.max_position_embeddings, max_tokens = c->request->max_tokens;
+    const float *logits;
     int64_t slot = 0;
     int r;
 
@@ -159,27 +162,28 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
     while (gen->slot[slot])
         slot++;
     if ((r = meg_model_prefill(gen->g, gen->cache, slot, ids, n,
-                               max_tokens < positions - n ? n + max_tokens : positions, gen->logits, e)) < 0)
+                               max_tokens < positions - n ? n + max_tokens : positions, &logits, e)) < 0)
         return r;
     gen->slot[slot] = c;
     gen->active++;
-    return append_next(gen, slot, gen->logits, sample(gen, &gen->sampler[0], slot, gen->logits), e);
+    return append_next(gen, slot, logits, sample(gen, &gen->sampler[0], slot, logits), e);
 }
 
-/* Sample the next tokens of n active slots; sampler k samples those of the slots k, k + nsamplers, ... */
-static void sample_all(struct meg_generator *gen, int64_t n)
+/* Sample the next tokens of n active slots from logits [n,v]; sampler k samples those of the slots k, k + nsamplers, ... */
+static void sample_all(struct meg_generator *gen, int64_t n, const float *logits)
 {
     const int64_t v = gen->g->conf.vocab_size;
 
 #pragma omp parallel for schedule(static, 1) if (n > 1)
     for (int64_t k = 0; k < gen->nsamplers; k++)
         for (int64_t i = k; i < n; i += gen->nsamplers)
-            gen->next[i] = sample(gen, &gen->sampler[k], gen->active_slot[i], gen->logits + i * v);
+            gen->next[i] = sample(gen, &gen->sampler[k], gen->active_slot[i], logits + i * v);
 }
 
 int meg_generator_step(struct meg_generator *gen, struct meg_err *e)
 {
     int64_t i, n = 0, v = gen->g->conf.vocab_size;
+    const float *logits;
     int r;
 
     for (i = 0; i < gen->slots; i++)
@@ -189,10 +193,10 @@ int meg_generator_step(struct meg_generator *gen, struct meg_err *e)
         }
     if (n == 0)
         return 0;
-    meg_model_decode(gen->g, gen->cache, gen->active_slot, gen->input_token, n, gen->logits);
-    sample_all(gen, n);
+    logits = meg_model_decode(gen->g, gen->cache, gen->active_slot, gen->input_token, n);
+    sample_all(gen, n, logits);
     for (i = 0; i < n; i++)
-        if ((r = append_next(gen, gen->active_slot[i], gen->logits + i * v, gen->next[i], e)) < 0)
+        if ((r = append_next(gen, gen->active_slot[i], logits + i * v, gen->next[i], e)) < 0)
             return r;
     return 0;
 }

@@ -23,7 +23,7 @@ struct meg_continuation {
     int64_t prompt; /* number of the prompt; selects the random numbers unless the request sets a seed */
     const struct meg_request *request; /* borrowed */
     int32_t *ids;                      /* [n] generated ids */
-    float *logprob;                    /* [n] log p of each id given all ids before it, in nats */
+    float *logprob;                    /* [n] log p of each id given all ids before it, in nats; or NAN */
     struct meg_token_logprob *top;     /* [n,ntop] the model's most likely ids at the position of each id */
     int64_t n, cap;
     enum meg_finish_reason finish;
@@ -35,14 +35,16 @@ struct meg_continuation {
  *   unpadded_vocab  exclusive upper bound of the ids that may be sampled; at most the model's vocabulary size
  *   eos_ids         ids that end a continuation, borrowed until close; NULL: none
  *   slots           number of sequences generated concurrently
- *   ntop            number of most likely ids to keep for each position, from 0 to the model's vocabulary size
+ *   has_logprobs    compute the log-probability of each id
+ *   ntop            number of most likely ids to keep for each position, from 0 to the model's vocabulary size; above 0
+ *                   only with has_logprobs
  * The tokens of a step are sampled by all OpenMP threads.  The generator allocates 4 bytes for each slot and id of the
- * vocabulary (logits), and 16 bytes for each id and each of min(threads, slots) samplers: with 64 slots, 16 threads and
- * 256k ids, 64 MiB each.  Greedy decoding does not touch the samplers.
+ * vocabulary (logits, in pinned memory), and 16 bytes for each id and each of min(threads, slots) samplers: with 64
+ * slots, 16 threads and 256k ids, 64 MiB each.  Greedy decoding does not touch the samplers.
  */
 struct meg_generator;
 struct meg_generator *meg_generator_open(struct meg_model *g, int64_t unpadded_vocab, const struct meg_ids *eos_ids,
-                                         int64_t slots, int64_t ntop);
+                                         int64_t slots, bool has_logprobs, int64_t ntop);
 void meg_generator_close(struct meg_generator *gen);
 
 /* Return the number of active slots. */

@@ -130,6 +130,16 @@ static float largest(const float *x, int64_t n)
     return most[0];
 }
 
+static bool has_nan(const float *x, int64_t n)
+{
+    int is_found = 0;
+
+#pragma omp simd reduction(| : is_found)
+    for (int64_t i = 0; i < n; i++)
+        is_found |= x[i] != x[i];
+    return is_found;
+}
+
 /* Find the first block that contains the largest logit, then the first id of this block that has it. */
 int32_t meg_most_likely(const float *logits, int64_t v)
 {
@@ -255,15 +265,16 @@ int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling 
 {
     const int32_t best = meg_most_likely(logits, s->unpadded_vocab);
     const float padding = largest(logits + s->unpadded_vocab, s->v - s->unpadded_vocab);
-    const double lse = logsumexp(logits, s->v, padding > logits[best] ? padding : logits[best]);
+    const float most = padding > logits[best] ? padding : logits[best];
     int32_t id = best;
 
-    if (!isfinite(lse) || !isfinite(logits[best]))
+    if (!isfinite(logits[best]) || most == INFINITY || has_nan(logits, s->v))
         return -1;
     if (!meg_sampling_is_greedy(conf)) {
         filter(s, conf, logits, logits[best]);
         id = draw_from(s, meg_philox_sampling((uint32_t)conf->seed, (uint32_t)step, prompt));
     }
-    *logprob = logits[id] - lse;
+    if (logprob)
+        *logprob = logits[id] - logsumexp(logits, s->v, most);
     return id;
 }

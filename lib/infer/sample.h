@@ -60,7 +60,7 @@ void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_samp
  * meg_sample_token - sample the next token and return its id
  *   conf     checked
  *   logits   [v]
- *   logprob  out  log softmax(logits)[id] in nats, before temperature and filters
+ *   logprob  out  log softmax(logits)[id] in nats, before temperature and filters; or NULL, which takes less time
  * Unless decoding is greedy, the sample is the first kept entry at which the cumulative sum of p reaches u, a random
  * number in (0,1].  If rounding errors keep the sum below u, the sample is the last entry with p above 0.  The number u
  * depends only on (seed, prompt, step): u = meg_philox_sampling(seed, step, prompt) (base/philox.h).  Returns -1 if a

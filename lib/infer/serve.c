@@ -213,7 +213,8 @@ int meg_serve(const struct meg_serve_conf *c, const struct meg_token_output_conf
     };
     int r;
 
-    s.gen = meg_generator_open(m->g, m->unpadded_vocab, &m->eos_ids, c->max_batch_size, output->top_n_logprobs);
+    s.gen = meg_generator_open(m->g, m->unpadded_vocab, &m->eos_ids, c->max_batch_size,
+                               c->return_log_probs || output->top_n_logprobs > 0, output->top_n_logprobs);
     r = serve_all(&s, e);
     meg_debug("%" PRId64 " prompts, %" PRId64 " tokens in %.2f s", s.prompts, s.tokens, meg_now_s() - began_s);
     meg_generator_close(s.gen);

@@ -54,6 +54,7 @@ struct meg_model_kv_cache {
      */
     int64_t *host_arrays;
     void *arrays;
+    float *logits;              /* [b,v] in pinned memory; NULL before the first sequence */
     int32_t *token, *position;  /* [op->decode_rows] inputs of a decoding step, on the host */
     struct model_graphs graphs; /* of decoding steps */
 };
@@ -117,6 +118,8 @@ void meg_model_kv_cache_close(struct meg_model_kv_cache *c)
     }
     model_graphs_free(c->op, &c->graphs);
     c->op->release(c->arrays);
+    if (c->logits)
+        c->op->release_pinned(c->logits);
     free(c->host_arrays);
     free(c->token);
     free(c->position);
@@ -129,9 +132,12 @@ int64_t meg_model_kv_cache_len(const struct meg_model_kv_cache *c, int64_t slot)
     return c->slot[slot].tokens.len;
 }
 
-/* Remove all tokens from a buffer, and allocate memory for s tokens unless the buffer has enough. */
-static int begin_sequence(struct meg_model_kv_cache *c, struct kv_buffer *q, size_t token_nbytes, int64_t s,
-                          struct meg_err *e)
+/*
+ * Remove all tokens from a buffer, and allocate memory for s tokens unless the buffer has enough.  Before the first
+ * sequence, also allocate the memory that sequences share.
+ */
+static int begin_sequence(struct meg_model *g, struct meg_model_kv_cache *c, struct kv_buffer *q, size_t token_nbytes,
+                          int64_t s, struct meg_err *e)
 {
     const size_t nbytes = (size_t)(c->L * s) * token_nbytes;
 
@@ -143,7 +149,9 @@ static int begin_sequence(struct meg_model_kv_cache *c, struct kv_buffer *q, siz
     q->kv = c->op->alloc(nbytes);
     if (!c->arrays)
         c->arrays = c->op->alloc(arrays_nbytes(c, c->op->decode_rows));
-    if (!q->kv || !c->arrays)
+    if (!c->logits)
+        c->logits = c->op->alloc_pinned((size_t)(c->b * model_vocab(g)) * sizeof *c->logits);
+    if (!q->kv || !c->arrays || !c->logits)
         return meg_fail(e, MEG_EFAIL,
                         "out of memory: the KV cache of a sequence of %" PRId64
                         " tokens requires %.1f MiB; use shorter sequences, --params-dtype bf16 or, with meg-generate, "
@@ -323,7 +331,7 @@ int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t 
 
     MEG_ASSERT_LT(0, n);
     MEG_ASSERT_LT(0, c->memory_nbytes);
-    if ((r = meg_model_reserve(g, n, n, e)) < 0 || (r = begin_sequence(c, q, c->memory_nbytes, n, e)) < 0)
+    if ((r = meg_model_reserve(g, n, n, e)) < 0 || (r = begin_sequence(g, c, q, c->memory_nbytes, n, e)) < 0)
         return r;
     q->len = n;
     kv = step_of(c, g->state->ctx.stream, &slot, 1, 0, false);
@@ -336,6 +344,14 @@ int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t 
     return 0;
 }
 
+/* Compute the logits of rows [first, first + rows) of lnf, and copy those of the first nkept rows to pinned memory. */
+static void download_logits(struct meg_model *g, int64_t first, int64_t rows, int64_t nkept, float *pinned)
+{
+    const struct meg_mat y = model_logits(g, first, rows);
+
+    meg_device_download_mat(g->device, g->state->ctx.stream, pinned, meg_mat_rows(y, 0, nkept));
+}
+
 /* Return the number of rows of the next chunk of a prompt of which n tokens remain. */
 static int64_t chunk_rows(int64_t n)
 {
@@ -343,7 +359,7 @@ static int64_t chunk_rows(int64_t n)
 }
 
 int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
-                      int64_t s, float *logits, struct meg_err *e)
+                      int64_t s, const float **logits, struct meg_err *e)
 {
     int32_t *position;
     int64_t rows = 0;
@@ -352,21 +368,23 @@ int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t
     MEG_ASSERT_LT(0, n);
     MEG_ASSERT_LE(n, s);
     if ((r = meg_model_reserve(g, n < PREFILL_ROWS ? n : PREFILL_ROWS, s, e)) < 0 ||
-        (r = begin_sequence(c, &c->slot[slot].tokens, c->token_nbytes, s, e)) < 0)
+        (r = begin_sequence(g, c, &c->slot[slot].tokens, c->token_nbytes, s, e)) < 0)
         return r;
     position = positions(n);
     for (int64_t j = 0; j < n; j += rows) {
         rows = chunk_rows(n - j);
         forward_cached(g, c, &slot, 1, rows, tokens + j, position + j, rows);
     }
-    if (logits)
-        model_logits_to_host(g, rows - 1, 1, 1, logits);
+    if (logits) {
+        download_logits(g, rows - 1, 1, 1, c->logits);
+        *logits = c->logits;
+    }
     free(position);
     return 0;
 }
 
-void meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot, const int32_t *tokens,
-                      int64_t n, float *logits)
+const float *meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot,
+                              const int32_t *tokens, int64_t n)
 {
     const int64_t v = model_vocab(g), most = c->op->decode_rows;
 
@@ -378,6 +396,7 @@ void meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const i
             c->position[j] = j < rows ? (int32_t)meg_model_kv_cache_len(c, slot[i + j]) : 0;
         }
         forward_cached(g, c, slot + i, rows, 1, c->token, c->position, most);
-        model_logits_to_host(g, 0, most, rows, logits + i * v);
+        download_logits(g, 0, most, rows, c->logits + i * v);
     }
+    return c->logits;
 }

@@ -347,6 +347,6 @@ void meg_model_logits(struct meg_model *g, const struct meg_batch *x, float *log
     for (int64_t i = 0; i < n; i += chunk) {
         const int64_t rows = chunk < n - i ? chunk : n - i;
 
-        model_logits_to_host(g, i, rows, rows, logits + i * v);
+        model_read_logits(g, i, rows, logits + i * v);
     }
 }

@@ -114,7 +114,7 @@ int64_t model_vocab(const struct meg_model *g)
     return lm_head(g)->logits.cols;
 }
 
-void model_logits_to_host(struct meg_model *g, int64_t first, int64_t rows, int64_t nkept, float *out)
+struct meg_mat model_logits(struct meg_model *g, int64_t first, int64_t rows)
 {
     struct meg_model_state *st = g->state;
     const struct meg_mat x = meg_lm_head_transform(&st->ctx, lm_head(g), meg_mat_rows(st->lnf, first, rows));
@@ -122,7 +122,12 @@ void model_logits_to_host(struct meg_model *g, int64_t first, int64_t rows, int6
 
     MEG_ASSERT_EQ(y.dtype, MEG_DTYPE_F32);
     MEG_ASSERT_EQ(st->dim.tp, 1);
-    meg_device_read_mat(g->device, st->ctx.stream, out, meg_mat_rows(y, 0, nkept));
+    return y;
+}
+
+void model_read_logits(struct meg_model *g, int64_t first, int64_t rows, float *out)
+{
+    meg_device_read_mat(g->device, g->state->ctx.stream, out, model_logits(g, first, rows));
 }
 
 int64_t meg_model_logit_rows(const struct meg_model *g)
@@ -134,5 +139,5 @@ void meg_model_loss_logits(struct meg_model *g, int64_t first, int64_t rows, flo
 {
     MEG_ASSERT_EQ(first % meg_model_logit_rows(g), 0);
     MEG_ASSERT_LE(rows, meg_model_logit_rows(g));
-    model_logits_to_host(g, first, rows, rows, logits);
+    model_read_logits(g, first, rows, logits);
 }

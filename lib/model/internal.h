@@ -260,11 +260,10 @@ void model_final_norm_fwd(struct meg_model *g, const struct model_slot *q);
 void model_heads_bwd(struct meg_model *g, struct model_slot *q, struct meg_mat d_last_out);
 /* Return the number of columns of the logits on this rank. */
 int64_t model_vocab(const struct meg_model *g);
-/*
- * Compute the logits of rows [first, first + rows) of lnf.  Copy the logits of the first nkept of these rows to the
- * host.
- */
-void model_logits_to_host(struct meg_model *g, int64_t first, int64_t rows, int64_t nkept, float *out);
+/* Compute the logits [rows,v] of rows [first, first + rows) of lnf, in device memory; the next call overwrites them. */
+struct meg_mat model_logits(struct meg_model *g, int64_t first, int64_t rows);
+/* Compute these logits, and copy them to the host. */
+void model_read_logits(struct meg_model *g, int64_t first, int64_t rows, float *out);
 
 /* ---- forward_backward.c ---- */
 

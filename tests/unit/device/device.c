@@ -91,17 +91,21 @@ static void check_rows(const struct meg_device *d)
             const int64_t ld = cols[k] + gap;
             const size_t n = (size_t)(ROWS * ld - gap), kept = (size_t)(ROWS * cols[k]);
             float *host = meg_new(n * sizeof *host), *back = meg_new((kept + 1) * sizeof *back);
+            float *pinned = d->op->alloc_pinned((kept + 1) * sizeof *pinned);
             struct meg_mat x = { .dtype = MEG_DTYPE_F32, .rows = ROWS, .cols = cols[k], .ld = ld };
 
             for (size_t i = 0; i < n; i++)
                 host[i] = (float)i;
             x.p = d->op->alloc(n * sizeof *host);
             d->op->upload(d->compute, x.p, host, n * sizeof *host);
-            back[kept] = -1;
+            back[kept] = pinned[kept] = -1;
             meg_device_read_mat(d, d->compute, back, x);
+            meg_device_download_mat(d, d->compute, pinned, x);
             for (int64_t r = 0; r < ROWS; r++)
                 assert_memory_equal(back + r * cols[k], host + r * ld, (size_t)cols[k] * sizeof *host);
+            assert_memory_equal(pinned, back, (kept + 1) * sizeof *back);
             assert_true(back[kept] == -1);
+            d->op->release_pinned(pinned);
             d->op->release(x.p);
             free(host);
             free(back);
@@ -114,6 +118,7 @@ static void check_empty(const struct meg_device *d)
     char host = 7;
 
     meg_device_read_mat(d, d->compute, &host, x);
+    meg_device_download_mat(d, d->compute, &host, x);
     meg_device_read(d, d->compute, &host, NULL, 0);
     assert_int_equal(host, 7);
 }

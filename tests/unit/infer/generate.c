@@ -61,7 +61,7 @@ static void generate(struct meg_continuation *c, struct meg_sampling conf, int64
     memset(c, 0, PROMPTS * sizeof *c);
     assert_int_equal(meg_sampling_check(&conf, V, &e), MEG_OK);
     request = (struct meg_request){ .max_tokens = max_new, .sampling = conf };
-    gen = meg_generator_open(g, V, &ends, slots, 0);
+    gen = meg_generator_open(g, V, &ends, slots, true, 0);
     for (int64_t i = 0; i < PROMPTS; i++) {
         int64_t n = prompt(ids, i);
         while (!meg_generator_has_free_slot(gen))
@@ -244,7 +244,7 @@ static void requests_of_a_batch_keep_their_own_options(void **state)
     for (int k = 0; k < 2; k++) {
         struct meg_continuation *to = k ? c : alone;
 
-        gen = meg_generator_open(g, V, NULL, k ? 5 : 1, 0);
+        gen = meg_generator_open(g, V, NULL, k ? 5 : 1, true, 0);
         for (int i = 0; i < PROMPTS; i++) {
             to[i].prompt = i;
             to[i].request = &request[i];
@@ -281,7 +281,7 @@ static void a_request_with_a_seed_does_not_depend_on_the_prompt_number(void **st
         struct meg_err e;
 
         (void)state;
-        gen = meg_generator_open(g, V, NULL, 2, 0);
+        gen = meg_generator_open(g, V, NULL, 2, true, 0);
         assert_int_equal(meg_generator_add(gen, ids, n, &a, &e), MEG_OK);
         assert_int_equal(meg_generator_add(gen, ids, n, &b, &e), MEG_OK);
         while (meg_generator_active(gen) > 0)
@@ -303,7 +303,7 @@ static void a_stopped_sequence_frees_its_slot(void **state)
     struct meg_err e;
 
     (void)state;
-    gen = meg_generator_open(g, V, NULL, 2, 0);
+    gen = meg_generator_open(g, V, NULL, 2, true, 0);
     assert_int_equal(meg_generator_add(gen, (int32_t[]){ 1 }, 1, &a, &e), MEG_OK);
     assert_int_equal(meg_generator_add(gen, (int32_t[]){ 2 }, 1, &b, &e), MEG_OK);
     meg_generator_stop(gen, &a);
@@ -333,7 +333,7 @@ static void the_top_logprobs_contain_the_sampled_id(void **state)
         struct meg_generator *gen;
         struct meg_err e;
 
-        gen = meg_generator_open(g, V, NULL, 1, TOP);
+        gen = meg_generator_open(g, V, NULL, 1, true, TOP);
         assert_int_equal(meg_generator_add(gen, (int32_t[]){ 3 }, 1, &c, &e), MEG_OK);
         while (meg_generator_active(gen) > 0)
             assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
@@ -406,7 +406,7 @@ static void nan_weights_are_reported(void **state)
     struct meg_err e;
 
     (void)state;
-    gen = meg_generator_open(g, V, NULL, 2, 0);
+    gen = meg_generator_open(g, V, NULL, 2, true, 0);
     meg_scorer_init(&s, g);
     ((float *)g->w)[0] = NAN;
     assert_int_equal(meg_generator_add(gen, (int32_t[]){ 1 }, 1, &c, &e), MEG_EFAIL);
@@ -434,7 +434,7 @@ static void the_first_sequence_with_nan_is_reported(void **state)
     const struct meg_request request = { .max_tokens = 5, .sampling = greedy };
     const int64_t len[] = { 9, 7, 7, 3 };
     struct meg_continuation c[4] = { 0 };
-    struct meg_generator *gen = meg_generator_open(g, V, NULL, 4, 0);
+    struct meg_generator *gen = meg_generator_open(g, V, NULL, 4, true, 0);
     float *w = position_embedding(7), was = *w;
     int32_t ids[POSITIONS];
     struct meg_err e;

@@ -240,21 +240,28 @@ static void samples_follow_the_distribution(void **state)
 
 static void nan_logits_are_detected(void **state)
 {
+    static const float bad[][3] = {
+        { 0, NAN, 1 }, { NAN, 0, 1 }, { 0, INFINITY, 1 }, { -INFINITY, -INFINITY, -INFINITY }
+    };
+    static const float bad_padding[][3] = { { 0, 1, NAN }, { 0, 1, INFINITY } };
     struct meg_token_sampler s;
     double logprob;
 
     (void)state;
-    meg_token_sampler_init(&s, 3, 3);
-    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ 0, NAN, 1 }, 0, 0, &logprob), -1);
-    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ NAN, 0, 1 }, 0, 0, &logprob), -1);
-    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ 0, INFINITY, 1 }, 0, 0, &logprob), -1);
-    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ -INFINITY, -INFINITY, -INFINITY }, 0, 0, &logprob), -1);
-    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ -INFINITY, 2, -INFINITY }, 0, 0, &logprob), 1);
-    meg_token_sampler_free(&s);
-    meg_token_sampler_init(&s, 3, 2); /* also in padding */
-    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ 0, 1, NAN }, 0, 0, &logprob), -1);
-    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ 0, 1, INFINITY }, 0, 0, &logprob), -1);
-    meg_token_sampler_free(&s);
+    for (int k = 0; k < 2; k++) {
+        double *out = k ? &logprob : NULL;
+
+        meg_token_sampler_init(&s, 3, 3);
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+            assert_int_equal(meg_sample_token(&s, &plain, bad[i], 0, 0, out), -1);
+        assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ -INFINITY, 2, -INFINITY }, 0, 0, out), 1);
+        meg_token_sampler_free(&s);
+        meg_token_sampler_init(&s, 3, 2);
+        for (size_t i = 0; i < sizeof bad_padding / sizeof *bad_padding; i++)
+            assert_int_equal(meg_sample_token(&s, &plain, bad_padding[i], 0, 0, out), -1);
+        meg_token_sampler_free(&s);
+    }
+    assert_true(logprob == 0);
 }
 
 static void invalid_options_are_rejected(void **state)

@@ -452,7 +452,8 @@ static void check_decoding(const struct tiny_t5 *t)
     const int64_t v = t->conf.vocab_size, slots[] = { 2, 0 };
     struct meg_model *g = create_for_inference(t), *complete = create_for_inference(t);
     struct meg_model_kv_cache *cache = meg_model_kv_cache_create(g, 3);
-    static float all[2][S * V_MAX], step[2 * V_MAX], alone[V_MAX];
+    static float all[2][S * V_MAX], other[V_MAX];
+    const float *step;
     struct sequence q[2];
     struct input in;
     struct meg_err e;
@@ -464,21 +465,22 @@ static void check_decoding(const struct tiny_t5 *t)
     }
     assert_true(q[0].s_enc != q[1].s_enc);
     assert_int_equal(meg_model_encode(g, cache, 2, q[0].encoder, q[0].s_enc, &e), 0);
-    assert_int_equal(meg_model_prefill(g, cache, 2, q[0].decoder, 3, S, step, &e), 0);
+    assert_int_equal(meg_model_prefill(g, cache, 2, q[0].decoder, 3, S, &step, &e), 0);
     logits_close(step, all[0] + 2 * v, v, most);
     assert_int_equal(meg_model_encode(g, cache, 0, q[1].encoder, q[1].s_enc, &e), 0);
     assert_int_equal(meg_model_prefill(g, cache, 0, q[1].decoder, 1, S, NULL, &e), 0);
     for (int k = 1; k < S - 2; k++) {
-        meg_model_decode(g, cache, slots, (int32_t[]){ q[0].decoder[2 + k], q[1].decoder[k] }, 2, step);
+        step = meg_model_decode(g, cache, slots, (int32_t[]){ q[0].decoder[2 + k], q[1].decoder[k] }, 2);
         logits_close(step, all[0] + (2 + k) * v, v, most);
         logits_close(step + v, all[1] + k * v, v, most);
     }
     assert_int_equal(meg_model_kv_cache_len(cache, 2), S);
+    memcpy(other, step + v, (size_t)v * sizeof *other);
     assert_int_equal(meg_model_encode(g, cache, 2, q[1].encoder, q[1].s_enc, &e), 0);
     assert_int_equal(meg_model_prefill(g, cache, 2, q[1].decoder, 1, S, NULL, &e), 0);
     for (int k = 1; k < S - 2; k++)
-        meg_model_decode(g, cache, slots, &q[1].decoder[k], 1, alone);
-    assert_memory_equal(alone, step + v, (size_t)v * sizeof *alone);
+        step = meg_model_decode(g, cache, slots, &q[1].decoder[k], 1);
+    assert_memory_equal(step, other, (size_t)v * sizeof *other);
     meg_model_kv_cache_close(cache);
     meg_model_close(complete);
     meg_model_close(g);
@@ -501,7 +503,7 @@ static void greedy_tokens_equal_those_of_hugging_face(void **state)
     json_t *want = golden_json(in_dir(t.dir, "expected.json")), *one;
     struct meg_model *g = create_for_inference(&t);
     struct meg_model_kv_cache *cache = meg_model_kv_cache_create(g, 1);
-    float logits[V_MAX];
+    const float *logits;
     struct input in;
     struct meg_err e;
     size_t i;
@@ -517,10 +519,10 @@ static void greedy_tokens_equal_those_of_hugging_face(void **state)
         int32_t id = (int32_t)number(one, "decoder_start");
 
         assert_int_equal(meg_model_encode(g, cache, 0, q.encoder, q.s_enc, &e), 0);
-        assert_int_equal(meg_model_prefill(g, cache, 0, &id, 1, (int64_t)n, logits, &e), 0);
+        assert_int_equal(meg_model_prefill(g, cache, 0, &id, 1, (int64_t)n, &logits, &e), 0);
         for (size_t k = 0; k < n; k++) {
             if (k > 0)
-                meg_model_decode(g, cache, (int64_t[]){ 0 }, &id, 1, logits);
+                logits = meg_model_decode(g, cache, (int64_t[]){ 0 }, &id, 1);
             id = meg_most_likely(logits, t.conf.vocab_size);
             assert_int_equal(id, json_integer_value(json_array_get(tokens, k)));
             close_to((double)logits[id] - meg_logsumexp(logits, t.conf.vocab_size),
