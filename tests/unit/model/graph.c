@@ -1,0 +1,151 @@
+/* Graphs of operations: which calls execute, capture and launch them, and how many graphs are kept. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <cmocka.h>
+#include "base/mem.h"
+#include "device/device.h"
+#include "model/internal.h"
+
+/* The test double of a device with graphs: a graph is the value that was added to it. */
+struct meg_graph {
+    int value;
+};
+
+static bool is_capturing;
+static int captured, num_graphs;
+static int executed; /* the value that was executed last, directly or by a launch */
+
+static void graph_begin(struct meg_stream *st)
+{
+    (void)st;
+    assert_false(is_capturing);
+    is_capturing = true;
+}
+
+static struct meg_graph *graph_end(struct meg_stream *st)
+{
+    struct meg_graph *graph = meg_new(sizeof *graph);
+
+    (void)st;
+    is_capturing = false;
+    graph->value = captured;
+    num_graphs++;
+    return graph;
+}
+
+static void graph_launch(struct meg_stream *st, struct meg_graph *graph)
+{
+    (void)st;
+    executed = graph->value;
+}
+
+static void graph_destroy(struct meg_graph *graph)
+{
+    free(graph);
+    num_graphs--;
+}
+
+/* The operation of the test: execute a value, or add it to the graph. */
+static int num_runs;
+static void run(struct meg_model *g, const void *value)
+{
+    (void)g;
+    num_runs++;
+    *(is_capturing ? &captured : &executed) = *(const int *)value;
+}
+
+static struct meg_ops op;
+static struct meg_device device;
+static struct meg_model model;
+
+static void begin(bool has_graphs)
+{
+    device = *meg_device_cpu();
+    op = *device.op;
+    if (has_graphs) {
+        op.graph_begin = graph_begin;
+        op.graph_end = graph_end;
+        op.graph_launch = graph_launch;
+        op.graph_destroy = graph_destroy;
+    }
+    device.op = &op;
+    model = (struct meg_model){ .op = &op, .device = &device };
+    num_runs = 0;
+}
+
+/* Return whether a call with a key executes its value, by calling run `runs` times. */
+static bool calls(struct model_graphs *graphs, int key, int runs)
+{
+    const int before = num_runs;
+
+    executed = -1;
+    model_graph_run(&model, graphs, &key, sizeof key, run, &key);
+    return executed == key && num_runs - before == runs;
+}
+
+static void the_second_call_with_a_key_captures_a_graph(void **state)
+{
+    struct model_graphs graphs = { 0 };
+
+    (void)state;
+    begin(true);
+    assert_true(calls(&graphs, 1, 1));
+    assert_true(calls(&graphs, 2, 1));
+    assert_int_equal(num_graphs, 0);
+    assert_true(calls(&graphs, 1, 1));
+    assert_int_equal(num_graphs, 1);
+    for (int i = 0; i < 3; i++)
+        assert_true(calls(&graphs, 1, 0));
+    assert_true(calls(&graphs, 2, 1));
+    assert_true(calls(&graphs, 2, 0));
+    assert_true(calls(&graphs, 1, 0));
+    assert_int_equal(num_graphs, 2);
+    model_graphs_free(&op, &graphs);
+    assert_int_equal(num_graphs, 0);
+    assert_null(graphs.first);
+}
+
+static void the_least_recently_used_graph_is_freed(void **state)
+{
+    struct model_graphs graphs = { 0 };
+
+    (void)state;
+    begin(true);
+    for (int key = 0; key < MODEL_MAX_GRAPHS; key++) {
+        assert_true(calls(&graphs, key, 1));
+        assert_true(calls(&graphs, key, 1));
+    }
+    assert_true(calls(&graphs, 0, 0)); /* key 1 is now the least recently used one */
+    assert_true(calls(&graphs, MODEL_MAX_GRAPHS, 1));
+    assert_int_equal(num_graphs, MODEL_MAX_GRAPHS - 1);
+    for (int key = 0; key < MODEL_MAX_GRAPHS; key++)
+        if (key != 1)
+            assert_true(calls(&graphs, key, 0));
+    assert_true(calls(&graphs, 1, 1));
+    model_graphs_free(&op, &graphs);
+    assert_int_equal(num_graphs, 0);
+}
+
+static void without_graphs_each_call_executes(void **state)
+{
+    struct model_graphs graphs = { 0 };
+
+    (void)state;
+    begin(false);
+    for (int i = 0; i < 3; i++)
+        assert_true(calls(&graphs, 1, 1));
+    assert_null(graphs.first);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_second_call_with_a_key_captures_a_graph),
+        cmocka_unit_test(the_least_recently_used_graph_is_freed),
+        cmocka_unit_test(without_graphs_each_call_executes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
