@@ -35,9 +35,11 @@ static void set_inputs(struct meg_batch *x, int32_t sep)
     }
 }
 
-int meg_fill_mask_predict(struct meg_model *g, int32_t *ids, int64_t n, const struct meg_tok_special_ids *special,
-                          struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
+int meg_fill_mask_predict(const struct meg_loaded_model *m, int32_t *ids, int64_t n,
+                          const struct meg_tok_special_ids *special, struct meg_token_logprob *top, int64_t ntop,
+                          struct meg_err *e)
 {
+    struct meg_model *g = m->g;
     const int64_t v = g->conf.vocab_size;
     struct meg_batch x = { .s = n, .b = 1, .tokens = ids };
     float *logits = NULL;
@@ -65,8 +67,8 @@ int meg_fill_mask_predict(struct meg_model *g, int32_t *ids, int64_t n, const st
                          i);
             break;
         }
-        ids[i] = meg_most_likely(row, v);
-        meg_top_logprobs(top, ntop, row, v, ids[i], (double)row[ids[i]] - lse, heap);
+        ids[i] = meg_most_likely(row, m->unpadded_vocab);
+        meg_top_logprobs(top, ntop, row, m->unpadded_vocab, ids[i], (double)row[ids[i]] - lse, heap);
         top += ntop;
     }
     free(x.position_ids);
@@ -135,7 +137,7 @@ static int fill_spans(const struct filler *f, struct meg_ids *ids, struct meg_to
                       struct meg_err *e)
 {
     struct meg_ids filled = { 0 };
-    const int r = meg_fill_spans_predict(f->m->g, ids, &f->spans, &filled, top, ntop, e);
+    const int r = meg_fill_spans_predict(f->m, ids, &f->spans, &filled, top, ntop, e);
 
     free(ids->v);
     *ids = filled;
@@ -160,7 +162,7 @@ static int fill_line(const struct filler *f, const struct meg_token_output_conf 
     if (is_t5(m))
         r = fill_spans(f, ids, top, ntop, e);
     else
-        r = meg_fill_mask_predict(m->g, ids->v, ids->n, meg_tokenizer_special_ids(m->tok), top, ntop, e);
+        r = meg_fill_mask_predict(m, ids->v, ids->n, meg_tokenizer_special_ids(m->tok), top, ntop, e);
     if (r < 0 || (r = meg_fill_text_decode(&f->text, ids, &text, e)) < 0)
         goto out;
     meg_json_begin(out, '{');
@@ -229,9 +231,8 @@ int meg_fill_mask(const char *input, const struct meg_token_output_conf *given, 
     int r;
 
     if (!meg_opt_was_given(&given->top_n_logprobs))
-        output.top_n_logprobs = DEFAULT_TOP < m->g->conf.vocab_size ? DEFAULT_TOP : m->g->conf.vocab_size;
-    if ((r = filler_open(&f, m, e)) < 0 ||
-        (r = meg_token_output_check(&output, m->tok, m->g->conf.vocab_size, e)) < 0 ||
+        output.top_n_logprobs = DEFAULT_TOP < m->unpadded_vocab ? DEFAULT_TOP : m->unpadded_vocab;
+    if ((r = filler_open(&f, m, e)) < 0 || (r = meg_token_output_check(&output, m->tok, m->unpadded_vocab, e)) < 0 ||
         (r = meg_line_reader_open(&in, input, e)) < 0)
         goto out;
     while ((r = meg_line_reader_next(&in, &text, &n, e)) > 0) {

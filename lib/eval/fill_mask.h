@@ -12,13 +12,15 @@ MEG_BEGIN_DECLS
 
 /*
  * meg_fill_mask_predict - replace each mask by its most likely token, and list the most likely tokens
+ *   m            ids from m->unpadded_vocab on are padding, and neither predicted nor listed
  *   ids  [n]     in/out  1 <= n <= max_position_embeddings
  *   special      ids of the mask and of the separator: tokens after the first separator have token type 1
  *   top  [m,ntop]  out   for each of the m masks, in order, the ntop most likely ids (meg_top_logprobs)
  * Returns MEG_EFAIL if the logits of a mask are not finite, or if memory is exhausted.
  */
-int meg_fill_mask_predict(struct meg_model *g, int32_t *ids, int64_t n, const struct meg_tok_special_ids *special,
-                          struct meg_token_logprob *top, int64_t ntop, struct meg_err *e);
+int meg_fill_mask_predict(const struct meg_loaded_model *m, int32_t *ids, int64_t n,
+                          const struct meg_tok_special_ids *special, struct meg_token_logprob *top, int64_t ntop,
+                          struct meg_err *e);
 
 /*
  * meg_fill_mask - fill the masks of each line of an input, and write a JSON line to standard output with the filled

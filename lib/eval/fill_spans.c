@@ -9,9 +9,10 @@
 /* The state of decoding one text. */
 struct decoder {
     struct meg_model *g;
+    int64_t nids;                     /* ids below nids may be predicted; those from nids on are padding */
     struct meg_model_kv_cache *cache; /* of one slot */
     const float *logits;              /* [vocabulary] of the next token */
-    int32_t *heap;                    /* [vocabulary] scratch */
+    int32_t *heap;                    /* [nids] scratch */
 };
 
 /* Append a token to those of the decoder, compute the logits of the next token, and set *lse to their log-sum-exp. */
@@ -38,7 +39,7 @@ static bool ends_span(const struct meg_span_vocab *v, int32_t id)
 static int predict_span(struct decoder *d, const struct meg_span_vocab *v, int64_t k, struct meg_ids *filled,
                         struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
 {
-    const int64_t vocab = d->g->conf.vocab_size, positions = d->g->conf.max_position_embeddings;
+    const int64_t positions = d->g->conf.max_position_embeddings;
     bool is_first = true;
     int32_t id;
 
@@ -53,9 +54,9 @@ static int predict_span(struct decoder *d, const struct meg_span_vocab *v, int64
 
         if ((r = append(d, id, &lse, e)) < 0)
             return r;
-        id = meg_most_likely(d->logits, vocab);
+        id = meg_most_likely(d->logits, d->nids);
         if (is_first)
-            meg_top_logprobs(top, ntop, d->logits, vocab, id, (double)d->logits[id] - lse, d->heap);
+            meg_top_logprobs(top, ntop, d->logits, d->nids, id, (double)d->logits[id] - lse, d->heap);
         if (ends_span(v, id))
             break;
         meg_ids_add(filled, id);
@@ -63,17 +64,26 @@ static int predict_span(struct decoder *d, const struct meg_span_vocab *v, int64
     return 0;
 }
 
-int meg_fill_spans_predict(struct meg_model *g, const struct meg_ids *ids, const struct meg_span_vocab *v,
+/* Return the number of ids of the tokenizer and of the sentinels, which may follow those of the tokenizer. */
+static int64_t num_ids(const struct meg_loaded_model *m, const struct meg_span_vocab *v)
+{
+    int64_t n = m->unpadded_vocab;
+
+    for (int64_t k = 0; k < v->nsentinel; k++)
+        n = v->sentinel[k] < n ? n : v->sentinel[k] + 1;
+    return n;
+}
+
+int meg_fill_spans_predict(const struct meg_loaded_model *m, const struct meg_ids *ids, const struct meg_span_vocab *v,
                            struct meg_ids *filled, struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
 {
-    struct decoder d = { .g = g,
-                         .cache = meg_model_kv_cache_create(g, 1),
-                         .heap = meg_new((size_t)g->conf.vocab_size * sizeof *d.heap) };
+    struct decoder d = { .g = m->g, .nids = num_ids(m, v), .cache = meg_model_kv_cache_create(m->g, 1) };
     int64_t k = 0;
     int r;
 
-    if ((r = meg_model_encode(g, d.cache, 0, ids->v, ids->n, e)) == 0)
-        r = meg_model_prefill(g, d.cache, 0, &v->bos, 1, g->conf.max_position_embeddings, NULL, e);
+    d.heap = meg_new((size_t)d.nids * sizeof *d.heap);
+    if ((r = meg_model_encode(d.g, d.cache, 0, ids->v, ids->n, e)) == 0)
+        r = meg_model_prefill(d.g, d.cache, 0, &v->bos, 1, d.g->conf.max_position_embeddings, NULL, e);
     for (int64_t i = 0; i < ids->n && r == 0; i++)
         if (meg_span_vocab_find(v, ids->v[i]) < 0) {
             meg_ids_add(filled, ids->v[i]);

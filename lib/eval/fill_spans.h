@@ -5,12 +5,14 @@
 #ifndef MEG_EVAL_FILL_SPANS_H
 #define MEG_EVAL_FILL_SPANS_H
 #include "eval/span_vocab.h"
+#include "infer/model_load.h"
 #include "infer/reply.h"
 
 MEG_BEGIN_DECLS
 
 /*
  * meg_fill_spans_predict - predict the spans of a text by greedy decoding
+ *   m    ids that are neither below m->unpadded_vocab nor below a sentinel are padding, and neither predicted nor listed
  *   ids  the text, with the sentinels of the m spans (meg_span_vocab_number); 1 to max_position_embeddings ids
  *   filled  out  appended: the text with the predicted tokens instead of the sentinels
  *   top  [m,ntop]  out  for each span, the ntop most likely ids of its first token (meg_top_logprobs)
@@ -18,7 +20,7 @@ MEG_BEGIN_DECLS
  * Returns MEG_EFORMAT if a span would begin after that, and MEG_EFAIL if the logits of the next token are not finite or
  * if memory is exhausted.
  */
-int meg_fill_spans_predict(struct meg_model *g, const struct meg_ids *ids, const struct meg_span_vocab *v,
+int meg_fill_spans_predict(const struct meg_loaded_model *m, const struct meg_ids *ids, const struct meg_span_vocab *v,
                            struct meg_ids *filled, struct meg_token_logprob *top, int64_t ntop, struct meg_err *e);
 
 MEG_END_DECLS
