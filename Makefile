@@ -27,7 +27,7 @@
 # make check-chroot   run check and demo in a minimal Debian (as root)
 # make fuzz        fuzz the parsers with libFuzzer, FUZZ_S=60 seconds each (requires clang)
 # make bench-gpu   benchmark kernels and training on a GPU: BENCH_MODELS=, MEG_PYTHON=: a Python with PyTorch
-# make bench       benchmark against other tools; BENCHES='encode models ranks step threads': only these; see tests/bench/*.sh
+# make bench       benchmark against other tools; BENCHES='encode generate models ranks step threads': only these; see tests/bench/*.sh
 # make compile_commands.json   write the compilation database for clangd and other tools
 #
 # Variables
@@ -365,7 +365,7 @@ build-tests: $(UNITS) $(TEST_PROGRAMS) $(CHECK_GPU)
 RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t tests/torchrun.t tests/nccl.t tests/cuda_errors.t,$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
 # Tests of threads other than OpenMP's: ThreadSanitizer reports each OpenMP barrier as a race.
 THREADED := $(B)/tests/unit/data/gpt_data tests/cmd/preprocess.t tests/cmd/preprocess-golden.t
-TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(UNITS) $(wildcard tests/*.t tests/cmd/*.t))
+TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(UNITS) $(wildcard tests/cmd/*.t tests/*.t))
 # use_tls=0: LeakSanitizer crashes when it scans thread-local storage of libraries opened at run time.  lsan.supp
 # suppresses the leak report for the message that a failed dlopen stores there.
 check: export ASAN_OPTIONS = allocator_may_return_null=1
