@@ -347,6 +347,7 @@ const struct meg_ops meg_cuda_ops = {
     .is_host_memory = false,
     .decode_rows = 64,
     .logits_rows = logits_rows,
+    .pads_decode_steps = true,
     .free_nbytes = free_nbytes,
     .alloc = device_alloc,
     .release = device_release,

@@ -389,14 +389,14 @@ const float *meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c,
     const int64_t v = model_vocab(g), most = c->op->decode_rows;
 
     for (int64_t i = 0; i < n; i += most) {
-        const int64_t rows = most < n - i ? most : n - i;
+        const int64_t rows = most < n - i ? most : n - i, computed = c->op->pads_decode_steps ? most : rows;
 
-        for (int64_t j = 0; j < most; j++) {
+        for (int64_t j = 0; j < computed; j++) {
             c->token[j] = j < rows ? tokens[i + j] : 0;
             c->position[j] = j < rows ? (int32_t)meg_model_kv_cache_len(c, slot[i + j]) : 0;
         }
-        forward_cached(g, c, slot + i, rows, 1, c->token, c->position, most);
-        download_logits(g, 0, most, rows, c->logits + i * v);
+        forward_cached(g, c, slot + i, rows, 1, c->token, c->position, computed);
+        download_logits(g, 0, computed, rows, c->logits + i * v);
     }
     return c->logits;
 }

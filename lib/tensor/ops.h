@@ -282,11 +282,12 @@ struct meg_ops {
     const char *name;    /* "cpu", "cuda" */
     bool is_host_memory; /* device memory is host memory, which the host may read and write between operations */
     /*
-     * Number of rows that a decoding step computes, one for each sequence; unused rows are padding.  The fixed number
-     * makes the result of a row independent of the number of rows in use.  A GPU takes about as long for 64 rows as for
-     * one, because it reads all weights for either.
+     * The largest number of rows of a decoding step, one for each sequence.  If the result of a row depends on the number
+     * of rows, pads_decode_steps is set, and each step has decode_rows rows, some of which may be padding.  A GPU takes
+     * about as long for 64 rows as for one, because it reads all weights for either.
      */
     int64_t decode_rows;
+    bool pads_decode_steps;
 
     /*
      * Return the number of rows of logits [rows,v] that the language-model head should compute at a time.  Fewer rows

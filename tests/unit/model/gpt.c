@@ -448,8 +448,8 @@ static void dropout_depends_on_the_sample_id_only(void **state)
     meg_model_close(g);
 }
 
-/* The logits of decoding steps of `rows` rows are those of a forward pass. */
-static void check_steps(struct meg_model_conf c, int64_t rows)
+/* The logits of decoding steps of at most `rows` rows are those of a forward pass. */
+static void check_steps(struct meg_model_conf c, int64_t rows, bool pads)
 {
     const struct meg_model_run run = { .s = S, .b = B, .seed = 7 };
     struct meg_device device = *meg_device_cpu();
@@ -465,6 +465,7 @@ static void check_steps(struct meg_model_conf c, int64_t rows)
     const int64_t slots[] = { 2, 0 };
 
     op.decode_rows = rows;
+    op.pads_decode_steps = pads;
     device.op = &op;
     g = make_on(&device, &c, &run, &meg_mesh_one);
     memset(in.doc_start, 0, sizeof in.doc_start);
@@ -505,7 +506,8 @@ static void check_decoding(struct meg_model_conf c)
     const int64_t rows[] = { 1, 3, meg_device_cpu()->op->decode_rows, 64 };
 
     for (int i = 0; i < 4; i++)
-        check_steps(c, rows[i]);
+        for (int pads = 0; pads < 2; pads++)
+            check_steps(c, rows[i], pads);
 }
 
 /*
