@@ -17,7 +17,8 @@ enum { DEFAULT_TOP = 5 };
 struct filler {
     const struct meg_loaded_model *m;
     struct meg_fill_text text;
-    struct meg_span_vocab spans; /* T5 */
+    struct meg_span_vocab spans;      /* T5 */
+    struct meg_model_kv_cache *cache; /* T5: of one slot */
 };
 
 /* ---- prediction of tokens -------------------------------------------------------------------------------- */
@@ -137,7 +138,7 @@ static int fill_spans(const struct filler *f, struct meg_ids *ids, struct meg_to
                       struct meg_err *e)
 {
     struct meg_ids filled = { 0 };
-    const int r = meg_fill_spans_predict(f->m, ids, &f->spans, &filled, top, ntop, e);
+    const int r = meg_fill_spans_predict(f->m, f->cache, ids, &f->spans, &filled, top, ntop, e);
 
     free(ids->v);
     *ids = filled;
@@ -190,8 +191,10 @@ static int filler_open(struct filler *f, const struct meg_loaded_model *m, struc
         return meg_fail(e, MEG_EUSAGE,
                         "--task fill-mask requires a tokenizer, and the model has none; specify one with "
                         "--tokenizer-type and its files");
-    if (is_t5(m))
+    if (is_t5(m)) {
+        f->cache = meg_model_kv_cache_create(m->g, 1);
         return (r = meg_span_vocab_make(&f->spans, m, e)) < 0 ? r : meg_fill_text_open(&f->text, m->tok, &f->spans, e);
+    }
     if (meg_tokenizer_special_ids(m->tok)->mask < 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--task fill-mask requires a tokenizer with a mask token, and this one has none; "
@@ -203,6 +206,7 @@ static void filler_close(struct filler *f)
 {
     meg_fill_text_close(&f->text);
     meg_span_vocab_free(&f->spans);
+    meg_model_kv_cache_close(f->cache);
 }
 
 static int encode(void *x, const char *text, int64_t n, struct meg_ids *ids, struct meg_err *e)

@@ -15,7 +15,7 @@ MEG_BEGIN_DECLS
  *   m            ids from m->unpadded_vocab on are padding, and neither predicted nor listed
  *   ids  [n]     in/out  1 <= n <= max_position_embeddings
  *   special      ids of the mask and of the separator: tokens after the first separator have token type 1
- *   top  [m,ntop]  out   for each of the m masks, in order, the ntop most likely ids (meg_top_logprobs)
+ *   top  [masks,ntop]  out   for each mask, in order, the ntop most likely ids (meg_top_logprobs)
  * Returns MEG_EFAIL if the logits of a mask are not finite, or if memory is exhausted.
  */
 int meg_fill_mask_predict(const struct meg_loaded_model *m, int32_t *ids, int64_t n,

@@ -4,8 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "model/decode.h"
-
 /* The state of decoding one text. */
 struct decoder {
     struct meg_model *g;
@@ -74,10 +72,11 @@ static int64_t num_ids(const struct meg_loaded_model *m, const struct meg_span_v
     return n;
 }
 
-int meg_fill_spans_predict(const struct meg_loaded_model *m, const struct meg_ids *ids, const struct meg_span_vocab *v,
-                           struct meg_ids *filled, struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
+int meg_fill_spans_predict(const struct meg_loaded_model *m, struct meg_model_kv_cache *cache,
+                           const struct meg_ids *ids, const struct meg_span_vocab *v, struct meg_ids *filled,
+                           struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
 {
-    struct decoder d = { .g = m->g, .nids = num_ids(m, v), .cache = meg_model_kv_cache_create(m->g, 1) };
+    struct decoder d = { .g = m->g, .cache = cache, .nids = num_ids(m, v) };
     int64_t k = 0;
     int r;
 
@@ -91,7 +90,6 @@ int meg_fill_spans_predict(const struct meg_loaded_model *m, const struct meg_id
             r = predict_span(&d, v, k, filled, top + k * ntop, ntop, e);
             k++;
         }
-    meg_model_kv_cache_close(d.cache);
     free(d.heap);
     return r;
 }

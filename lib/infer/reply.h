@@ -18,7 +18,7 @@ extern const struct meg_opt meg_token_output_opts[];
 
 /*
  * Return MEG_EUSAGE if top_n_logprobs is not in [0, v], or if return_tokens is set and tok is NULL.  v is the
- * vocabulary size of the model.
+ * number of ids that may be listed.
  */
 int meg_token_output_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v,
                            struct meg_err *e);

@@ -82,7 +82,7 @@ cp "$tokenizers/spm-unigram.model" "$T/spm/spiece.model"
 
 # In the folder DIR, whose tokenizer has the given options, a text has the predictions of ids with sentinels and EOS.
 sentinels() { # DIR FIRST SECOND EOS OPTION...
-    dir=$1 first=$2 second=$3 eos=$4 list=
+    dir=$1 first=$2 second=$3 eos=$4 list= largest=$2
     shift 4
     for word in the file of; do
         echo "{\"text\":\"$word\"}" | meg-preprocess -q --input - --output-prefix "$T/$word" "$@" 2>"$T/err" || cat "$T/err"
@@ -94,6 +94,9 @@ sentinels() { # DIR FIRST SECOND EOS OPTION...
         "$(echo "{\"ids\":[${list%,}]}" | meg-eval --task fill-mask --load "$T/$dir" 2>&1)"
     is "$dir: EOS ends the ids, but not the text" "$(jq -r '(.ids[-1] | tostring), .text[-2:]' "$T/text")" "$(printf '%s\nof' "$eos")"
     is "$dir: there is a list for each sentinel" "$(jq '.top_logprobs | length' "$T/text")" 2
+    ids=$(echo 'the<extra_id_0>' | meg-eval --task fill-mask --load "$T/$dir" --top-n-logprobs 400 2>&1 | jq -c '[.top_logprobs[][].id]')
+    is "$dir: the lists contain sentinels, but no padding" "$(echo "$ids" | jq --argjson last "$largest" '[length, (max >= 420), (max <= $last)] | join(" ")')" \
+        '"400 true true"'
 }
 sentinels json 499 498 1 --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$tokenizers/hf-t5"
 sentinels spm 519 518 2 --tokenizer-type GPTSentencePieceTokenizer --tokenizer-model "$tokenizers/spm-unigram.model"

@@ -80,8 +80,10 @@ static void check_top(const struct meg_token_logprob *top, const float *logits, 
 
     for (int64_t k = 0; k < v; k++)
         sum += exp((double)logits[k]);
-    for (int64_t k = 0; k < v - PADDING; k++)
+    for (int64_t k = 0; k < v - PADDING; k++) {
+        assert_in_range(top[k].id, 0, v - PADDING - 1);
         close_to(top[k].logprob, (double)logits[top[k].id] - log(sum), most, "log-probability");
+    }
 }
 
 static void predictions_equal_the_reference(void **state)
@@ -97,7 +99,7 @@ static void predictions_equal_the_reference(void **state)
     const double most = 20 * number(json_object_get(want, "f32_vs_f64_output_max_abs"), "logits");
     struct meg_token_logprob *top;
     struct meg_loaded_model m;
-    int64_t n, v, nmasks = 0;
+    int64_t n, v, nmasks = 0, npadding = 0; /* npadding: masks whose most likely id is padding */
     const int64_t *tokens = golden_tensor(&in, "tokens", "I64", &n), *is_token;
     const float *logits = golden_tensor(&expected, "logits", "F32", &n);
     struct meg_err e;
@@ -127,9 +129,11 @@ static void predictions_equal_the_reference(void **state)
             check_top(next, logits + (i * S + t) * v, v, most);
             next += m.unpadded_vocab;
             nmasks++;
+            npadding += meg_most_likely(logits + (i * S + t) * v, v) >= m.unpadded_vocab;
         }
     }
     assert_true(nmasks > B);
+    assert_true(npadding > 0);
     free(top);
     free(path);
     meg_unload_model(&m);
