@@ -38,10 +38,10 @@ ours() { # BATCH DTYPE
         }
     }' >"$T/prompts"
     case $2 in
-    f32) dtype=fp32 ;;
-    bf16) dtype=bf16 ;;
+    f32) weights=fp32 ;;
+    bf16) weights=bf16 ;;
     esac
-    meg-generate -v --device cpu --load "$T/native" --params-dtype $dtype --greedy --tokens-to-generate $tokens \
+    meg-generate -v --device cpu --load "$T/native" --params-dtype $weights --greedy --tokens-to-generate $tokens \
         --max-batch-size "$1" --input "$T/prompts" >"$T/text" 2>"$T/err" || { cat "$T/err" >&2; exit 1; }
     sed -n 's/.* \([0-9]*\) tokens in \([0-9.]*\) s.*/\1 \2/p' "$T/err" | awk -v b="$1" -v type="$2" '{
         printf "{\"name\":\"meg-generate\",\"is_ours\":true,\"batch\":%d,\"dtype\":\"%s\",\"tokens_per_s\":%.3f}\n", b, type, $1 / $2

@@ -24,7 +24,7 @@ DTYPE, CACHE = sys.argv[5:7]
 torch.set_num_threads(THREADS)
 transformers.logging.set_verbosity_error()
 model = transformers.AutoModelForCausalLM.from_pretrained(
-    DIR, torch_dtype={'f32': torch.float32, 'bf16': torch.bfloat16}[DTYPE])
+    DIR, dtype={'f32': torch.float32, 'bf16': torch.bfloat16}[DTYPE])
 prompts = torch.tensor([[(i * 131 + t * 7) % 50000 for t in range(PROMPT)] for i in range(BATCH)])
 options = {'cache_implementation': 'static'} if CACHE == 'static' else {}
 for _ in range(2):
