@@ -22,6 +22,5 @@ export MEG_CACHE_DIR="$T/cache"
 # shellcheck disable=SC2034 # used by runs.sh
 gpu=$B/tests/cuda/bin few=1
 . "${0%/*}/cuda/runs.sh"
-ok 'layers in training are launched as graphs' test -s "$T/graphs.layer"
 ok 'decoding steps are launched as graphs' test -s "$T/graphs.decode"
 done_testing

@@ -7,7 +7,7 @@
 #   CELLS=N       the number of cells (default: 4, with GPT, Llama, BERT and T5 and all types of parallelism but uneven
 #                 stages)
 #   STEPS=N       the number of steps (default: 4)
-# A layout whose layers do not communicate launches them as CUDA graphs.
+# If the layers of a layout do not communicate, every second cell launches them as CUDA graphs.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/cuda/bin/meg-train" ] || skip_all 'this build has no headers of CUDA and NCCL'
 [ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'
@@ -15,7 +15,7 @@
 . "${0%/*}/bert.sh"
 . "${0%/*}/torchrun.sh"
 export OMP_NUM_THREADS=1 MEG_CACHE_DIR="$T/cache"
-steps=${STEPS:-4}
+steps=${STEPS:-4} captures=1
 
 # numbers KEY FILE: print the value of KEY in each JSON line of FILE that has a loss
 numbers() { jq "select(has(\"lm_loss\")) | .$1" "$2"; }
@@ -45,7 +45,10 @@ while IFS=$tab read -r n name training layout; do
 
     case $layout in
     *tensor-model-parallel-size* | *context-parallel-size*) ;;
-    *) layout="$layout --cuda-graph-impl local" ;;
+    *)
+        captures=$((1 - captures))
+        [ $captures -eq 0 ] || layout="$layout --cuda-graph-impl local"
+        ;;
     esac
 
     # $cpu is the log of training on one rank on the CPU; cells with equal training options use the same log.

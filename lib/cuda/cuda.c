@@ -320,6 +320,7 @@ static struct meg_graph *graph_end(struct meg_stream *st)
 
 static void graph_launch(struct meg_stream *st, struct meg_graph *graph)
 {
+    MEG_CUDA_QUEUE_HERE();
     CUDA(cudaGraphLaunch((cudaGraphExec_t)graph, meg_cuda_stream(st)));
 }
 
@@ -346,8 +347,8 @@ const struct meg_ops meg_cuda_ops = {
     .name = "cuda",
     .is_host_memory = false,
     .decode_rows = 64,
-    .logits_rows = logits_rows,
     .pads_decode_steps = true,
+    .logits_rows = logits_rows,
     .free_nbytes = free_nbytes,
     .alloc = device_alloc,
     .release = device_release,

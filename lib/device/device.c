@@ -18,7 +18,7 @@ const struct meg_opt meg_device_opts[] = { { "device", 0, MEG_ENUM(C, device), "
                                            { "deterministic-mode", 0, MEG_BOOL(C, is_deterministic), NULL, "no",
                                              "on GPUs, use only kernels whose results are bitwise equal in each run, "
                                              "and do not time algorithms to select the fastest; results on CPUs "
-                                             "are always reproducible" },
+                                             "are always bitwise equal" },
                                            { 0 } };
 #undef C
 
@@ -208,9 +208,12 @@ void meg_device_download_mat(const struct meg_device *d, struct meg_stream *st, 
 {
     const size_t row = (size_t)x.cols * meg_dtype_size(x.dtype);
 
+    if (x.rows == 0)
+        return;
     if (x.ld == x.cols)
         d->op->download(st, pinned, x.p, (size_t)x.rows * row);
-    for (int64_t r = 0; r < x.rows && x.ld != x.cols; r++)
-        d->op->download(st, (char *)pinned + (size_t)r * row, meg_element(x.p, r * x.ld, x.dtype), row);
+    else
+        for (int64_t r = 0; r < x.rows; r++)
+            d->op->download(st, (char *)pinned + (size_t)r * row, meg_element(x.p, r * x.ld, x.dtype), row);
     meg_device_synchronize(d, st);
 }

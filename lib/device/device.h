@@ -79,7 +79,10 @@ void meg_device_read(const struct meg_device *d, struct meg_stream *st, void *ho
  * does.  The elements between the rows of x may be transferred too, so x.ld should be little more than x.cols.
  */
 void meg_device_read_mat(const struct meg_device *d, struct meg_stream *st, void *host, struct meg_mat x);
-/* The same, to pinned memory, which is faster. */
+/*
+ * Copy the rows of x to pinned memory [rows, cols], which is contiguous.  Block until the copies are complete.  This is
+ * faster than meg_device_read_mat.
+ */
 void meg_device_download_mat(const struct meg_device *d, struct meg_stream *st, void *pinned, struct meg_mat x);
 
 MEG_END_DECLS

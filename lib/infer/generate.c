@@ -169,7 +169,7 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
     return append_next(gen, slot, logits, sample(gen, &gen->sampler[0], slot, logits), e);
 }
 
-/* Sample the next tokens of n active slots from logits [n,v]; sampler k samples those of the slots k, k + nsamplers, ... */
+/* Sample the next tokens of n active slots from logits [n,v]; sampler k samples for slots k, k + nsamplers and so on. */
 static void sample_all(struct meg_generator *gen, int64_t n, const float *logits)
 {
     const int64_t v = gen->g->conf.vocab_size;

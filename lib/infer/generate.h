@@ -23,8 +23,8 @@ struct meg_continuation {
     int64_t prompt; /* number of the prompt; selects the random numbers unless the request sets a seed */
     const struct meg_request *request; /* borrowed */
     int32_t *ids;                      /* [n] generated ids */
-    float *logprob;                    /* [n] log p of each id given all ids before it, in nats; or NAN */
-    struct meg_token_logprob *top;     /* [n,ntop] the model's most likely ids at the position of each id */
+    float *logprob;                /* [n] log p of each id given all ids before it, in nats; NAN without has_logprobs */
+    struct meg_token_logprob *top; /* [n,ntop] the model's most likely ids at the position of each id */
     int64_t n, cap;
     enum meg_finish_reason finish;
 };

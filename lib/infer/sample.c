@@ -130,6 +130,7 @@ static float largest(const float *x, int64_t n)
     return most[0];
 }
 
+/* Return whether an element of x [n] is NaN. */
 static bool has_nan(const float *x, int64_t n)
 {
     int is_found = 0;

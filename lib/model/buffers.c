@@ -131,9 +131,8 @@ static void free_slot(struct model_slot *q, const struct meg_model_state *st)
             free(q->layer[i].block[k].grads);
         }
         free(q->layer[i].block);
-        model_graphs_free(st->ctx.op, &q->layer[i].fwd);
-        model_graphs_free(st->ctx.op, &q->layer[i].bwd);
-        model_graphs_free(st->ctx.op, &q->layer[i].bwd_weight);
+        for (int k = 0; k < MODEL_NUM_PASSES; k++)
+            model_graphs_free(st->ctx.op, &q->layer[i].graphs[k]);
     }
     free(q->layer);
 }

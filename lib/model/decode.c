@@ -28,9 +28,9 @@ struct cache_slot {
 };
 
 /*
- * The key of the graph of a decoding step (model_graph_run), without padding.  From step to step, it changes only with
- * the inputs, the number of sequences, the memory of the first one, or the length of the longest one, rounded up to
- * GRAPH_TOKENS.
+ * The key of the graph of a decoding step (model_graph_run), without padding.  From step to step, the inputs alternate.
+ * Otherwise, the key changes only with the buffers of the model, the number of sequences, the memory of the first one,
+ * or the lengths of the longest sequence and encoder input, rounded up to GRAPH_TOKENS.
  */
 enum { GRAPH_TOKENS = 256 };
 struct step_key {
@@ -132,26 +132,38 @@ int64_t meg_model_kv_cache_len(const struct meg_model_kv_cache *c, int64_t slot)
     return c->slot[slot].tokens.len;
 }
 
-/*
- * Remove all tokens from a buffer, and allocate memory for s tokens unless the buffer has enough.  Before the first
- * sequence, also allocate the memory that sequences share.
- */
+/* Allocate the memory that all sequences use, unless it exists. */
+static int alloc_shared(struct meg_model *g, struct meg_model_kv_cache *c, struct meg_err *e)
+{
+    const size_t nbytes = (size_t)(c->b * model_vocab(g)) * sizeof *c->logits;
+
+    if (!c->arrays)
+        c->arrays = c->op->alloc(arrays_nbytes(c, c->op->decode_rows));
+    if (!c->logits)
+        c->logits = c->op->alloc_pinned(nbytes);
+    if (c->arrays && c->logits)
+        return 0;
+    return meg_fail(e, MEG_EFAIL,
+                    "out of memory: the logits of %" PRId64
+                    " sequences require %.1f MiB; with meg-generate, use a smaller --max-batch-size",
+                    c->b, (double)nbytes / 0x1p20);
+}
+
+/* Remove all tokens from a buffer, and allocate memory for s tokens unless the buffer has enough. */
 static int begin_sequence(struct meg_model *g, struct meg_model_kv_cache *c, struct kv_buffer *q, size_t token_nbytes,
                           int64_t s, struct meg_err *e)
 {
     const size_t nbytes = (size_t)(c->L * s) * token_nbytes;
+    int r;
 
+    if ((r = alloc_shared(g, c, e)) < 0)
+        return r;
     q->len = 0;
     if (s <= q->s)
         return 0;
     c->op->release(q->kv);
     q->s = 0;
-    q->kv = c->op->alloc(nbytes);
-    if (!c->arrays)
-        c->arrays = c->op->alloc(arrays_nbytes(c, c->op->decode_rows));
-    if (!c->logits)
-        c->logits = c->op->alloc_pinned((size_t)(c->b * model_vocab(g)) * sizeof *c->logits);
-    if (!q->kv || !c->arrays || !c->logits)
+    if (!(q->kv = c->op->alloc(nbytes)))
         return meg_fail(e, MEG_EFAIL,
                         "out of memory: the KV cache of a sequence of %" PRId64
                         " tokens requires %.1f MiB; use shorter sequences, --params-dtype bf16 or, with meg-generate, "
@@ -273,7 +285,7 @@ static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, co
                            const int32_t *tokens, const int32_t *position, int64_t rows)
 {
     const bool is_graph = c->op->graph_begin && s == 1 && rows == c->op->decode_rows;
-    struct step_key key = { .step = step_of(c, g->state->ctx.stream, slot, n, s, is_graph), .num_moves = g->num_moves };
+    const struct meg_kv_step step = step_of(c, g->state->ctx.stream, slot, n, s, is_graph);
     /* the model only reads the batch, so casting away const is safe */
     const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
@@ -285,11 +297,13 @@ static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, co
         sequence->tokens.len += s;
     }
     load_batch(g, &x);
-    key.in = g->state->slot[0].in;
-    if (is_graph)
-        model_graph_run(g, &c->graphs, &key, sizeof key, layers_fwd, &key.step);
-    else
-        layers_fwd(g, &key.step);
+    if (is_graph) {
+        const struct step_key key = { step, g->num_moves, g->state->slot[0].in };
+
+        model_graph_run(g, &c->graphs, &key, sizeof key, layers_fwd, &step);
+    } else {
+        layers_fwd(g, &step);
+    }
 }
 
 /* Store the keys and values of the output of the encoder, which is computed, in the cache of a sequence. */

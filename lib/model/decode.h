@@ -28,14 +28,14 @@ int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t 
  * Grow the slot and the buffers of g (meg_model_reserve) if they are too small for the sequence.  Run the n tokens of
  * the prompt, 1 <= n <= s, through the model, and store their keys and values.  Unless logits is NULL, set *logits to
  * the logits [v] of the last token, in host memory; they are valid until the next prefill or decode.  With a T5, call
- * meg_model_encode before; the tokens are those of the decoder.  Fail with MEG_EFAIL if memory is exhausted; g and c can
- * then only be closed.
+ * meg_model_encode before; the tokens are those of the decoder.  Fail with MEG_EFAIL if memory is exhausted; g and c
+ * can then only be closed.
  */
 int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
                       int64_t s, const float **logits, struct meg_err *e);
 /*
- * Append one token to each of n different slots, which have been prefilled.  Return the logits [n,v] of these tokens, in
- * host memory; they are valid until the next prefill or decode.
+ * Append one token to each of n different slots, which have been prefilled.  Return the logits [n,v] of these tokens,
+ * in host memory; they are valid until the next prefill or decode.
  */
 const float *meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot,
                               const int32_t *tokens, int64_t n);

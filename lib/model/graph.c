@@ -45,7 +45,7 @@ static void insert(struct model_graphs *graphs, struct model_graph *x)
 }
 
 /* Free the least recently used graph if there are MODEL_MAX_GRAPHS. */
-static void make_room(struct meg_model *g, struct model_graphs *graphs)
+static void free_oldest(struct meg_model *g, struct model_graphs *graphs)
 {
     struct model_graph **link = &graphs->first;
     int n = 0;
@@ -54,7 +54,8 @@ static void make_room(struct meg_model *g, struct model_graphs *graphs)
         link = &(*link)->next;
     if (!*link)
         return;
-    meg_device_synchronize(g->device, g->device->compute); /* the graph may be in execution */
+    if ((*link)->graph)
+        meg_device_synchronize(g->device, g->device->compute); /* the graph may be in execution */
     graph_free(g->op, *link);
     *link = NULL;
 }
@@ -71,7 +72,7 @@ void model_graph_run(struct meg_model *g, struct model_graphs *graphs, const voi
     }
     x = take(graphs, key, nbytes);
     if (!x) {
-        make_room(g, graphs);
+        free_oldest(g, graphs);
         x = meg_new(sizeof *x);
         x->key = meg_new(nbytes);
         x->key_nbytes = nbytes;

@@ -53,11 +53,14 @@ struct model_graphs {
     struct model_graph *first;
 };
 
+/* The passes of a layer: forward, backward, and the weight gradients that backward defers. */
+enum model_pass { MODEL_FWD, MODEL_BWD, MODEL_BWD_WEIGHT, MODEL_NUM_PASSES };
+
 /* The activations of a layer in a slot, and the graphs of its passes. */
 struct slot_layer {
     struct block_acts *block; /* [blocks of the layer] */
     struct meg_mat saved;     /* shard of a recomputed layer's input (distribute_saved_activations) */
-    struct model_graphs fwd, bwd, bwd_weight;
+    struct model_graphs graphs[MODEL_NUM_PASSES];
 };
 
 /* The hidden states of a stack in a slot. */
@@ -233,14 +236,14 @@ void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, st
 /* ---- graph.c ---- */
 
 /* Number of graphs that struct model_graphs keeps. */
-enum { MODEL_MAX_GRAPHS = 16 };
+enum { MODEL_MAX_GRAPHS = 64 };
 
 /*
  * Queue the operations that run(g, args) queues on the compute stream.  `key` [nbytes] identifies their arguments: of
  * two calls with equal keys, only the contents of device memory may differ.  The first call with a key executes the
  * operations one by one, which creates their plans and workspaces; the second one captures them in a graph
  * (tensor/ops.h), which it and later ones launch.  Without graphs (graph_begin is NULL), each call executes the
- * operations.  `run` must change nothing that a later call reads on the host.
+ * operations.  A launch does not call run, so the caller must not depend on host state that run sets.
  */
 void model_graph_run(struct meg_model *g, struct model_graphs *graphs, const void *key, size_t nbytes,
                      void (*run)(struct meg_model *g, const void *args), const void *args);

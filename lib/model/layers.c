@@ -76,6 +76,7 @@ static void block_fwd(struct meg_model *g, struct residual *r, const struct mode
 
 /* The arguments of a pass of a layer. */
 struct layer_pass {
+    enum model_pass type;
     const struct model_layer *l;
     struct slot_layer *q;
     struct residual r;     /* forward: the residual stream before the layer */
@@ -129,7 +130,8 @@ static void layer_bwd_weight(struct meg_model *g, const void *pass)
 
 /*
  * The arguments of the operations of a pass that may differ between its calls, as the key of a graph: without padding,
- * so that bytes can be compared.
+ * so that bytes can be compared.  x is the input of the first block, and residual and previous are p of r.x and block of
+ * r in struct layer_pass.
  */
 struct layer_key {
     const void *x, *residual, *previous, *dx, *dy;
@@ -147,28 +149,28 @@ static struct layer_key key_of(const struct meg_ctx *c, const struct layer_pass 
                                .s = c->s,
                                .b = c->b,
                                .s_memory = c->memory.s,
-                               .accumulates_grads = c->accumulates_grads,
-                               .accumulates_rel_bias = c->accumulates_rel_bias,
+                               .accumulates_grads = p->type != MODEL_FWD && c->accumulates_grads,
+                               .accumulates_rel_bias = p->type == MODEL_BWD && c->accumulates_rel_bias,
                                .sample_id = c->sample_id,
                                .position_ids = c->position_ids,
                                .doc_start = c->doc_start,
                                .key_length = c->key_length,
                                .memory = c->memory.y.p,
-                               .d_memory = c->memory.dy.p,
+                               .d_memory = p->type == MODEL_BWD ? c->memory.dy.p : NULL,
                                .memory_key_length = c->memory.key_length };
 }
 
 /* Run a pass of a layer, as a graph if run.captures_layers is set. */
-static void run_pass(struct meg_model *g, struct model_graphs *graphs,
-                     void (*run)(struct meg_model *g, const void *pass), const struct layer_pass *p)
+static void run_pass(struct meg_model *g, const struct layer_pass *p)
 {
+    static void (*const run[])(struct meg_model * g, const void *pass) = { layer_fwd, layer_bwd, layer_bwd_weight };
     const struct layer_key key = key_of(&g->state->ctx, p);
 
     meg_device_set_layer(p->l->index);
     if (g->run.captures_layers)
-        model_graph_run(g, graphs, &key, sizeof key, run, p);
+        model_graph_run(g, &p->q->graphs[p->type], &key, sizeof key, run[p->type], p);
     else
-        run(g, p);
+        run[p->type](g, p);
     meg_device_set_layer(-1);
 }
 
@@ -178,13 +180,13 @@ static void run_fwd(struct meg_model *g, struct residual *r, const struct model_
     const int last = l->desc->n - 1;
     const struct block_acts a = acts_of_batch(g, &q->block[last]);
 
-    run_pass(g, &q->fwd, layer_fwd, &(struct layer_pass){ .l = l, .q = q, .r = *r });
+    run_pass(g, &(struct layer_pass){ .type = MODEL_FWD, .l = l, .q = q, .r = *r });
     *r = after_block(l, &l->block[last], &a);
 }
 
 void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, struct slot_layer *q)
 {
-    run_pass(g, &q->bwd_weight, layer_bwd_weight, &(struct layer_pass){ .l = l, .q = q });
+    run_pass(g, &(struct layer_pass){ .type = MODEL_BWD_WEIGHT, .l = l, .q = q });
 }
 
 void model_copy(struct meg_model *g, void *to, const void *from, struct meg_mat like)
@@ -298,9 +300,11 @@ void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct
         model_params_needed(g, model_group_of(g, i), next_bwd_group(g, x, i), true);
         model_begin_grads(g, &st->layer[i].has_grads);
         st->ctx.accumulates_rel_bias = st->rel_bias_has_grads[st->stack] || i + 1 < x->end;
-        run_pass(g, &q->layer[i].bwd, layer_bwd,
-                 &(struct layer_pass){
-                     .l = &st->layer[i], .q = &q->layer[i], .dx = i > x->begin ? d_residual : dx, .dy = dy });
+        run_pass(g, &(struct layer_pass){ .type = MODEL_BWD,
+                                          .l = &st->layer[i],
+                                          .q = &q->layer[i],
+                                          .dx = i > x->begin ? d_residual : dx,
+                                          .dy = dy });
         if (!g->run.defers_wgrad)
             model_grads_ready(g, model_group_of(g, i));
         dy = d_residual;

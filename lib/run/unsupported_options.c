@@ -80,7 +80,7 @@ const struct meg_opt_unsupported meg_train_unsupported_opts[] = {
     { "spec", "custom layer specifications are" NOT_YET },
     { "fp8-*", "fp8 is" NOT_YET },
     { "fp4-*", "fp4 is" NOT_YET },
-    { "cuda-graph-*", "only --cuda-graph-impl selects CUDA graphs" },
+    { "cuda-graph-*", "the scope and other settings of CUDA graphs are" NOT_YET },
     { "external-cuda-graph", "use --cuda-graph-impl local" },
     { "tp-comm-*", "overlap of tensor-parallel communication with matrix products is" NOT_YET },
     { "encoder-tensor-model-parallel-size", "a separate parallel layout of the encoder is" NOT_YET },

@@ -459,7 +459,8 @@ static bool sets_option(const char *line, const char *name)
 
 /*
  * Return whether a line sets an option that depends on the machines of a run rather than on the model: parallel layout,
- * recomputation, CUDA graphs, asynchronous saves, timeout.  Only run.conf stores such options; state.json is independent of them.
+ * recomputation, CUDA graphs, asynchronous saves, timeout.  Only run.conf stores such options; state.json is
+ * independent of them.
  */
 static bool is_layout_option(const char *line)
 {

@@ -70,15 +70,18 @@ fi
 # without_times FILE: print the lines of a JSON log without the times
 without_times() { sed 's/"iteration_ms".*"flops_per/"flops_per/; s/,"tflops_per_s".*//' "$1"; }
 
-# captures OPTION...: training that launches layers as CUDA graphs has the results of training that does not
+# captures OPTION...: training that launches layers as CUDA graphs has the results of training that does not.  The double
+# of the CUDA runtime, but no GPU, writes launches to $T/graphs.IMPL
 captures() {
+    rm -f "$T"/graphs.*
     for impl in none local; do
-        MEG_DOUBLE_GRAPHS="$T/graphs.layer" "$gpu/meg-train" -q --config "$T/conf" --device cuda --deterministic-mode \
+        MEG_DOUBLE_GRAPHS="$T/graphs.$impl" "$gpu/meg-train" -q --config "$T/conf" --device cuda --deterministic-mode \
             --cuda-graph-impl "$impl" --log-json "$T/log" "$@" >"$T/out" 2>"$T/err" || sed 's/^/# /' "$T/err"
         without_times "$T/log" >"$T/$impl.json"
         rm -f "$T/log"
     done
     ok "$model: CUDA graphs of layers do not change results: $*" test -s "$T/none.json" -a "$(cat "$T/none.json")" = "$(cat "$T/local.json")"
+    [ -z "${few:-}" ] || ok "$model: layers are launched as graphs: $*" test -s "$T/graphs.local" -a ! -e "$T/graphs.none"
 }
 
 # resumes OPTION...: a run that was stopped after five steps continues bit for bit.  $T/a is the uninterrupted run

@@ -44,7 +44,8 @@ void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, 
  * A word of more than MEG_BERT_MAX_WORD bytes may be truncated, but still has more than 250 characters.  WordPiece
  * encodes this word as unknown, since WordPiece's limit is 200 characters (vocab_file.c).  Returns 1, or 0 at the end
  * of the text.  Returns MEG_EFORMAT if a word has more than MEG_BERT_MAX_RUN consecutive characters without a point at
- * which it can be split without changing the result of lowercasing and decomposition.  This limit also applies if is_lower is false.
+ * which it can be split without changing the result of lowercasing and decomposition.  This limit also applies if
+ * is_lower is false.
  */
 enum { MEG_BERT_MAX_WORD = 1024, MEG_BERT_MAX_RUN = 4 << 20 };
 int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out, struct meg_err *e);

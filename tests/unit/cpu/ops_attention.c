@@ -326,8 +326,8 @@ static void run(const struct meg_ops *ops, struct attn *a, uint64_t *h)
 }
 
 /*
- * Return a bound of the errors of scores in f32, which is also that of the relative errors of weights and their sums.  A
- * score is below sqrt(d) and sums d products.  The bias of ALiBi is up to s_k, and scores are up to softcap: rounding
+ * Return a bound of the errors of scores in f32, which is also that of the relative errors of weights and their sums.
+ * A score is below sqrt(d) and sums d products.  The bias of ALiBi is up to s_k, and scores are up to softcap: rounding
  * errors are proportional to these.
  */
 static double score_tol(const struct attn *a)
@@ -356,7 +356,7 @@ static void check_forward(const struct attn *a)
             }
 }
 
-/* A sum of products in f64.  Rounding errors of an f32 sum are proportional to the magnitude, the sum of absolute values. */
+/* A sum of products in f64.  The rounding errors of the sum in f32 are proportional to that of the absolute values. */
 struct sum64 {
     double value, magnitude;
 };

@@ -261,7 +261,7 @@ static void nan_logits_are_detected(void **state)
             assert_int_equal(meg_sample_token(&s, &plain, bad_padding[i], 0, 0, out), -1);
         meg_token_sampler_free(&s);
     }
-    assert_true(logprob == 0);
+    assert_true(logprob == 0); /* of the id that has probability 1 */
 }
 
 static void invalid_options_are_rejected(void **state)

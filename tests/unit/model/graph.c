@@ -14,7 +14,7 @@ struct meg_graph {
 };
 
 static bool is_capturing;
-static int captured, num_graphs;
+static int captured, num_graphs, num_waits;
 static int executed; /* the value that was executed last, directly or by a launch */
 
 static void graph_begin(struct meg_stream *st)
@@ -39,6 +39,12 @@ static void graph_launch(struct meg_stream *st, struct meg_graph *graph)
 {
     (void)st;
     executed = graph->value;
+}
+
+static void event_record(struct meg_stream *st, struct meg_event *event)
+{
+    (void)st, (void)event;
+    num_waits++;
 }
 
 static void graph_destroy(struct meg_graph *graph)
@@ -69,10 +75,11 @@ static void begin(bool has_graphs)
         op.graph_end = graph_end;
         op.graph_launch = graph_launch;
         op.graph_destroy = graph_destroy;
+        op.event_record = event_record;
     }
     device.op = &op;
     model = (struct meg_model){ .op = &op, .device = &device };
-    num_runs = 0;
+    num_runs = num_waits = 0;
 }
 
 /* Return whether a call with a key executes its value, by calling run `runs` times. */
@@ -118,12 +125,15 @@ static void the_least_recently_used_graph_is_freed(void **state)
         assert_true(calls(&graphs, key, 1));
     }
     assert_true(calls(&graphs, 0, 0)); /* key 1 is now the least recently used one */
+    assert_int_equal(num_waits, 0);
     assert_true(calls(&graphs, MODEL_MAX_GRAPHS, 1));
+    assert_int_equal(num_waits, 1); /* the graph may be in execution */
     assert_int_equal(num_graphs, MODEL_MAX_GRAPHS - 1);
     for (int key = 0; key < MODEL_MAX_GRAPHS; key++)
         if (key != 1)
             assert_true(calls(&graphs, key, 0));
-    assert_true(calls(&graphs, 1, 1));
+    assert_true(calls(&graphs, 1, 1)); /* frees key MODEL_MAX_GRAPHS, which has no graph yet */
+    assert_int_equal(num_waits, 1);
     model_graphs_free(&op, &graphs);
     assert_int_equal(num_graphs, 0);
 }
