@@ -408,7 +408,7 @@ lint:
 	shellcheck -s sh -S warning -e SC1091,SC2010,SC2034,SC2154 $(SH_FILES)
 
 # Each of these uses a separate build directory.  The kernels are compiled for the CPU only, which takes less time.  The longest
-# test is the first.  ckpt_scale, which measures time and memory, would take minutes under sanitizers and is left out.
+# test is the first.  check-san omits ckpt_scale, which measures time and memory, and would run for minutes.
 check-clang:
 	+$(MAKE) B=build/clang CC=clang CXX=clang++ CUDA=0 CFLAGS='-O0 -g -Werror' DEPS=0 all build-tests
 check-san:

@@ -82,7 +82,7 @@ cp "$tokenizers/spm-unigram.model" "$T/spm/spiece.model"
 
 # In the folder DIR, whose tokenizer has the given options, a text has the predictions of ids with sentinels and EOS.
 sentinels() { # DIR FIRST SECOND EOS OPTION...
-    dir=$1 first=$2 second=$3 eos=$4 list= largest=$2
+    dir=$1 first=$2 second=$3 eos=$4 largest=$2 list=
     shift 4
     for word in the file of; do
         echo "{\"text\":\"$word\"}" | meg-preprocess -q --input - --output-prefix "$T/$word" "$@" 2>"$T/err" || cat "$T/err"
