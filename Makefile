@@ -162,8 +162,8 @@ $(error CUDA=1, but there is no nvcc: put it in PATH or give NVCC=)
 endif
 endif
 
-OPTIONAL_CUDA  := $(wildcard lib/cuda/*)
-OPTIONAL_CUDNN := $(wildcard lib/cuda/cudnn*)
+OPTIONAL_CUDA  := $(wildcard lib/cuda/* lib/cuda/*/*)
+OPTIONAL_CUDNN := $(wildcard lib/cuda/cudnn/*)
 OPTIONAL_NCCL  := $(wildcard lib/comm/nccl*)
 OPTIONAL_MPI   := $(wildcard lib/comm/mpi*)
 LEFT_OUT := $(foreach u,$(filter-out $(USES),CUDA CUDNN NCCL MPI),$(OPTIONAL_$u))
@@ -206,7 +206,7 @@ DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/comm $(B)/tests/nccl/bin/m
 # Programs whose kernels are compiled for the CPU (tests/cuda/emulate.h).  They are linked with NCCL_DOUBLE and with doubles of
 # cuBLASLt and cuDNN.  They require the headers of CUDA and NCCL, but no nvcc.  The header of cuDNN is optional.
 CHECK_OBJS := $(patsubst %,$(B)/%.o,$(wildcard tests/cuda/check*.c))
-EMULATED_SRCS := lib/device/device.c $(filter-out $(if $(CUDNN_H),,$(OPTIONAL_CUDNN)),$(wildcard lib/cuda/*.c lib/cuda/*.cu))
+EMULATED_SRCS := lib/device/device.c $(filter-out $(if $(CUDNN_H),,$(OPTIONAL_CUDNN)),$(wildcard lib/cuda/*.c lib/cuda/*/*.c lib/cuda/*.cu))
 EMULATED_OBJS := $(EMULATED_SRCS:%=$(B)/tests/cuda/%.o)
 EMULATED_LIBS := $(NCCL_DOUBLE) $(B)/tests/cuda/libcublasLt.so.13 $(if $(CUDNN_H),$(B)/tests/cuda/libcudnn.so.9)
 # The unit tests that compare models with reference numbers (tests/unit/golden_device.h).
@@ -343,7 +343,7 @@ $(B)/tests/cuda/bin/meg-%: $(B)/cmd/%/main.c.o $(EMULATED_OBJS) $(B)/libmeg.a $(
 $(B)/tests/cuda/unit/%: $(B)/tests/unit/%.c.o $(EMULATED_OBJS) $(B)/libmeg.a $(EMULATED_LIBS) | $$(@D)/
 	$(call EMULATED_LD,-lcmocka)
 # The program loads the real cuDNN, not its double.  Without a GPU, cuDNN uses the stub of the driver in tests/cuda/stub.
-$(B)/tests/cuda/cudnn_accept: $(B)/tests/cuda/cudnn_accept.c.o $(patsubst %,$(B)/tests/cuda/%.o,$(wildcard lib/cuda/cudnn_*.c)) \
+$(B)/tests/cuda/cudnn_accept: $(B)/tests/cuda/cudnn_accept.c.o $(patsubst %,$(B)/tests/cuda/%.o,$(wildcard lib/cuda/cudnn/*.c)) \
                            $(B)/libmeg.a $(NCCL_DOUBLE)
 	$(call ld,$(NCCL_DOUBLE) '-Wl$(comma)-rpath$(comma)$$ORIGIN/../nccl:$(CUDA_HOME)/lib64')
 	@mkdir -p $(@D)/stub
@@ -353,7 +353,7 @@ $(B)/tests/cuda/check-gpu: $(CHECK_OBJS) $(B)/libmeg.a
 $(B)/tests/cuda/bench: $(B)/tests/cuda/bench.c.o $(B)/libmeg.a
 	$(call ld)
 
--include $(wildcard $(B)/lib/*/*.d $(B)/lib/*/*/*.d $(B)/cmd/*/*.d $(B)/tests/*/*.d $(B)/tests/*/*/*.d $(B)/tests/*/lib/*/*.d)
+-include $(wildcard $(B)/lib/*/*.d $(B)/lib/*/*/*.d $(B)/cmd/*/*.d $(B)/tests/*/*.d $(B)/tests/*/*/*.d $(B)/tests/*/lib/*/*.d $(B)/tests/*/lib/*/*/*.d)
 
 # ---- what is run --------------------------------------------------------------------------------
 

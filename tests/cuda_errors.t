@@ -132,15 +132,15 @@ fails 'unspecified launch failure' ".*cudaErrorLaunchFailure.*; the GPU or its d
 # operation N: print the source file, step and layer of the N-th operation, which fails before the next one is queued
 operation() {
     run "MEG_DOUBLE_FAILURE=$1:700 CUDA_LAUNCH_BLOCKING=1" --device cuda 2>&1 |
-        sed -n 's,.*IllegalAddress[^;]*; the operation is that of lib/cuda/\([a-z_]*[.]cu*\):[0-9]*\( in.*\); check dmesg.*,\1\2,p'
+        sed -n 's,.*IllegalAddress[^;]*; the operation is that of lib/cuda/\([a-z_/]*[.]cu*\):[0-9]*\( in.*\); check dmesg.*,\1\2,p'
 }
 is 'CUDA_LAUNCH_BLOCKING=1: the operation is exact' "$(operation 1) $(operation 2) $(operation 3) $(operation 4)" \
-    'embedding.cu in step 1 embedding.cu in step 1 norm.cu in step 1, layer 0 gemm.c in step 1, layer 0'
+    'embedding.cu in step 1 embedding.cu in step 1 norm.cu in step 1, layer 0 cublas/gemm.c in step 1, layer 0'
 
-fails 'a matrix product' ".*cudaErrorIllegalAddress., reported by cublasLtMatmul; the operation is that of lib/cuda/gemm.c:[0-9]* in step 1, layer 0; check dmesg" \
+fails 'a matrix product' ".*cudaErrorIllegalAddress., reported by cublasLtMatmul; the operation is that of lib/cuda/cublas/gemm.c:[0-9]* in step 1, layer 0; check dmesg" \
     'MEG_DOUBLE_FAILURE=4:700 CUDA_LAUNCH_BLOCKING=1' --device cuda --deterministic-mode
 if [ -e "$B/tests/cuda/libcudnn.so.9" ]; then
-    fails 'attention by cuDNN' ".*cudaErrorIllegalAddress., reported by cudnnBackendExecute; the operation is that of lib/cuda/cudnn_attention.c:" \
+    fails 'attention by cuDNN' ".*cudaErrorIllegalAddress., reported by cudnnBackendExecute; the operation is that of lib/cuda/cudnn/attention.c:" \
         'MEG_DOUBLE_FAILURE=6:700 CUDA_LAUNCH_BLOCKING=1' --device cuda --deterministic-mode --bf16 --attention-dropout 0 \
         --seq-length 64 --max-position-embeddings 64
 fi

@@ -3,7 +3,7 @@
  * attn_delta, and the gradients of the sinks and of the relative attention bias.
  */
 #include "cuda/attention.h"
-#include "cuda/cudnn_attention.h"
+#include "cuda/cudnn/attention.h"
 
 /* LANES threads process a row of a head. */
 enum { THREADS = 256, LANES = 8, ROWS_PER_BLOCK = THREADS / LANES };

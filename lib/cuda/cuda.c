@@ -7,9 +7,9 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "cuda/cublaslt_lib.h"
+#include "cuda/cublas/lib.h"
 #ifdef MEG_HAVE_CUDNN
-#    include "cuda/cudnn_lib.h"
+#    include "cuda/cudnn/lib.h"
 #endif
 #include "cuda/internal.h"
 #include "tensor/check_ops.h"

@@ -40,7 +40,7 @@ int meg_cuda_num_devices(struct meg_err *e);
  * missing or too old, or the GPU's architecture is not supported.
  *
  * If is_deterministic is set, attention does not use kernels whose results depend on the order of atomic additions, and
- * matrix products are not timed (cuda/gemm.h).
+ * matrix products are not timed (cuda/cublas/gemm.h).
  */
 int meg_cuda_open(const struct meg_ops **out, uint64_t *id, int index, bool is_deterministic, struct meg_err *e);
 

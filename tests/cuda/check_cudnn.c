@@ -1,9 +1,9 @@
-/* check_cudnn.c - cases of lib/cuda/cudnn_attention.c: attention by cuDNN, or by its double. */
+/* check_cudnn.c - cases of lib/cuda/cudnn/attention.c: attention by cuDNN, or by its double. */
 #include "check.h"
 #include <stdlib.h>
-#include "cuda/cudnn_attention.h"
+#include "cuda/cudnn/attention.h"
 #ifdef MEG_HAVE_CUDNN
-#    include "cuda/cudnn_lib.h"
+#    include "cuda/cudnn/lib.h"
 #    include "cuda/internal.h"
 
 /* The operands of a case. */

@@ -1,4 +1,4 @@
-/* check_linear.c - cases of cuda/linear.c and of the products in cuda/gemm.c. */
+/* check_linear.c - cases of cuda/cublas/linear.c and of the products in cuda/cublas/gemm.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "check.h"
-#include "cuda/gemm_cache.h"
+#include "cuda/cublas/gemm_cache.h"
 #include "cuda/internal.h"
 #include "file/file.h"
 
@@ -104,7 +104,7 @@ static void compare_bwd_data(struct types t, struct shape s, enum meg_act act, e
     const struct twin dy = twin_random(t.y, s.n, s.out, s.pad), w = twin_random(t.x, s.out, s.in, s.pad);
     const struct twin pre = twin_random(pre_type, s.n, s.in, s.pad), dx = twin_output(t.x, s.n, s.in, s.pad);
     const struct plans p = plans_new(t, s);
-    /* the sum of two 16-bit products is rounded twice (cuda/linear.c) */
+    /* the sum of two 16-bit products is rounded twice (cuda/cublas/linear.c) */
     const int nroundings = act == MEG_ACT_NONE && s.out > 1024 && t.x != MEG_DTYPE_F32 ? 2 : 1;
 
     cpu->linear_bwd_data(NULL, p.host, dx.host, dy.host, w.host, pre.host, act);

@@ -1,5 +1,5 @@
 /*
- * cudnn_accept.c - check that the real cuDNN accepts the graphs of lib/cuda/cudnn_sdpa.c for an H200 and an A100, and
+ * cudnn_accept.c - check that the real cuDNN accepts the graphs of lib/cuda/cudnn/sdpa.c for an H200 and an A100, and
  * that the workspace of a plan is within the bound of meg_cudnn_attn_bwd_nbytes.  Print TAP.
  *
  * No GPU is needed: the heuristics get the properties of a GPU as JSON.  The library requires a libcuda.so.1, which may
@@ -8,8 +8,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include "cuda/cudnn_attention.h"
-#include "cuda/cudnn_sdpa.h"
+#include "cuda/cudnn/attention.h"
+#include "cuda/cudnn/sdpa.h"
 #include "cuda/internal.h"
 
 /* Variables and functions of cuda.c, which the program does not contain. */

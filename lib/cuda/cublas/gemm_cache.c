@@ -1,5 +1,5 @@
 /* gemm_cache.c - the file of algorithms: its path, and its lines, which are read at each look-up and appended. */
-#include "cuda/gemm_cache.h"
+#include "cuda/cublas/gemm_cache.h"
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "cuda/cublaslt_lib.h"
+#include "cuda/cublas/lib.h"
 #include "cuda/internal.h"
 #include "file/file.h"
 

@@ -1,5 +1,5 @@
 /*
- * cudnn_attention.h - attention by cuDNN, in the cases that it supports; attention.cu tries cuDNN before its own
+ * attention.h - attention by cuDNN, in the cases that it supports; attention.cu tries cuDNN before its own
  * kernels.
  *
  * Plans are built at the first use of a shape, which takes up to a second, so the first calls must not be captured in a
@@ -16,7 +16,7 @@ MEG_BEGIN_DECLS
 #ifdef MEG_HAVE_CUDNN
 /*
  * Queue attn_fwd or attn_bwd (tensor/ops.h) on st and return true.  Return false, with nothing queued, if cuDNN is not
- * installed or not usable, or is not used for the case (cudnn_attention.c).  If cuDNN fails to execute a plan, end the
+ * installed or not usable, or is not used for the case (attention.c).  If cuDNN fails to execute a plan, end the
  * process with a message.
  */
 bool meg_cudnn_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,

@@ -1,5 +1,5 @@
-/* cudnn_lib.c - the loader of cuDNN. */
-#include "cuda/cudnn_lib.h"
+/* lib.c - the loader of cuDNN. */
+#include "cuda/cudnn/lib.h"
 #include <dlfcn.h>
 #include <stddef.h>
 #include <string.h>

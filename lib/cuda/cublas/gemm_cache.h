@@ -10,8 +10,8 @@
  *   checksum   XXH3-64 of the first three fields and the two tabs between them, in hexadecimal
  * Processes append lines at the same time, by O_APPEND; the first line with a key is used, and empty lines are ignored.
  */
-#ifndef MEG_CUDA_GEMM_CACHE_H
-#define MEG_CUDA_GEMM_CACHE_H
+#ifndef MEG_CUDA_CUBLAS_GEMM_CACHE_H
+#define MEG_CUDA_CUBLAS_GEMM_CACHE_H
 #include <cublasLt.h>
 #include <stdbool.h>
 #include "base/decls.h"

@@ -1,5 +1,5 @@
 /*
- * cudnn_lib.h - cuDNN, loaded with dlopen.  It is optional: without it, attention uses meg's own kernels.  This header
+ * lib.h - cuDNN, loaded with dlopen.  It is optional: without it, attention uses meg's own kernels.  This header
  * is for C only.
  */
 #ifndef MEG_CUDA_CUDNN_LIB_H

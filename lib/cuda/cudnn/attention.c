@@ -1,11 +1,11 @@
-/* cudnn_attention.c - attention by cuDNN: the cases for which it is used, and their plans. */
-#include "cuda/cudnn_attention.h"
+/* attention.c - attention by cuDNN: the cases for which it is used, and their plans. */
+#include "cuda/cudnn/attention.h"
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include "base/log.h"
 #include "base/mem.h"
-#include "cuda/cudnn_sdpa.h"
+#include "cuda/cudnn/sdpa.h"
 #include "cuda/internal.h"
 
 enum {

@@ -1,12 +1,12 @@
 /*
- * cudnn_graph.h - operation graphs of cuDNN, by its C API: tensors, operations and plans.
+ * graph.h - operation graphs of cuDNN, by its C API: tensors, operations and plans.
  *
  * A graph is built by functions that return nothing or a tensor.  After the first call that fails, the following ones
  * do nothing, and meg_cudnn_graph_plan returns the error.
  */
 #ifndef MEG_CUDA_CUDNN_GRAPH_H
 #define MEG_CUDA_CUDNN_GRAPH_H
-#include "cuda/cudnn_lib.h"
+#include "cuda/cudnn/lib.h"
 
 enum { MEG_CUDNN_MAX_DESCS = 256, MEG_CUDNN_MAX_OPS = 48 };
 

@@ -1,5 +1,5 @@
-/* cublaslt_lib.c - the loader of cuBLASLt. */
-#include "cuda/cublaslt_lib.h"
+/* lib.c - the loader of cuBLASLt. */
+#include "cuda/cublas/lib.h"
 #include <dlfcn.h>
 #include <stddef.h>
 #include <string.h>

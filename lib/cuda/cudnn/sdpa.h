@@ -1,11 +1,11 @@
 /*
- * cudnn_sdpa.h - attention as operation graphs of cuDNN.  cuDNN recognizes the operations, in this order and form, as
+ * sdpa.h - attention as operation graphs of cuDNN.  cuDNN recognizes the operations, in this order and form, as
  * scaled dot-product attention and executes them by one or two kernels; cudnn-frontend builds the same graphs.  This
  * header is for C only.
  */
 #ifndef MEG_CUDA_CUDNN_SDPA_H
 #define MEG_CUDA_CUDNN_SDPA_H
-#include "cuda/cudnn_graph.h"
+#include "cuda/cudnn/graph.h"
 
 /* The tensors; their id in the graph is 1 + the value. */
 enum meg_cudnn_sdpa_tensor {

@@ -1,5 +1,5 @@
-/* cudnn_graph.c - operation graphs of cuDNN: descriptors, tensors, operations and plans. */
-#include "cuda/cudnn_graph.h"
+/* graph.c - operation graphs of cuDNN: descriptors, tensors, operations and plans. */
+#include "cuda/cudnn/graph.h"
 
 /* ---- descriptors ---- */
 

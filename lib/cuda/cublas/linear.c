@@ -1,7 +1,7 @@
 /* linear.c - linear layers, by the matrix products of gemm.h. */
 #include <stdlib.h>
 #include "base/mem.h"
-#include "cuda/gemm.h"
+#include "cuda/cublas/gemm.h"
 #include "cuda/internal.h"
 #include "tensor/suballoc.h"
 

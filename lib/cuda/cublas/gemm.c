@@ -4,7 +4,7 @@
  * cuBLASLt's matrices are column-major, so it computes the transpose of a product: a row-major d = a b is a
  * column-major D = A B with A = b, B = a, D = d.
  */
-#include "cuda/gemm.h"
+#include "cuda/cublas/gemm.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,8 +13,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "cuda/cublaslt_lib.h"
-#include "cuda/gemm_cache.h"
+#include "cuda/cublas/lib.h"
+#include "cuda/cublas/gemm_cache.h"
 #include "cuda/internal.h"
 #include "tensor/half.h"
 

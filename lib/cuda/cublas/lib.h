@@ -1,9 +1,9 @@
 /*
- * cublaslt_lib.h - cuBLASLt, loaded with dlopen when the device is opened.  This header is for C only: the CUDA headers
+ * lib.h - cuBLASLt, loaded with dlopen when the device is opened.  This header is for C only: the CUDA headers
  * overload functions in C++.
  */
-#ifndef MEG_CUDA_CUBLASLT_LIB_H
-#define MEG_CUDA_CUBLASLT_LIB_H
+#ifndef MEG_CUDA_CUBLAS_LIB_H
+#define MEG_CUDA_CUBLAS_LIB_H
 #include <cublasLt.h>
 #include "base/err.h"
 

@@ -8,8 +8,8 @@
  * number of tokens; then, the plan is the stored one or cuBLASLt's first proposal.  Sums of split-K algorithms have a
  * fixed order and are in f32.
  */
-#ifndef MEG_CUDA_GEMM_H
-#define MEG_CUDA_GEMM_H
+#ifndef MEG_CUDA_CUBLAS_GEMM_H
+#define MEG_CUDA_CUBLAS_GEMM_H
 #include <stdbool.h>
 #include "tensor/ops.h"
 

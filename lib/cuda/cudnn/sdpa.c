@@ -1,5 +1,5 @@
-/* cudnn_sdpa.c - attention as operation graphs of cuDNN: the operations of the forward and the backward pass. */
-#include "cuda/cudnn_sdpa.h"
+/* sdpa.c - attention as operation graphs of cuDNN: the operations of the forward and the backward pass. */
+#include "cuda/cudnn/sdpa.h"
 
 /* Return the shape of a contiguous tensor. */
 static struct meg_cudnn_shape contiguous(int64_t b, int64_t h, int64_t rows, int64_t cols)
