@@ -362,7 +362,7 @@ TEST_PROGRAMS := $(RANKS) $(STORE) $(TOY) $(DOUBLE) $(EMULATED) $(CUDNN_ACCEPT) 
 build-tests: $(UNITS) $(TEST_PROGRAMS) $(CHECK_GPU)
 
 # The tests that start ranks by mpirun and depend on the MPI library.
-RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t tests/torchrun.t tests/nccl.t tests/cuda_errors.t,$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
+RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t tests/torchrun.t tests/memory.t tests/nccl.t tests/cuda_errors.t,$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
 # Tests of threads other than OpenMP's: ThreadSanitizer reports each OpenMP barrier as a race.
 THREADED := $(B)/tests/unit/data/gpt_data tests/cmd/preprocess.t tests/cmd/preprocess-golden.t
 TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(UNITS) $(wildcard tests/cmd/*.t tests/*.t))
