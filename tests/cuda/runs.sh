@@ -73,7 +73,7 @@ without_times() { sed 's/"iteration_ms".*"flops_per/"flops_per/; s/,"tflops_per_
 # captures OPTION...: training that launches layers as CUDA graphs has the results of training that does not.  The double
 # of the CUDA runtime, but no GPU, writes launches to $T/graphs.IMPL
 captures() {
-    rm -f "$T"/graphs.*
+    rm -f "$T/graphs.none" "$T/graphs.local"
     for impl in none local; do
         MEG_DOUBLE_GRAPHS="$T/graphs.$impl" "$gpu/meg-train" -q --config "$T/conf" --device cuda --deterministic-mode \
             --cuda-graph-impl "$impl" --log-json "$T/log" "$@" >"$T/out" 2>"$T/err" || sed 's/^/# /' "$T/err"
