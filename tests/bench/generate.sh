@@ -5,7 +5,7 @@
 #   BENCH_RUNS     rounds (default: 3)
 #   BENCH_DTYPES   types (default: "f32 bf16")
 #   BENCH_BATCHES  prompts that are continued at once (default: "1 8")
-#   BENCH_CACHES   KV caches of transformers: dynamic and static, which is compiled (default: "dynamic static")
+#   BENCH_MODES    modes of transformers: dynamic, which is eager, and compiled (default: "dynamic compiled")
 #   MEG_PYTHON     a Python with torch and transformers (default: python3)
 # Requires an otherwise idle machine; under other load, only the ratios are meaningful.
 set -eu
@@ -52,8 +52,8 @@ for _ in $(seq "${BENCH_RUNS:-3}"); do
     for dtype in ${BENCH_DTYPES:-f32 bf16}; do
         for batch in ${BENCH_BATCHES:-1 8}; do
             ours "$batch" "$dtype"
-            for cache in ${python:+${BENCH_CACHES:-dynamic static}}; do
-                "$python" tests/peers/generate.py "$T/hf" "$batch" $prompt $tokens "$dtype" "$cache" >>"$T/results" 2>"$T/err" ||
+            for mode in ${python:+${BENCH_MODES:-dynamic compiled}}; do
+                "$python" tests/peers/generate.py "$T/hf" "$batch" $prompt $tokens "$dtype" "$mode" >>"$T/results" 2>"$T/err" ||
                     { cat "$T/err" >&2; exit 1; }
             done
         done
