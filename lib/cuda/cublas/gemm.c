@@ -13,8 +13,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "cuda/cublas/lib.h"
 #include "cuda/cublas/gemm_cache.h"
+#include "cuda/cublas/lib.h"
 #include "cuda/internal.h"
 #include "tensor/half.h"
 

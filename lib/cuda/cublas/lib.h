@@ -1,6 +1,6 @@
 /*
- * lib.h - cuBLASLt, loaded with dlopen when the device is opened.  This header is for C only: the CUDA headers
- * overload functions in C++.
+ * lib.h - cuBLASLt, loaded with dlopen when the device is opened.  This header is for C only: the CUDA headers overload
+ * functions in C++.
  */
 #ifndef MEG_CUDA_CUBLAS_LIB_H
 #define MEG_CUDA_CUBLAS_LIB_H

@@ -1,6 +1,5 @@
 /*
- * attention.h - attention by cuDNN, in the cases that it supports; attention.cu tries cuDNN before its own
- * kernels.
+ * attention.h - attention by cuDNN, in the cases that it supports; attention.cu tries cuDNN before its own kernels.
  *
  * Plans are built at the first use of a shape, which takes up to a second, so the first calls must not be captured in a
  * CUDA graph.

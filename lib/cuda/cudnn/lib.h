@@ -1,6 +1,6 @@
 /*
- * lib.h - cuDNN, loaded with dlopen.  It is optional: without it, attention uses meg's own kernels.  This header
- * is for C only.
+ * lib.h - cuDNN, loaded with dlopen.  It is optional: without it, attention uses meg's own kernels.  This header is for
+ * C only.
  */
 #ifndef MEG_CUDA_CUDNN_LIB_H
 #define MEG_CUDA_CUDNN_LIB_H
