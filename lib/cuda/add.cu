@@ -59,8 +59,8 @@ static __global__ void __launch_bounds__(THREADS, sizeof(vec<S>) > 16 ? 2 : 3)
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int64_t r = r0 + i * step;
-            const struct drop_row row = { __shfl_sync(0xffffffffu, own.position, i),
-                                          __shfl_sync(0xffffffffu, own.sample, i) };
+            const struct drop_row row = { __shfl_sync(ALL_LANES, own.position, i),
+                                          __shfl_sync(ALL_LANES, own.sample, i) };
             float g[VEC];
 
             if (r < rows && c < dz.cols) {

@@ -98,7 +98,7 @@ static __global__ void delta_rows(struct meg_attn_desc desc, float *delta, struc
         }
 #pragma unroll
         for (int k = LANES / 2; k > 0; k /= 2)
-            sum += __shfl_xor_sync(0xffffffffu, sum, k);
+            sum += __shfl_xor_sync(ALL_LANES, sum, k);
         if (lane == 0 && row < n)
             delta[row] = sum;
     }

@@ -57,8 +57,8 @@ static __device__ inline void softmax(float (&s)[M][NK][4], float (&o)[M][N][4],
 #pragma unroll
             for (int n = 0; n < NK; n++)
                 most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
-            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+            most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
             most = fmaxf(run.max[m][h], most * scale);
             base = most == -INFINITY ? 0.0f : most;
             rescale = exp2_fast(run.max[m][h] - base);
@@ -164,8 +164,8 @@ static __device__ inline void store_output(const struct attn_mma_fwd &x, const f
             const int64_t token = t0 + 16 * m + lane.g + 8 * h;
             float sum = run.sum[m][h];
 
-            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+            sum += __shfl_xor_sync(ALL_LANES, sum, 2);
             factor[h] = sum == 0.0f ? 0.0f : x.chunk.scale / sum;
             row[h] = token < desc.s_q ? query_index(desc, x.o, token, i, j) : -1;
             if (token < desc.s_q && lane.t == 0)

@@ -73,7 +73,6 @@ void meg_cuda_position_fwd(struct meg_stream *st, struct meg_mat x, const int32_
 enum { THREADS = 256, WARPS = THREADS / WARP };
 enum { TILE = 2048, WARP_TILE = TILE / WARPS }; /* tokens that a block sorts, and those of a warp */
 enum { MAX_BITS = 9 };                          /* maximum number of bits of a digit of the radix sort */
-static const unsigned ALL_LANES = 0xffffffff;
 
 /* The tokens of a table of `rows` rows: row index[i] - v0 belongs to token i. */
 struct tokens {

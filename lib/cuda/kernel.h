@@ -213,13 +213,14 @@ template <class T> __device__ inline void store(T *row, const float (&x)[VEC], i
 /* ---- sums over threads ---- */
 
 enum { WARP = 32 };
+static const unsigned ALL_LANES = 0xffffffff;
 
 /* Return the sum of x over the 32 threads of a warp, in every thread.  All threads of the warp call it. */
 template <class T> __device__ inline T warp_sum(T x)
 {
 #pragma unroll
     for (int i = WARP / 2; i > 0; i /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, i);
+        x += __shfl_xor_sync(ALL_LANES, x, i);
     return x;
 }
 
@@ -227,7 +228,7 @@ __device__ inline float warp_max(float x)
 {
 #pragma unroll
     for (int i = WARP / 2; i > 0; i /= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, i));
     return x;
 }
 

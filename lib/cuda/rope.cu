@@ -241,7 +241,7 @@ static __device__ inline float group_sum(float x, int group, float *buf)
     if (group > WARP)
         return block_sum(x, buf);
     for (int i = group / 2; i > 0; i /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, i);
+        x += __shfl_xor_sync(ALL_LANES, x, i);
     return x;
 }
 

@@ -13,7 +13,7 @@ static __global__ void step_finish(struct meg_step_record *record, struct meg_st
             last = i + 1;
 #pragma unroll
     for (int i = WARP / 2; i > 0; i /= 2) {
-        const int64_t other = __shfl_xor_sync(0xffffffffu, last, i);
+        const int64_t other = __shfl_xor_sync(ALL_LANES, last, i);
 
         last = other > last ? other : last;
     }
