@@ -167,7 +167,7 @@ OPTIONAL_CUDNN := $(wildcard lib/cuda/cudnn/*)
 OPTIONAL_NCCL  := $(wildcard lib/comm/nccl*)
 OPTIONAL_MPI   := $(wildcard lib/comm/mpi*)
 LEFT_OUT := $(foreach u,$(filter-out $(USES),CUDA CUDNN NCCL MPI),$(OPTIONAL_$u))
-SRCS  := $(filter-out $(LEFT_OUT),$(foreach m,$(MODULES),$(wildcard lib/$m/*.c lib/$m/*/*.c lib/$m/*.cu)))
+SRCS  := $(filter-out $(LEFT_OUT),$(foreach m,$(MODULES),$(wildcard $(foreach t,c cu,lib/$m/*.$t lib/$m/*/*.$t))))
 MAINS := $(wildcard cmd/*/main.c)
 CMDS  := $(MAINS:cmd/%/main.c=$(BIN)/meg-%)
 UNITS := $(patsubst %.c,$(B)/%,$(wildcard tests/unit/*/*.c))
@@ -206,7 +206,7 @@ DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/comm $(B)/tests/nccl/bin/m
 # Programs whose kernels are compiled for the CPU (tests/cuda/emulate.h).  They are linked with NCCL_DOUBLE and with doubles of
 # cuBLASLt and cuDNN.  They require the headers of CUDA and NCCL, but no nvcc.  The header of cuDNN is optional.
 CHECK_OBJS := $(patsubst %,$(B)/%.o,$(wildcard tests/cuda/check*.c))
-EMULATED_SRCS := lib/device/device.c $(filter-out $(if $(CUDNN_H),,$(OPTIONAL_CUDNN)),$(wildcard lib/cuda/*.c lib/cuda/*/*.c lib/cuda/*.cu))
+EMULATED_SRCS := lib/device/device.c $(filter-out $(if $(CUDNN_H),,$(OPTIONAL_CUDNN)),$(wildcard $(foreach t,c cu,lib/cuda/*.$t lib/cuda/*/*.$t)))
 EMULATED_OBJS := $(EMULATED_SRCS:%=$(B)/tests/cuda/%.o)
 EMULATED_LIBS := $(NCCL_DOUBLE) $(B)/tests/cuda/libcublasLt.so.13 $(if $(CUDNN_H),$(B)/tests/cuda/libcudnn.so.9)
 # The unit tests that compare models with reference numbers (tests/unit/golden_device.h).

@@ -2,7 +2,7 @@
 # The registers, shared memory, stack and spills of the kernels are those of data/cuda/registers.txt.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
-set -- "$B"/lib/cuda/*.cu.o.ptxas
+set -- "$B"/lib/cuda/*.cu.o.ptxas "$B"/lib/cuda/*/*.cu.o.ptxas
 [ -f "$1" ] || skip_all 'this build has no CUDA'
 
 status 'the build has a report of each file' 0 tests/cuda/registers.sh

@@ -24,13 +24,13 @@ ok 'the object is built' test -s "$T/a path/build/lib/base/clock.c.o"
 like 'make install works with a path with a space' "$(in_a_path -n install DESTDIR="$T/to here" 2>&1)" "install -d \"$T/to here/usr/local/bin\""
 
 # tests/lsan.supp suppresses leaks of vasprintf, which Open MPI calls, so meg must not call it.
-is 'lib and cmd do not call vasprintf' "$(grep -lw -e asprintf -e vasprintf lib/*/*.[ch] cmd/*/*.c)" ''
+is 'lib and cmd do not call vasprintf' "$(grep -rlw -e asprintf -e vasprintf lib cmd)" ''
 
 # Each header includes the headers that it uses.  Headers with MEG_BEGIN_DECLS also compile as C++; headers of CUDA
 # kernels compile only as C++.
 has_nccl=$(printf '#include <nccl.h>\n' | ${CC:-cc} -E -x c - >/dev/null 2>&1 && echo 1)
-kernel_headers=$(grep -l __device__ lib/cuda/*.h)
-for header in lib/*/*.h; do
+kernel_headers=$(grep -l __device__ lib/cuda/*.h lib/cuda/*/*.h)
+for header in lib/*/*.h lib/*/*/*.h; do
     case $has_nccl$header in
     lib/comm/nccl_*)
         skip "$header compiles alone" 'no NCCL'

@@ -1,4 +1,4 @@
-/* check_attention.c - cases of cuda/attention*.cu. */
+/* check_attention.c - cases of cuda/attention. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"

@@ -8,7 +8,7 @@ B=${B:-build}
 cd "${0%/*}/../.." || exit 1
 
 set --
-for f in lib/cuda/*.cu; do
+for f in lib/cuda/*.cu lib/cuda/*/*.cu; do
     report=$B/$f.o.ptxas
     [ -f "$report" ] || { echo "registers.sh: $report does not exist; run make with CUDA=1" >&2; exit 1; }
     set -- "$@" "$report"
@@ -30,6 +30,6 @@ awk '
     }
     /Used [0-9]+ registers/ {
         file = FILENAME
-        gsub(/.*\/|[.]o[.]ptxas$/, "", file)
+        gsub(/.*\/lib\/cuda\/|[.]o[.]ptxas$/, "", file)
         print target, number("registers"), number("bytes smem"), stack, spills, file, kernel
     }' "$@" | c++filt -p | sort -k6 -k1,1

@@ -1,5 +1,5 @@
 /*
- * attention_f32.cu - attention in f32 arithmetic, for all that struct meg_attn_desc can describe.
+ * f32.cu - attention in f32 arithmetic, for all that struct meg_attn_desc can describe.
  *
  * A block keeps a tile of queries and a tile of keys in shared memory as f32, and multiplies them there.  In the
  * forward pass, a tile contains the queries of all heads of a group, and long sequences of keys are split over blocks
@@ -7,7 +7,7 @@
  * backward pass has a kernel for dq, whose blocks iterate over keys, and one for dk and dv, whose blocks iterate over
  * queries.
  */
-#include "cuda/attention.h"
+#include "cuda/attention/attention.h"
 
 /*
  * With one query per sequence, as in decoding, the keys are split into parts of SPLIT_SIZE, so that the result of a

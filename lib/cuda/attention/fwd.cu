@@ -1,11 +1,11 @@
 /*
- * attention_fwd.cu - the forward pass of attention on tensor cores (Dao 2023, FlashAttention-2).
+ * fwd.cu - the forward pass of attention on tensor cores (Dao 2023, FlashAttention-2).
  *
  * A block of four warps computes a tile of queries of one head; each warp owns 16 or 32 queries and keeps their output,
  * running maximum and sum in registers.  The block iterates over tiles of keys; a tile is copied to shared memory while
  * the previous one is processed.
  */
-#include "cuda/attention_mma.h"
+#include "cuda/attention/tiles.h"
 
 enum { THREADS = 128 };
 

@@ -5,12 +5,12 @@
  * Results of the kernels are deterministic: no sum depends on the order of blocks.  Positions, s_q and s_k must be
  * below 2^30.  a, g and b, which are dimensions of the grids of the kernels for tensor cores, must be at most 65535.
  */
-#ifndef MEG_CUDA_ATTENTION_H
-#define MEG_CUDA_ATTENTION_H
+#ifndef MEG_CUDA_ATTENTION_ATTENTION_H
+#define MEG_CUDA_ATTENTION_ATTENTION_H
 #include "cuda/dropout.h"
 
 /*
- * Queue attn_fwd or attn_bwd (tensor/ops.h) on kernels for tensor cores (attention_fwd.cu, attention_bwd.cu), and
+ * Queue attn_fwd or attn_bwd (tensor/ops.h) on kernels for tensor cores (fwd.cu, bwd.cu), and
  * return true.  Return false, with nothing queued, if these kernels do not support the case, require more shared memory
  * than the GPU has, or would be slower than those in f32.  meg_cuda_attn_mma_bwd requires args->delta, and does not
  * compute d_rel_bias and d_sink.
@@ -21,7 +21,7 @@ bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *de
                            const struct meg_attn_bwd_args *args, const struct meg_drop *drop);
 
 /*
- * Queue attn_fwd in f32 arithmetic, which supports all cases (attention_f32.cu).  If the GPU has too little shared
+ * Queue attn_fwd in f32 arithmetic, which supports all cases (f32.cu).  If the GPU has too little shared
  * memory for the head size, end the process with a message; so does meg_cuda_attn_f32_bwd.
  */
 void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,

@@ -2,7 +2,7 @@
  * attention.cu - attention: the choice between cuDNN, kernels for tensor cores and kernels in f32; attn_merge,
  * attn_delta, and the gradients of the sinks and of the relative attention bias.
  */
-#include "cuda/attention.h"
+#include "cuda/attention/attention.h"
 #include "cuda/cudnn/attention.h"
 
 /* LANES threads process a row of a head. */

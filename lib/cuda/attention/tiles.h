@@ -1,7 +1,7 @@
-/* attention_mma.h - what the attention kernels for tensor cores have in common: tiles in shared memory and scores. */
-#ifndef MEG_CUDA_ATTENTION_MMA_H
-#define MEG_CUDA_ATTENTION_MMA_H
-#include "cuda/attention.h"
+/* tiles.h - what the attention kernels for tensor cores have in common: tiles in shared memory and scores. */
+#ifndef MEG_CUDA_ATTENTION_TILES_H
+#define MEG_CUDA_ATTENTION_TILES_H
+#include "cuda/attention/attention.h"
 #include "cuda/mma.h"
 
 #define LN2 0.6931471805599453f

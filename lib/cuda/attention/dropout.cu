@@ -1,10 +1,10 @@
 /*
- * attention_dropout.cu - the attention weights that dropout keeps, for the kernels for tensor cores.
+ * dropout.cu - the attention weights that dropout keeps, for the kernels for tensor cores.
  *
  * A kernel of its own computes a bit for each weight, before the forward pass and again before the backward pass.  In
  * the attention kernels, few warps run at a time, so the latency of Philox would not be hidden.
  */
-#include "cuda/attention_mma.h"
+#include "cuda/attention/tiles.h"
 
 enum { THREADS = 128 };
 int64_t meg_cuda_kept_nbytes = 256 << 20;

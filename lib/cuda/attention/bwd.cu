@@ -1,5 +1,5 @@
 /*
- * attention_bwd.cu - the backward pass of attention on tensor cores.
+ * bwd.cu - the backward pass of attention on tensor cores.
  *
  * One kernel computes dk and dv: a block owns 64 or 128 keys of a group and iterates over the queries of the heads of
  * the group.  The other computes dq: a block owns 64 or 128 queries of a head and iterates over the keys.  Both
@@ -9,7 +9,7 @@
  * A tile of what a block iterates over is copied to shared memory while the previous one is processed.  A warp owns 16
  * or 32 rows of its block and keeps weights in registers, where they are operands of the next product.
  */
-#include "cuda/attention_mma.h"
+#include "cuda/attention/tiles.h"
 
 struct attn_mma_bwd {
     struct meg_attn_desc desc;
