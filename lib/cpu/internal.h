@@ -92,6 +92,8 @@ OP(zero);
 OP(copy_heads);
 OP(linear_create);
 OP(linear_destroy);
+OP(sample);
+OP(sample_nbytes);
 OP(stream_create);
 OP(stream_destroy);
 OP(event_create);

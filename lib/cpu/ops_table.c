@@ -28,5 +28,7 @@ const struct meg_ops MEG_FN(ops) = {
     .copy_heads = meg_cpu_copy_heads,
     .linear_create = meg_cpu_linear_create,
     .linear_destroy = meg_cpu_linear_destroy,
+    .sample = meg_cpu_sample,
+    .sample_nbytes = meg_cpu_sample_nbytes,
     .step_finish = meg_cpu_step_finish MEG_TENSOR_OPS(OP),
 };

@@ -76,6 +76,8 @@ static inline int64_t meg_cuda_max_shared(void)
 OP(linear_create)
 OP(linear_destroy)
 OP(copy_heads)
+OP(sample)
+OP(sample_nbytes)
 OP(step_finish)
 MEG_TENSOR_OPS(OP)
 #undef OP

@@ -7,7 +7,7 @@
  *   - are launched by launch(), not by <<< >>>
  *   - have only dynamic shared memory, declared by SHARED(type, name)
  *   - except inside #ifdef __CUDACC__, use no function of CUDA's headers other than __syncthreads, __syncwarp,
- *     __shfl_*_sync, __ballot_sync, min, max, rsqrtf and the math functions of C
+ *     __shfl_*_sync, __ballot_sync, atomicAdd to integers in shared memory, min, max, rsqrtf and math functions of C
  * Sums have a fixed order: there are no atomic additions of floating-point numbers.
  */
 #ifndef MEG_CUDA_KERNEL_H
@@ -224,11 +224,21 @@ template <class T> __device__ inline T warp_sum(T x)
     return x;
 }
 
-__device__ inline float warp_max(float x)
+__device__ inline float larger(float x, float y)
+{
+    return fmaxf(x, y);
+}
+
+__device__ inline unsigned long long larger(unsigned long long x, unsigned long long y)
+{
+    return max(x, y);
+}
+
+template <class T> __device__ inline T warp_max(T x)
 {
 #pragma unroll
     for (int i = WARP / 2; i > 0; i /= 2)
-        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, i));
+        x = larger(x, __shfl_xor_sync(ALL_LANES, x, i));
     return x;
 }
 
@@ -251,10 +261,10 @@ template <class T> __device__ inline T block_sum(T x, T *buf)
     return sum;
 }
 
-__device__ inline float block_max(float x, float *buf)
+template <class T> __device__ inline T block_max(T x, T *buf)
 {
     const int warp = (int)threadIdx.x / WARP, nwarps = (int)blockDim.x / WARP;
-    float most;
+    T most;
 
     x = warp_max(x);
     __syncthreads();
@@ -263,7 +273,7 @@ __device__ inline float block_max(float x, float *buf)
     __syncthreads();
     most = buf[0];
     for (int i = 1; i < nwarps; i++)
-        most = fmaxf(most, buf[i]);
+        most = larger(most, buf[i]);
     return most;
 }
 

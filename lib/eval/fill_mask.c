@@ -192,7 +192,7 @@ static int filler_open(struct filler *f, const struct meg_loaded_model *m, struc
                         "--task fill-mask requires a tokenizer, and the model has none; specify one with "
                         "--tokenizer-type and its files");
     if (is_t5(m)) {
-        f->cache = meg_model_kv_cache_create(m->g, 1);
+        f->cache = meg_model_kv_cache_create(m->g, 1, &(struct meg_decode_conf){ .returns_logits = true });
         return (r = meg_span_vocab_make(&f->spans, m, e)) < 0 ? r : meg_fill_text_open(&f->text, m->tok, &f->spans, e);
     }
     if (meg_tokenizer_special_ids(m->tok)->mask < 0)

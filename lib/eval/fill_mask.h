@@ -7,6 +7,7 @@
 #define MEG_EVAL_FILL_MASK_H
 #include "infer/model_load.h"
 #include "infer/reply.h"
+#include "tensor/token_sampler.h"
 
 MEG_BEGIN_DECLS
 

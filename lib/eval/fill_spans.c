@@ -18,7 +18,7 @@ static int append(struct decoder *d, int32_t id, double *lse, struct meg_err *e)
 {
     const int64_t slot = 0;
 
-    d->logits = meg_model_decode(d->g, d->cache, &slot, &id, 1);
+    d->logits = meg_model_decode(d->g, d->cache, &slot, &id, 1, NULL).logits;
     *lse = meg_logsumexp(d->logits, d->g->conf.vocab_size);
     if (isfinite(*lse))
         return 0;
@@ -82,7 +82,7 @@ int meg_fill_spans_predict(const struct meg_loaded_model *m, struct meg_model_kv
 
     d.heap = meg_new((size_t)d.nids * sizeof *d.heap);
     if ((r = meg_model_encode(d.g, d.cache, 0, ids->v, ids->n, e)) == 0)
-        r = meg_model_prefill(d.g, d.cache, 0, &v->bos, 1, d.g->conf.max_position_embeddings, NULL, e);
+        r = meg_model_prefill(d.g, d.cache, 0, &v->bos, 1, d.g->conf.max_position_embeddings, NULL, NULL, e);
     for (int64_t i = 0; i < ids->n && r == 0; i++)
         if (meg_span_vocab_find(v, ids->v[i]) < 0) {
             meg_ids_add(filled, ids->v[i]);

@@ -8,6 +8,7 @@
 #include "infer/model_load.h"
 #include "infer/reply.h"
 #include "model/decode.h"
+#include "tensor/token_sampler.h"
 
 MEG_BEGIN_DECLS
 

@@ -1,8 +1,8 @@
 /* score.h - log-probabilities of the tokens of a sequence under a model. */
 #ifndef MEG_EVAL_SCORE_H
 #define MEG_EVAL_SCORE_H
-#include "infer/sample.h"
 #include "model/model.h"
+#include "tensor/token_sampler.h"
 
 MEG_BEGIN_DECLS
 

@@ -1,36 +1,29 @@
 #include "infer/generate.h"
 
 #include <inttypes.h>
-#include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
-
-/* The next token of a sequence; id is -1 if the logits are not finite.  logprob is NAN unless it is computed. */
-struct next_token {
-    int32_t id;
-    double logprob;
-};
+#include "tensor/token_sampler.h"
 
 struct meg_generator {
     struct meg_model *g;
     struct meg_model_kv_cache *cache;
     int64_t slots, active, ntop;
-    bool has_logprobs;
-    struct meg_token_sampler *sampler; /* [nsamplers] one for each thread that samples */
-    int64_t nsamplers;
     const struct meg_ids *eos_ids;
     struct meg_continuation **slot; /* [slots] NULL: free */
     int64_t *active_slot;           /* [slots] indices of the slots active in the current step */
     int32_t *input_token;           /* [slots] input token of each active slot */
-    struct next_token *next;        /* [slots] next token of each active slot */
+    struct meg_sampling_args *args; /* [slots] of the next token of each active slot */
     int32_t *heap;                  /* [v] scratch */
 };
 
 struct meg_generator *meg_generator_open(struct meg_model *g, int64_t unpadded_vocab, const struct meg_ids *eos_ids,
                                          int64_t slots, bool has_logprobs, int64_t ntop)
 {
+    const struct meg_decode_conf conf = { .returns_logits = ntop > 0,
+                                          .unpadded_vocab = unpadded_vocab,
+                                          .has_logprobs = has_logprobs };
     struct meg_generator *gen = meg_new(sizeof *gen);
     int64_t v = g->conf.vocab_size;
 
@@ -43,18 +36,13 @@ struct meg_generator *meg_generator_open(struct meg_model *g, int64_t unpadded_v
     gen->g = g;
     gen->slots = slots;
     gen->eos_ids = eos_ids;
-    gen->has_logprobs = has_logprobs;
     gen->ntop = ntop;
-    gen->nsamplers = omp_get_max_threads() < slots ? omp_get_max_threads() : slots;
-    gen->sampler = meg_new((size_t)gen->nsamplers * sizeof *gen->sampler);
-    for (int64_t i = 0; i < gen->nsamplers; i++)
-        meg_token_sampler_init(&gen->sampler[i], v, unpadded_vocab);
     gen->slot = meg_new((size_t)slots * sizeof *gen->slot);
     gen->active_slot = meg_new((size_t)slots * sizeof *gen->active_slot);
     gen->input_token = meg_new((size_t)slots * sizeof *gen->input_token);
-    gen->next = meg_new((size_t)slots * sizeof *gen->next);
+    gen->args = meg_new((size_t)slots * sizeof *gen->args);
     gen->heap = meg_new((size_t)v * sizeof *gen->heap);
-    gen->cache = meg_model_kv_cache_create(g, slots);
+    gen->cache = meg_model_kv_cache_create(g, slots, &conf);
     return gen;
 }
 
@@ -63,13 +51,10 @@ void meg_generator_close(struct meg_generator *gen)
     if (!gen)
         return;
     meg_model_kv_cache_close(gen->cache);
-    for (int64_t i = 0; i < gen->nsamplers; i++)
-        meg_token_sampler_free(&gen->sampler[i]);
-    free(gen->sampler);
     free(gen->slot);
     free(gen->active_slot);
     free(gen->input_token);
-    free(gen->next);
+    free(gen->args);
     free(gen->heap);
     free(gen);
 }
@@ -84,8 +69,9 @@ bool meg_generator_has_free_slot(const struct meg_generator *gen)
     return gen->active < gen->slots;
 }
 
-static void append(struct meg_generator *gen, struct meg_continuation *c, const float *logits, int32_t id,
-                   double logprob)
+/* Append a token, which was sampled from logits [v], to c.  Unless ntop is above 0, logits is not read. */
+static void append(struct meg_generator *gen, struct meg_continuation *c, const float *logits,
+                   struct meg_sampled_token token)
 {
     if (c->n == c->cap) {
         c->cap = c->cap ? 2 * c->cap : 64;
@@ -93,9 +79,11 @@ static void append(struct meg_generator *gen, struct meg_continuation *c, const 
         c->logprob = meg_realloc_array(c->logprob, (size_t)c->cap, sizeof *c->logprob);
         c->top = meg_realloc_array(c->top, (size_t)(c->cap * gen->ntop), sizeof *c->top);
     }
-    meg_top_logprobs(c->top + c->n * gen->ntop, gen->ntop, logits, gen->g->conf.vocab_size, id, logprob, gen->heap);
-    c->ids[c->n] = id;
-    c->logprob[c->n++] = (float)logprob;
+    if (gen->ntop > 0)
+        meg_top_logprobs(c->top + c->n * gen->ntop, gen->ntop, logits, gen->g->conf.vocab_size, token.id, token.logprob,
+                         gen->heap);
+    c->ids[c->n] = token.id;
+    c->logprob[c->n++] = (float)token.logprob;
 }
 
 static void free_slot(struct meg_generator *gen, int64_t slot)
@@ -112,34 +100,30 @@ static bool is_eos(const struct meg_generator *gen, int32_t id)
     return false;
 }
 
-/* Sample the next token of a slot from logits [v]. */
-static struct next_token sample(const struct meg_generator *gen, struct meg_token_sampler *sampler, int64_t slot,
-                                const float *logits)
+static struct meg_sampling_args sampling_args(const struct meg_continuation *c)
 {
-    const struct meg_continuation *c = gen->slot[slot];
-    const struct meg_request *q = c->request;
-    struct next_token x = { .logprob = NAN };
-
-    x.id = meg_sample_token(sampler, &q->sampling, logits, q->has_seed ? 0 : c->prompt, c->n,
-                            gen->has_logprobs ? &x.logprob : NULL);
-    return x;
+    return meg_sampling_args_of(&c->request->sampling, c->request->has_seed ? 0 : c->prompt, c->n);
 }
 
-/* Append the next token to a slot; free the slot if the sequence ends or its logits [v] are not finite. */
-static int append_next(struct meg_generator *gen, int64_t slot, const float *logits, struct next_token x,
+/*
+ * Append the next token of sequence i of a step to a slot; free the slot if the sequence ends or its logits are not
+ * finite.
+ */
+static int append_next(struct meg_generator *gen, int64_t slot, const struct meg_decode_output *out, int64_t i,
                        struct meg_err *e)
 {
+    const struct meg_sampled_token token = out->token[i];
     struct meg_continuation *c = gen->slot[slot];
     int64_t len = meg_model_kv_cache_len(gen->cache, slot);
     int r = 0;
 
-    if (x.id < 0) {
+    if (token.id < 0) {
         r = meg_fail(e, MEG_EFAIL,
                      "logits are not finite after %" PRId64 " tokens; check the checkpoint for NaN or Inf", len);
-    } else if (is_eos(gen, x.id)) {
+    } else if (is_eos(gen, token.id)) {
         c->finish = MEG_FINISH_STOP;
     } else {
-        append(gen, c, logits, x.id, x.logprob);
+        append(gen, c, gen->ntop > 0 ? out->logits + i * gen->g->conf.vocab_size : NULL, token);
         if (c->n >= c->request->max_tokens || len + 1 == gen->g->conf.max_position_embeddings)
             c->finish = MEG_FINISH_LENGTH;
     }
@@ -152,7 +136,8 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
                       struct meg_err *e)
 {
     const int64_t positions = gen->g->conf.max_position_embeddings, max_tokens = c->request->max_tokens;
-    const float *logits;
+    const struct meg_sampling_args args = sampling_args(c);
+    struct meg_decode_output out;
     int64_t slot = 0;
     int r;
 
@@ -162,41 +147,30 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
     while (gen->slot[slot])
         slot++;
     if ((r = meg_model_prefill(gen->g, gen->cache, slot, ids, n,
-                               max_tokens < positions - n ? n + max_tokens : positions, &logits, e)) < 0)
+                               max_tokens < positions - n ? n + max_tokens : positions, &args, &out, e)) < 0)
         return r;
     gen->slot[slot] = c;
     gen->active++;
-    return append_next(gen, slot, logits, sample(gen, &gen->sampler[0], slot, logits), e);
-}
-
-/* Sample the next tokens of n active slots from logits [n,v]; sampler k samples for slots k, k + nsamplers and so on. */
-static void sample_all(struct meg_generator *gen, int64_t n, const float *logits)
-{
-    const int64_t v = gen->g->conf.vocab_size;
-
-#pragma omp parallel for schedule(static, 1) if (n > 1)
-    for (int64_t k = 0; k < gen->nsamplers; k++)
-        for (int64_t i = k; i < n; i += gen->nsamplers)
-            gen->next[i] = sample(gen, &gen->sampler[k], gen->active_slot[i], logits + i * v);
+    return append_next(gen, slot, &out, 0, e);
 }
 
 int meg_generator_step(struct meg_generator *gen, struct meg_err *e)
 {
-    int64_t i, n = 0, v = gen->g->conf.vocab_size;
-    const float *logits;
+    struct meg_decode_output out;
+    int64_t i, n = 0;
     int r;
 
     for (i = 0; i < gen->slots; i++)
         if (gen->slot[i]) {
             gen->active_slot[n] = i;
+            gen->args[n] = sampling_args(gen->slot[i]);
             gen->input_token[n++] = gen->slot[i]->ids[gen->slot[i]->n - 1];
         }
     if (n == 0)
         return 0;
-    logits = meg_model_decode(gen->g, gen->cache, gen->active_slot, gen->input_token, n);
-    sample_all(gen, n, logits);
+    out = meg_model_decode(gen->g, gen->cache, gen->active_slot, gen->input_token, n, gen->args);
     for (i = 0; i < n; i++)
-        if ((r = append_next(gen, gen->active_slot[i], logits + i * v, gen->next[i], e)) < 0)
+        if ((r = append_next(gen, gen->active_slot[i], &out, i, e)) < 0)
             return r;
     return 0;
 }

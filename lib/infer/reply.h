@@ -5,6 +5,7 @@
 #ifndef MEG_INFER_REPLY_H
 #define MEG_INFER_REPLY_H
 #include "infer/generate.h"
+#include "tensor/token_sampler.h"
 #include "tokenizer/tokenizer.h"
 
 MEG_BEGIN_DECLS

@@ -44,19 +44,26 @@ enum { TOKENS_OFFSET, ADDED_OFFSET, MEMORY_OFFSET, NUM_OFFSETS };
 
 struct meg_model_kv_cache {
     const struct meg_ops *op;
+    struct meg_decode_conf conf;
     enum meg_dtype dtype;
     int64_t b, L;
     size_t token_nbytes, memory_nbytes; /* bytes of the keys and values of one token in one layer, by buffer */
     struct cache_slot *slot;            /* [b] */
     /*
      * The arrays of a step of n sequences, n <= op->decode_rows: [NUM_OFFSETS,L,n] i64 offsets, [2,n] i32 positions
-     * and lengths of the encoder's input; on the host, and in device memory, which is NULL before the first sequence
+     * and lengths of the encoder's input; on the host, and in device memory
      */
     int64_t *host_arrays;
     void *arrays;
-    float *logits;              /* [b,v] in pinned memory; NULL before the first sequence */
-    int32_t *token, *position;  /* [op->decode_rows] inputs of a decoding step, on the host */
-    struct model_graphs graphs; /* of decoding steps */
+    /* Of the operation `sample`, in device memory: its arguments and results [op->decode_rows], and its workspace. */
+    struct meg_sampling_args *args;
+    struct meg_sampled_token *sampled;
+    struct meg_workspace workspace;
+    void *device_memory; /* of the arrays in device memory; NULL before the first sequence */
+    float *logits;       /* [b,v] next logits, in pinned memory; NULL if not requested, or before the first sequence */
+    struct meg_sampled_token *token; /* [b] next tokens; NULL if not requested */
+    int32_t *input, *position;       /* [op->decode_rows] inputs of a decoding step, on the host */
+    struct model_graphs graphs;      /* of decoding steps */
 };
 
 /* Return the size in bytes of the arrays of a step of n sequences. */
@@ -90,20 +97,25 @@ static void set_widths(struct meg_model_kv_cache *c, const struct meg_model *g)
     c->memory_nbytes = (size_t)memory * meg_dtype_size(g->run.dtype);
 }
 
-struct meg_model_kv_cache *meg_model_kv_cache_create(const struct meg_model *g, int64_t b)
+struct meg_model_kv_cache *meg_model_kv_cache_create(const struct meg_model *g, int64_t b,
+                                                     const struct meg_decode_conf *conf)
 {
     const struct meg_stack *last = &g->state->desc.stack[model_last_stack(g)];
     struct meg_model_kv_cache *c = meg_new(sizeof *c);
 
     MEG_ASSERT(!g->run.is_training);
+    MEG_ASSERT_LE(conf->unpadded_vocab, g->conf.vocab_size);
     c->op = g->op;
+    c->conf = *conf;
     c->dtype = g->run.dtype;
     c->b = b;
     c->L = last->end - last->begin;
     set_widths(c, g);
+    if (conf->unpadded_vocab > 0)
+        c->token = meg_new((size_t)b * sizeof *c->token);
     c->slot = meg_new((size_t)b * sizeof *c->slot);
     c->host_arrays = meg_new(arrays_nbytes(c, c->op->decode_rows));
-    c->token = meg_new((size_t)c->op->decode_rows * sizeof *c->token);
+    c->input = meg_new((size_t)c->op->decode_rows * sizeof *c->input);
     c->position = meg_new((size_t)c->op->decode_rows * sizeof *c->position);
     return c;
 }
@@ -117,11 +129,12 @@ void meg_model_kv_cache_close(struct meg_model_kv_cache *c)
         c->op->release(c->slot[i].memory.kv);
     }
     model_graphs_free(c->op, &c->graphs);
-    c->op->release(c->arrays);
+    c->op->release(c->device_memory);
     if (c->logits)
         c->op->release_pinned(c->logits);
-    free(c->host_arrays);
     free(c->token);
+    free(c->host_arrays);
+    free(c->input);
     free(c->position);
     free(c->slot);
     free(c);
@@ -132,21 +145,41 @@ int64_t meg_model_kv_cache_len(const struct meg_model_kv_cache *c, int64_t slot)
     return c->slot[slot].tokens.len;
 }
 
+/*
+ * Set the addresses of the arrays in device memory, which begins at base, and return their size.  If base is NULL, only
+ * compute the size.
+ */
+static size_t divide_device_memory(struct meg_model_kv_cache *c, void *base)
+{
+    const int64_t rows = c->op->decode_rows;
+    struct meg_suballoc mem = { .base = base };
+
+    c->arrays = meg_suballoc(&mem, arrays_nbytes(c, rows));
+    if (c->conf.unpadded_vocab > 0) {
+        c->args = meg_suballoc(&mem, (size_t)rows * sizeof *c->args);
+        c->sampled = meg_suballoc(&mem, (size_t)rows * sizeof *c->sampled);
+        c->workspace.nbytes = c->op->sample_nbytes(rows, c->conf.unpadded_vocab);
+        c->workspace.p = meg_suballoc(&mem, c->workspace.nbytes);
+    }
+    return mem.used;
+}
+
 /* Allocate the memory that all sequences use, unless it exists. */
 static int alloc_shared(struct meg_model *g, struct meg_model_kv_cache *c, struct meg_err *e)
 {
-    const size_t nbytes = (size_t)(c->b * model_vocab(g)) * sizeof *c->logits;
+    const size_t logits_nbytes = c->conf.returns_logits ? (size_t)(c->b * model_vocab(g)) * sizeof *c->logits : 0;
 
-    if (!c->arrays)
-        c->arrays = c->op->alloc(arrays_nbytes(c, c->op->decode_rows));
-    if (!c->logits)
-        c->logits = c->op->alloc_pinned(nbytes);
-    if (c->arrays && c->logits)
-        return 0;
-    return meg_fail(e, MEG_EFAIL,
-                    "out of memory: the logits of %" PRId64
-                    " sequences require %.1f MiB; with meg-generate, use a smaller --max-batch-size",
-                    c->b, (double)nbytes / 0x1p20);
+    if (!c->device_memory)
+        c->device_memory = c->op->alloc(divide_device_memory(c, NULL));
+    if (!c->logits && logits_nbytes > 0)
+        c->logits = c->op->alloc_pinned(logits_nbytes);
+    if (!c->device_memory || (!c->logits && logits_nbytes > 0))
+        return meg_fail(e, MEG_EFAIL,
+                        "out of memory: sampling the next tokens of %" PRId64
+                        " sequences requires %.1f MiB; with meg-generate, use a smaller --max-batch-size",
+                        c->b, (double)(c->workspace.nbytes + logits_nbytes) / 0x1p20);
+    divide_device_memory(c, c->device_memory);
+    return 0;
 }
 
 /* Remove all tokens from a buffer, and allocate memory for s tokens unless the buffer has enough. */
@@ -358,12 +391,28 @@ int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t 
     return 0;
 }
 
-/* Compute the logits of rows [first, first + rows) of lnf, and copy those of the first nkept rows to pinned memory. */
-static void download_logits(struct meg_model *g, int64_t first, int64_t rows, int64_t nkept, float *pinned)
+/*
+ * Compute the next tokens of sequences [i, i + n) of a step, whose last hidden states are rows [first, first + n) of
+ * lnf.  Rows [first, first + rows) are computed.
+ */
+static void compute_next(struct meg_model *g, struct meg_model_kv_cache *c, int64_t i, int64_t n, int64_t first,
+                         int64_t rows, const struct meg_sampling_args *args)
 {
-    const struct meg_mat y = model_logits(g, first, rows);
+    struct meg_stream *st = g->state->ctx.stream;
+    const struct meg_mat logits = meg_mat_rows(model_logits(g, first, rows), 0, n);
 
-    meg_device_download_mat(g->device, g->state->ctx.stream, pinned, meg_mat_rows(y, 0, nkept));
+    if (c->logits)
+        meg_device_download_mat(g->device, st, c->logits + i * model_vocab(g), logits);
+    if (!c->token)
+        return;
+    c->op->upload(st, c->args, args + i, (size_t)n * sizeof *args);
+    c->op->sample(st, c->sampled, logits, c->conf.unpadded_vocab, c->args, c->conf.has_logprobs, c->workspace);
+    meg_device_read(g->device, st, c->token + i, c->sampled, (size_t)n * sizeof *c->token);
+}
+
+static struct meg_decode_output output_of(const struct meg_model_kv_cache *c)
+{
+    return (struct meg_decode_output){ .logits = c->logits, .token = c->token };
 }
 
 /* Return the number of rows of the next chunk of a prompt of which n tokens remain. */
@@ -373,7 +422,7 @@ static int64_t chunk_rows(int64_t n)
 }
 
 int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
-                      int64_t s, const float **logits, struct meg_err *e)
+                      int64_t s, const struct meg_sampling_args *args, struct meg_decode_output *out, struct meg_err *e)
 {
     int32_t *position;
     int64_t rows = 0;
@@ -389,28 +438,28 @@ int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t
         rows = chunk_rows(n - j);
         forward_cached(g, c, &slot, 1, rows, tokens + j, position + j, rows);
     }
-    if (logits) {
-        download_logits(g, rows - 1, 1, 1, c->logits);
-        *logits = c->logits;
+    if (out) {
+        compute_next(g, c, 0, 1, rows - 1, 1, args);
+        *out = output_of(c);
     }
     free(position);
     return 0;
 }
 
-const float *meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot,
-                              const int32_t *tokens, int64_t n)
+struct meg_decode_output meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot,
+                                          const int32_t *tokens, int64_t n, const struct meg_sampling_args *args)
 {
-    const int64_t v = model_vocab(g), most = c->op->decode_rows;
+    const int64_t most = c->op->decode_rows;
 
     for (int64_t i = 0; i < n; i += most) {
         const int64_t rows = most < n - i ? most : n - i, computed = c->op->pads_decode_steps ? most : rows;
 
         for (int64_t j = 0; j < computed; j++) {
-            c->token[j] = j < rows ? tokens[i + j] : 0;
+            c->input[j] = j < rows ? tokens[i + j] : 0;
             c->position[j] = j < rows ? (int32_t)meg_model_kv_cache_len(c, slot[i + j]) : 0;
         }
-        forward_cached(g, c, slot + i, rows, 1, c->token, c->position, computed);
-        download_logits(g, 0, computed, rows, c->logits + i * v);
+        forward_cached(g, c, slot + i, rows, 1, c->input, c->position, computed);
+        compute_next(g, c, i, rows, 0, computed, args);
     }
-    return c->logits;
+    return output_of(c);
 }

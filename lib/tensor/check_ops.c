@@ -639,6 +639,21 @@ static void count_zeros(struct meg_stream *st, int64_t *out, const void *x, enum
     op->count_zeros(st, out, x, type, n);
 }
 
+static void sample(struct meg_stream *st, struct meg_sampled_token *token, struct meg_mat logits,
+                   int64_t unpadded_vocab, const struct meg_sampling_args *args, bool has_logprobs,
+                   struct meg_workspace workspace)
+{
+    CHECK_MAT(logits, logits.rows, logits.cols);
+    MEG_ASSERT_EQ(logits.dtype, MEG_DTYPE_F32);
+    MEG_ASSERT_LT(0, unpadded_vocab);
+    MEG_ASSERT_LE(unpadded_vocab, logits.cols);
+    MEG_ASSERT_LT(logits.cols, INT64_C(1) << 23);
+    CHECK_VECTOR(token, logits.rows);
+    CHECK_VECTOR(args, logits.rows);
+    MEG_ASSERT_LE(op->sample_nbytes(logits.rows, unpadded_vocab), workspace.nbytes);
+    op->sample(st, token, logits, unpadded_vocab, args, has_logprobs, workspace);
+}
+
 static void step_finish(struct meg_stream *st, struct meg_step_record *record, const struct meg_step_conf *conf)
 {
     MEG_ASSERT(record);
@@ -737,6 +752,7 @@ static void check(const struct meg_ops *table)
     checked.sumsq_ranges = sumsq_ranges;
     checked.weighted_sum = weighted_sum;
     checked.count_zeros = count_zeros;
+    checked.sample = sample;
     checked.step_finish = step_finish;
     checked.adamw = adamw;
     checked.sgd = sgd;

@@ -269,6 +269,33 @@ struct meg_loss_weight {
 };
 
 /*
+ * How the next token of a row of logits is sampled: greedily, which takes the largest logit, on a tie the lowest id, or
+ * from the softmax over the kept entries of x = logits / temperature.  The filters are the same as in Megatron-LM.
+ * Top-k keeps the k largest entries, and all entries that are equal to the k-th largest.  Top-p visits x in descending
+ * order, on ties the lower id first.  An entry is kept if the total softmax probability of the entries before it is at
+ * most p; the first entry is always kept.
+ *
+ * The token is the first kept entry at which the cumulative sum of probabilities reaches u.  The sum is in ascending
+ * order of id or, with a filter, in the order in which top-p visits entries.  If rounding errors keep the sum below u,
+ * the token is the last kept entry with a probability above 0.
+ */
+struct meg_sampling_args {
+    double temperature; /* 0: greedy */
+    double top_p;       /* 0 or 1: off */
+    int64_t top_k;      /* 0: off; at most one filter is on */
+    double u;           /* a random number in (0,1] */
+};
+
+/*
+ * A sampled token.  logprob is log softmax(logits)[id] in nats, before temperature and filters, or NAN if it is not
+ * computed.  The id is -1 if a logit is NaN or +Inf, or if the logits of all ids that may be sampled are -Inf.
+ */
+struct meg_sampled_token {
+    int32_t id;
+    double logprob;
+};
+
+/*
  * A backend's plan of a linear layer y [n,out] = act(x [n,in] w^T + bias).  Calls may use smaller shapes, but have the
  * data types of the plan: dx has the type of x, the bias that of w, pre and dy that of y, and dbias that of dw.
  */
@@ -524,6 +551,18 @@ struct meg_ops {
      */
     void (*xent_fwd_bwd)(struct meg_stream *st, float *loss, struct meg_mat logits, const int32_t *target, float z_loss,
                          struct meg_loss_weight weight);
+
+    /*
+     * Sample the next token [n] of each row of logits [n,v] f32, v < 2^23.  token and args [n] are in device memory.  Ids
+     * from unpadded_vocab on are never sampled.  The CUDA backend rounds exp((logit - max) / temperature) down to a
+     * multiple of 2^-40, so that sums are exact in any order.  Its token may differ from that of the CPU backend if a sum
+     * is closer to u or top_p than these rounding errors.
+     */
+    void (*sample)(struct meg_stream *st, struct meg_sampled_token *token, struct meg_mat logits,
+                   int64_t unpadded_vocab, const struct meg_sampling_args *args, bool has_logprobs,
+                   struct meg_workspace workspace);
+    /* Return the size in bytes of the workspace of `sample`.  The number of OpenMP threads must not increase later. */
+    size_t (*sample_nbytes)(int64_t n, int64_t unpadded_vocab);
 
     /* dst [n] = src [n], converted to dst_type. */
     void (*cast)(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,

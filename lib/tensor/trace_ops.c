@@ -730,6 +730,19 @@ static void count_zeros(struct meg_stream *st, int64_t *out, const void *x, enum
     print(&l);
 }
 
+static void sample(struct meg_stream *st, struct meg_sampled_token *token, struct meg_mat logits,
+                   int64_t unpadded_vocab, const struct meg_sampling_args *args, bool has_logprobs,
+                   struct meg_workspace workspace)
+{
+    struct line l = start(st);
+
+    op->sample(st, token, logits, unpadded_vocab, args, has_logprobs, workspace);
+    put_op(&l, "sample");
+    put_mat(&l, "logits", logits);
+    put_i64(&l, "unpadded_vocab", unpadded_vocab);
+    print(&l);
+}
+
 static void step_finish(struct meg_stream *st, struct meg_step_record *record, const struct meg_step_conf *conf)
 {
     struct line l = start(st);
@@ -805,6 +818,7 @@ static void trace(const struct meg_ops *table)
     traced.sumsq_ranges = sumsq_ranges;
     traced.weighted_sum = weighted_sum;
     traced.count_zeros = count_zeros;
+    traced.sample = sample;
     traced.step_finish = step_finish;
     traced.adamw = adamw;
     traced.sgd = sgd;

@@ -250,6 +250,45 @@ static void sumsq(void *arg)
     op->sumsq(stream, x->sum, x->logits.p, MEG_DTYPE_BF16, x->logits.rows * x->logits.cols);
 }
 
+/* The next tokens of SEQUENCES sequences, from f32 logits. */
+enum { SEQUENCES = 64 };
+struct sampling {
+    struct meg_mat logits;
+    struct meg_sampling_args *args;
+    struct meg_sampled_token *token;
+};
+
+static void sample(void *arg)
+{
+    const struct sampling *x = arg;
+
+    op->sample(stream, x->token, x->logits, V, x->args, false, (struct meg_workspace){ 0 });
+}
+
+static void report_sample(const char *what, struct sampling *x, struct meg_sampling_args of_row)
+{
+    struct meg_sampling_args args[SEQUENCES];
+
+    for (int i = 0; i < SEQUENCES; i++) {
+        args[i] = of_row;
+        args[i].u = (i + 0.5) / SEQUENCES;
+    }
+    op->upload(stream, x->args, args, sizeof args);
+    report_bytes(what, (double)SEQUENCES * V * 4, sample, x);
+}
+
+static void bench_sample(void)
+{
+    struct sampling x = { .logits = random_mat(MEG_DTYPE_F32, SEQUENCES, V),
+                          .args = op->alloc(SEQUENCES * sizeof *x.args),
+                          .token = op->alloc(SEQUENCES * sizeof *x.token) };
+
+    report_sample("sample [64,50304], greedy", &x, (struct meg_sampling_args){ .temperature = 0 });
+    report_sample("sample", &x, (struct meg_sampling_args){ .temperature = 0.5 });
+    report_sample("sample, top-k 50", &x, (struct meg_sampling_args){ .temperature = 0.5, .top_k = 50 });
+    report_sample("sample, top-p 0.9", &x, (struct meg_sampling_args){ .temperature = 0.5, .top_p = 0.9 });
+}
+
 static void bench_rows(void)
 {
     const double row = (double)N * H * 2, logits = (double)N * V * 2;
@@ -543,6 +582,7 @@ int main(void)
     stream = device->compute;
     printf("operation\tus\trate\tratio\n");
     bench_rows();
+    bench_sample();
     bench_update("adamw, 400M f32, bf16 g and copy", 400000000, MEG_DTYPE_BF16, MEG_DTYPE_F32, 4 * 2 + 2 + 8 * 2 + 2);
     bench_update("adamw, f32 g", 400000000, MEG_DTYPE_F32, MEG_DTYPE_F32, 4 * 2 + 4 + 8 * 2 + 2);
     bench_update("adamw, bf16 states", 400000000, MEG_DTYPE_BF16, MEG_DTYPE_BF16, 4 * 2 + 2 + 4 * 2 + 2);

@@ -313,6 +313,11 @@ void expect_near_f64(const struct twin_bytes *x, double tol, const char *what)
     expect_small(&d, tol, what);
 }
 
+void twin_bytes_read(void *to, const struct twin_bytes *x)
+{
+    memcpy(to, download(x->dev, x->nbytes), x->nbytes);
+}
+
 void twin_download(struct twin *x)
 {
     memcpy(x->host.p, download(x->dev.p, mat_nbytes(x->host)), mat_nbytes(x->host));
@@ -367,8 +372,8 @@ static bool run(const struct check_case *c, uint64_t seed, int number)
 int main(int argc, char **argv)
 {
     static const struct check_case *const files[] = {
-        cases_elementwise, cases_norm,   cases_rope,      cases_embedding, cases_xent,  cases_reduce,
-        cases_optim,       cases_linear, cases_attention, cases_cudnn,     cases_graph,
+        cases_elementwise, cases_norm,  cases_rope,   cases_embedding, cases_xent,  cases_sample,
+        cases_reduce,      cases_optim, cases_linear, cases_attention, cases_cudnn, cases_graph,
     };
     struct meg_err e = { 0 };
     uint64_t seed = 1, id;

@@ -24,7 +24,7 @@ struct check_case {
 };
 /* The cases of a file end with an entry without name. */
 extern const struct check_case cases_elementwise[], cases_norm[], cases_rope[], cases_embedding[], cases_xent[],
-    cases_reduce[], cases_optim[], cases_linear[], cases_attention[], cases_cudnn[], cases_graph[];
+    cases_reduce[], cases_optim[], cases_sample[], cases_linear[], cases_attention[], cases_cudnn[], cases_graph[];
 
 /* Random numbers, which depend on the seed of the run and on the case: uniform in [-1, 1), and integers in [0, n). */
 double check_uniform(void);
@@ -53,6 +53,8 @@ struct twin_bytes {
     size_t nbytes;
 };
 struct twin_bytes twin_bytes(const void *data, size_t nbytes);
+/* Copy x->dev to `to`. */
+void twin_bytes_read(void *to, const struct twin_bytes *x);
 
 /*
  * Fail unless the L2 norm of dev - host is at most tol times that of host.  Also fail if an element is NaN or infinite

@@ -493,6 +493,16 @@ inline unsigned __ballot_sync(unsigned mask, int predicate, EMU_LINE)
     return ballot;
 }
 
+/* Threads are fibers of one thread, so no other thread runs during an addition. */
+template <class T> T atomicAdd(T *p, T x)
+{
+    const T old = *p;
+
+    static_assert(std::is_integral_v<T>);
+    *p += x;
+    return old;
+}
+
 /* CUDA's min and max also accept arguments of two types. */
 template <class A, class B> std::common_type_t<A, B> min(A a, B b)
 {

@@ -23,7 +23,7 @@ for tool in memcheck racecheck; do
         continue
     fi
     timeout "${SANITIZER_S:-100}" compute-sanitizer --tool "$tool" --error-exitcode 9 "$B/tests/cuda/check-gpu" glu rope \
-        'norm_bwd: rows' 'add_norm_fwd: rows' add_bwd xent_fwd_bwd embed_bwd sumsq adamw cast copy_heads 'attn: causal' \
+        'norm_bwd: rows' 'add_norm_fwd: rows' add_bwd xent_fwd_bwd sample embed_bwd sumsq adamw cast copy_heads 'attn: causal' \
         'attn: dropout' 'attn: ALiBi' attn_fwd \
         >"$T/out" 2>"$T/err"
     is "compute-sanitizer --tool $tool finds nothing" "$?" 0

@@ -113,7 +113,7 @@ generates() {
         numbers sum "$T/$device" | sed "s/^-//; /^0$/d" >"$T/$device.logprob" # the last prompt has no log-probabilities
     done
     ok "$model: log-probabilities are those of the CPU" near "$T/gpu.logprob" "$T/cpu.logprob" 1e-5
-    for options in --greedy '--max-batch-size 3 --temperature 1.5'; do
+    for options in --greedy '--max-batch-size 3 --temperature 1.5' '--top_k 20' '--top_p 0.8 --temperature 1.2'; do
         # shellcheck disable=SC2086
         infers meg-generate --tokens-to-generate 8 --params-dtype fp32 $options
         ok "$model: tokens generated with $options are those of the CPU" test -s "$T/cpu" -a "$(cat "$T/cpu")" = "$(cat "$T/gpu")"

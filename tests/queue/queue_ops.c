@@ -142,6 +142,8 @@ OP(sumsq, double *, const void *, enum meg_dtype, int64_t)
 OP(sumsq_ranges, double *, const void *, enum meg_dtype, const struct meg_range *, int)
 OP(weighted_sum, double *, const float *, const float *, int64_t, double)
 OP(count_zeros, int64_t *, const void *, enum meg_dtype, int64_t)
+OP(sample, struct meg_sampled_token *, struct meg_mat, int64_t, const struct meg_sampling_args *, bool,
+   struct meg_workspace)
 OP(step_finish, struct meg_step_record *, const struct meg_step_conf *)
 OP(adamw, const struct meg_update_arrays *, const struct meg_update_range *, int, const struct meg_adam *,
    const struct meg_step_hparams *)
@@ -240,6 +242,8 @@ const struct meg_ops *queue_ops(const struct meg_ops *base)
     table.sumsq_ranges = sumsq_ranges;
     table.weighted_sum = weighted_sum;
     table.count_zeros = count_zeros;
+    table.sample = sample;
+    table.sample_nbytes = cpu->sample_nbytes;
     table.step_finish = step_finish;
     table.adamw = adamw;
     table.sgd = sgd;

@@ -1,4 +1,4 @@
-/* infer/sample.h: temperature, top-k and top-p filters, sampling, option checks. */
+/* infer/sample.h and tensor/token_sampler.h: temperature, top-k and top-p filters, sampling, option checks. */
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -8,18 +8,40 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "base/mem.h"
 #include "infer/sample.h"
 #include "reference.h"
+#include "tensor/token_sampler.h"
 
 static const struct meg_sampling plain = { .temperature = 1, .seed = 1234 };
 
+/* Return a sampler for v logits, of which the first n may be sampled; free s.p with free. */
+static struct meg_token_sampler sampler(int64_t v, int64_t n)
+{
+    return meg_token_sampler_of(v, n, meg_new(meg_token_sampler_nbytes(n)));
+}
+
 static void keep(struct meg_token_sampler *s, struct meg_sampling conf, const float *logits, int64_t v)
 {
+    const struct meg_sampling_args args = meg_sampling_args_of(&conf, 0, 0);
     struct meg_err e;
 
     assert_int_equal(meg_sampling_check(&conf, v, &e), MEG_OK);
-    meg_token_sampler_init(s, v, v);
-    meg_token_sampler_filter(s, &conf, logits);
+    *s = sampler(v, v);
+    meg_token_sampler_filter(s, &args, logits);
+}
+
+/* Return the token that conf samples, and store its log-probability unless logprob is NULL. */
+static int32_t sample(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits, int64_t prompt,
+                      int64_t step, double *logprob)
+{
+    const struct meg_sampling_args args = meg_sampling_args_of(conf, prompt, step);
+    const struct meg_sampled_token token = meg_sample_token(s, &args, logits, logprob != NULL);
+
+    assert_true(isnan(token.logprob) == (token.id < 0 || !logprob));
+    if (logprob && token.id >= 0)
+        *logprob = token.logprob;
+    return token.id;
 }
 
 static void temperature_divides_the_logits(void **state)
@@ -33,7 +55,7 @@ static void temperature_divides_the_logits(void **state)
     keep(&s, conf, logits, 3);
     assert_int_equal(s.n, 3);
     assert_true(fabs(s.p[0] - 0.25) < 1e-7 && fabs(s.p[1] - 0.5) < 1e-7 && fabs(s.p[2] - 0.25) < 1e-7);
-    meg_token_sampler_free(&s);
+    free(s.p);
 }
 
 static void top_k_keeps_ties_with_the_kth(void **state)
@@ -50,7 +72,7 @@ static void top_k_keeps_ties_with_the_kth(void **state)
     assert_int_equal(s.id[1], 0);
     assert_int_equal(s.id[2], 3);
     assert_int_equal(s.id[3], 4);
-    meg_token_sampler_free(&s);
+    free(s.p);
 }
 
 static void top_p_keeps_the_token_that_crosses_it(void **state)
@@ -66,13 +88,13 @@ static void top_p_keeps_the_token_that_crosses_it(void **state)
         conf.top_p = p[i];
         keep(&s, conf, logits, 4);
         assert_int_equal(s.n, n[i]);
-        meg_token_sampler_free(&s);
+        free(s.p);
     }
     conf.top_p = .85; /* on a tie, the lower id is kept */
     keep(&s, conf, logits, 4);
     assert_int_equal(s.id[2], 0);
     assert_true(fabs(s.p[0] - .5 / .9) < 1e-6);
-    meg_token_sampler_free(&s);
+    free(s.p);
 }
 
 /* Megatron drops a token if the sum before it exceeds top_p; if it equals top_p the token is kept. */
@@ -87,7 +109,7 @@ static void top_p_keeps_the_token_after_a_sum_equal_to_it(void **state)
         conf.top_p = i / 4.;
         keep(&s, conf, logits, 4);
         assert_int_equal(s.n, i + 1);
-        meg_token_sampler_free(&s);
+        free(s.p);
     }
 }
 
@@ -99,15 +121,15 @@ static void padding_ids_are_never_sampled(void **state)
     double logprob;
 
     (void)state;
-    meg_token_sampler_init(&s, 4, 2);
+    s = sampler(4, 2);
     for (int i = 0; i < 1000; i++)
-        assert_in_range(meg_sample_token(&s, &conf, logits, i, 0, &logprob), 0, 1);
-    meg_token_sampler_free(&s);
+        assert_in_range(sample(&s, &conf, logits, i, 0, &logprob), 0, 1);
+    free(s.p);
     conf.greedy = true;
-    meg_token_sampler_init(&s, 4, 2);
-    assert_int_equal(meg_sample_token(&s, &conf, logits, 0, 0, &logprob), 1);
+    s = sampler(4, 2);
+    assert_int_equal(sample(&s, &conf, logits, 0, 0, &logprob), 1);
     assert_true(fabs(logprob - (1 - log(1 + exp(1) + 2 * exp(9)))) < 1e-9);
-    meg_token_sampler_free(&s);
+    free(s.p);
 }
 
 static void greedy_takes_the_lowest_id_on_ties(void **state)
@@ -122,10 +144,10 @@ static void greedy_takes_the_lowest_id_on_ties(void **state)
     conf.top_k = 1;
     assert_int_equal(meg_sampling_check(&conf, 5, &e), MEG_OK);
     assert_true(meg_sampling_is_greedy(&conf));
-    meg_token_sampler_init(&s, 5, 5);
-    assert_int_equal(meg_sample_token(&s, &conf, logits, 0, 0, &logprob), 1);
+    s = sampler(5, 5);
+    assert_int_equal(sample(&s, &conf, logits, 0, 0, &logprob), 1);
     assert_true(fabs(logprob + log(2 + exp(-4) + exp(-3) + exp(-1))) < 1e-12);
-    meg_token_sampler_free(&s);
+    free(s.p);
 }
 
 /* The search for the largest logit is vectorized; compare it with a plain loop. */
@@ -199,10 +221,10 @@ static void samples_are_a_function_of_seed_prompt_and_step(void **state)
         struct meg_sampling conf = plain;
         struct meg_token_sampler s;
         conf.seed = want[i].seed;
-        meg_token_sampler_init(&s, 16, 16);
-        assert_int_equal(meg_sample_token(&s, &conf, logits, want[i].prompt, want[i].step, &logprob), want[i].id);
+        s = sampler(16, 16);
+        assert_int_equal(sample(&s, &conf, logits, want[i].prompt, want[i].step, &logprob), want[i].id);
         assert_true(fabs(logprob + log(16)) < 1e-12);
-        meg_token_sampler_free(&s);
+        free(s.p);
     }
 }
 
@@ -226,7 +248,7 @@ static void samples_follow_the_distribution(void **state)
             sum += p[s.id[i]] = s.p[i];
         assert_true(fabs(sum - 1) < 1e-12);
         for (int64_t i = 0; i < N; i++)
-            count[meg_sample_token(&s, &conf[k], logits, i, 3, &logprob)]++;
+            count[sample(&s, &conf[k], logits, i, 3, &logprob)]++;
         for (int i = 0; i < V; i++) {
             double sd = sqrt(N * p[i] * (1 - p[i]));
             if (p[i] == 0)
@@ -234,7 +256,7 @@ static void samples_follow_the_distribution(void **state)
             else
                 assert_true(fabs((double)count[i] - N * p[i]) < 5 * sd);
         }
-        meg_token_sampler_free(&s);
+        free(s.p);
     }
 }
 
@@ -251,15 +273,15 @@ static void nan_logits_are_detected(void **state)
     for (int k = 0; k < 2; k++) {
         double *out = k ? &logprob : NULL;
 
-        meg_token_sampler_init(&s, 3, 3);
+        s = sampler(3, 3);
         for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-            assert_int_equal(meg_sample_token(&s, &plain, bad[i], 0, 0, out), -1);
-        assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ -INFINITY, 2, -INFINITY }, 0, 0, out), 1);
-        meg_token_sampler_free(&s);
-        meg_token_sampler_init(&s, 3, 2);
+            assert_int_equal(sample(&s, &plain, bad[i], 0, 0, out), -1);
+        assert_int_equal(sample(&s, &plain, (float[3]){ -INFINITY, 2, -INFINITY }, 0, 0, out), 1);
+        free(s.p);
+        s = sampler(3, 2);
         for (size_t i = 0; i < sizeof bad_padding / sizeof *bad_padding; i++)
-            assert_int_equal(meg_sample_token(&s, &plain, bad_padding[i], 0, 0, out), -1);
-        meg_token_sampler_free(&s);
+            assert_int_equal(sample(&s, &plain, bad_padding[i], 0, 0, out), -1);
+        free(s.p);
     }
     assert_true(logprob == 0); /* of the id that has probability 1 */
 }
@@ -324,7 +346,7 @@ static void equals_megatron(void **state)
         for (size_t j = 0; j < json_array_size(kept); j++, n++)
             assert_true(is_kept[json_integer_value(json_array_get(kept, j))]);
         assert_int_equal(s.n, n);
-        meg_token_sampler_free(&s);
+        free(s.p);
     }
     json_decref(root);
 }

@@ -448,6 +448,8 @@ static void dropout_depends_on_the_sample_id_only(void **state)
     meg_model_close(g);
 }
 
+static const struct meg_decode_conf returns_logits = { .returns_logits = true };
+
 /* The logits of decoding steps of at most `rows` rows are those of a forward pass. */
 static void check_steps(struct meg_model_conf c, int64_t rows, bool pads)
 {
@@ -460,7 +462,7 @@ static void check_steps(struct meg_model_conf c, int64_t rows, bool pads)
     struct input in;
     struct meg_batch x = batch(&in);
     float all[N * V], other[V];
-    const float *step;
+    struct meg_decode_output step;
     int32_t one[B][S];
     const int64_t slots[] = { 2, 0 };
 
@@ -475,28 +477,28 @@ static void check_steps(struct meg_model_conf c, int64_t rows, bool pads)
             one[i][t] = in.tokens[t * B + i];
         }
     meg_model_logits(g, &x, all);
-    cache = meg_model_kv_cache_create(g, 3);
-    assert_int_equal(meg_model_prefill(g, cache, 2, one[0], 3, S, &step, &e), 0);
+    cache = meg_model_kv_cache_create(g, 3, &returns_logits);
+    assert_int_equal(meg_model_prefill(g, cache, 2, one[0], 3, S, NULL, &step, &e), 0);
     for (int v = 0; v < V; v++)
-        close_to(step[v], all[2 * B * V + v], 1e-5);
-    assert_int_equal(meg_model_prefill(g, cache, 0, one[1], 1, S, NULL, &e), 0);
+        close_to(step.logits[v], all[2 * B * V + v], 1e-5);
+    assert_int_equal(meg_model_prefill(g, cache, 0, one[1], 1, S, NULL, NULL, &e), 0);
     for (int t = 0; t < 2; t++) {
         const int32_t next[] = { one[0][3 + t], one[1][1 + t] };
 
-        step = meg_model_decode(g, cache, slots, next, 2);
+        step = meg_model_decode(g, cache, slots, next, 2, NULL);
         for (int v = 0; v < V; v++) {
-            close_to(step[v], all[(3 + t) * B * V + v], 1e-5);
-            close_to(step[V + v], all[((1 + t) * B + 1) * V + v], 1e-5);
+            close_to(step.logits[v], all[(3 + t) * B * V + v], 1e-5);
+            close_to(step.logits[V + v], all[((1 + t) * B + 1) * V + v], 1e-5);
         }
     }
     assert_int_equal(meg_model_kv_cache_len(cache, 2), 5);
-    memcpy(other, step + V, sizeof other);
+    memcpy(other, step.logits + V, sizeof other);
 
     /* the logits of a sequence have the same bits if it is decoded alone, in a different slot */
-    assert_int_equal(meg_model_prefill(g, cache, 1, one[1], 1, 3, NULL, &e), 0);
+    assert_int_equal(meg_model_prefill(g, cache, 1, one[1], 1, 3, NULL, NULL, &e), 0);
     for (int t = 0; t < 2; t++)
-        step = meg_model_decode(g, cache, (int64_t[]){ 1 }, &one[1][1 + t], 1);
-    assert_memory_equal(step, other, sizeof other);
+        step = meg_model_decode(g, cache, (int64_t[]){ 1 }, &one[1][1 + t], 1, NULL);
+    assert_memory_equal(step.logits, other, sizeof other);
     meg_model_kv_cache_close(cache);
     meg_model_close(g);
 }
@@ -521,7 +523,7 @@ static void decoding_in_half_precision_is_close_to_f32(void **state)
     struct meg_model_conf c = conf();
     int32_t ids[S], position[S];
     float want[S * V], last[V];
-    const float *step;
+    struct meg_decode_output step;
     struct meg_model *f32 = make(&c, false);
     struct meg_err e;
 
@@ -540,14 +542,14 @@ static void decoding_in_half_precision_is_close_to_f32(void **state)
         assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), 0);
         assert_int_equal(g->params.flat_numel, f32->params.flat_numel);
         meg_dtype_from_f32(g->w, dtype[k], f32->w, f32->params.flat_numel);
-        cache = meg_model_kv_cache_create(g, 1);
-        assert_int_equal(meg_model_prefill(g, cache, 0, ids, S - 1, S, &step, &e), 0);
-        memcpy(last, step, sizeof last);
-        step = meg_model_decode(g, cache, (int64_t[]){ 0 }, &ids[S - 1], 1);
+        cache = meg_model_kv_cache_create(g, 1, &returns_logits);
+        assert_int_equal(meg_model_prefill(g, cache, 0, ids, S - 1, S, NULL, &step, &e), 0);
+        memcpy(last, step.logits, sizeof last);
+        step = meg_model_decode(g, cache, (int64_t[]){ 0 }, &ids[S - 1], 1, NULL);
         for (int v = 0; v < V; v++) {
             largest = fmax(largest, fabs((double)want[(S - 2) * V + v]));
             error = fmax(error, fabs((double)last[v] - want[(S - 2) * V + v]));
-            error = fmax(error, fabs((double)step[v] - want[(S - 1) * V + v]));
+            error = fmax(error, fabs((double)step.logits[v] - want[(S - 1) * V + v]));
         }
         assert_true(error > 0 && error < 8 * rounding[k] * largest);
         meg_model_kv_cache_close(cache);
@@ -564,7 +566,7 @@ static void a_long_prompt_is_prefilled_in_chunks(void **state)
     const struct meg_model_run run = { .s = 1, .b = 1, .positions = 1 };
     static int32_t ids[LONG], position[LONG];
     float *all = meg_new((size_t)LONG * V * sizeof *all), last[V], first[V];
-    const float *logits;
+    struct meg_decode_output out;
     struct meg_model_kv_cache *cache;
     struct meg_model *g;
     struct meg_err e;
@@ -579,18 +581,18 @@ static void a_long_prompt_is_prefilled_in_chunks(void **state)
         ids[i] = (i * i + 3 * i) % V;
         position[i] = i;
     }
-    cache = meg_model_kv_cache_create(g, 1);
-    assert_int_equal(meg_model_prefill(g, cache, 0, ids, 5, 6, &logits, &e), 0);
-    memcpy(first, logits, sizeof first);
+    cache = meg_model_kv_cache_create(g, 1, &returns_logits);
+    assert_int_equal(meg_model_prefill(g, cache, 0, ids, 5, 6, NULL, &out, &e), 0);
+    memcpy(first, out.logits, sizeof first);
     assert_int_equal(g->run.s, 5);
-    assert_int_equal(meg_model_prefill(g, cache, 0, ids, LONG - 1, MAX, NULL, &e), 0);
+    assert_int_equal(meg_model_prefill(g, cache, 0, ids, LONG - 1, MAX, NULL, NULL, &e), 0);
     assert_in_range(g->run.s, 5, LONG - 2);
-    memcpy(last, meg_model_decode(g, cache, (int64_t[]){ 0 }, &ids[LONG - 1], 1), sizeof last);
+    memcpy(last, meg_model_decode(g, cache, (int64_t[]){ 0 }, &ids[LONG - 1], 1, NULL).logits, sizeof last);
     assert_int_equal(meg_model_kv_cache_len(cache, 0), LONG);
 
     /* a short sequence has the same logits after the buffers have grown */
-    assert_int_equal(meg_model_prefill(g, cache, 0, ids, 5, 6, &logits, &e), 0);
-    assert_memory_equal(logits, first, sizeof first);
+    assert_int_equal(meg_model_prefill(g, cache, 0, ids, 5, 6, NULL, &out, &e), 0);
+    assert_memory_equal(out.logits, first, sizeof first);
 
     assert_int_equal(meg_model_reserve(g, LONG, LONG, &e), 0);
     meg_model_logits(g, &(struct meg_batch){ .s = LONG, .b = 1, .tokens = ids, .position_ids = position }, all);

@@ -6,7 +6,7 @@
  */
 #include "golden_model.h"
 #include "ckpt/ckpt.h"
-#include "infer/sample.h"
+#include "tensor/token_sampler.h"
 #include "model/decode.h"
 #include "tiny_gpt.h"
 
@@ -445,15 +445,17 @@ static void logits_close(const float *got, const float *want, int64_t v, double 
  * Decode two sequences, with encoder inputs of different lengths and from different numbers of tokens on.  Then decode
  * the second one alone, in the slot of the first, whose memory is reused.
  */
+static const struct meg_decode_conf returns_logits = { .returns_logits = true };
+
 static void check_decoding(const struct tiny_t5 *t)
 {
     json_t *want = golden_json(in_dir(t->dir, "expected.json"));
     const double most = 10 * number(json_object_get(want, "f32_vs_f64_output_max_abs"), "logits");
     const int64_t v = t->conf.vocab_size, slots[] = { 2, 0 };
     struct meg_model *g = create_for_inference(t), *complete = create_for_inference(t);
-    struct meg_model_kv_cache *cache = meg_model_kv_cache_create(g, 3);
+    struct meg_model_kv_cache *cache = meg_model_kv_cache_create(g, 3, &returns_logits);
     static float all[2][S * V_MAX], other[V_MAX];
-    const float *step;
+    struct meg_decode_output step;
     struct sequence q[2];
     struct input in;
     struct meg_err e;
@@ -465,22 +467,22 @@ static void check_decoding(const struct tiny_t5 *t)
     }
     assert_true(q[0].s_enc != q[1].s_enc);
     assert_int_equal(meg_model_encode(g, cache, 2, q[0].encoder, q[0].s_enc, &e), 0);
-    assert_int_equal(meg_model_prefill(g, cache, 2, q[0].decoder, 3, S, &step, &e), 0);
-    logits_close(step, all[0] + 2 * v, v, most);
+    assert_int_equal(meg_model_prefill(g, cache, 2, q[0].decoder, 3, S, NULL, &step, &e), 0);
+    logits_close(step.logits, all[0] + 2 * v, v, most);
     assert_int_equal(meg_model_encode(g, cache, 0, q[1].encoder, q[1].s_enc, &e), 0);
-    assert_int_equal(meg_model_prefill(g, cache, 0, q[1].decoder, 1, S, NULL, &e), 0);
+    assert_int_equal(meg_model_prefill(g, cache, 0, q[1].decoder, 1, S, NULL, NULL, &e), 0);
     for (int k = 1; k < S - 2; k++) {
-        step = meg_model_decode(g, cache, slots, (int32_t[]){ q[0].decoder[2 + k], q[1].decoder[k] }, 2);
-        logits_close(step, all[0] + (2 + k) * v, v, most);
-        logits_close(step + v, all[1] + k * v, v, most);
+        step = meg_model_decode(g, cache, slots, (int32_t[]){ q[0].decoder[2 + k], q[1].decoder[k] }, 2, NULL);
+        logits_close(step.logits, all[0] + (2 + k) * v, v, most);
+        logits_close(step.logits + v, all[1] + k * v, v, most);
     }
     assert_int_equal(meg_model_kv_cache_len(cache, 2), S);
-    memcpy(other, step + v, (size_t)v * sizeof *other);
+    memcpy(other, step.logits + v, (size_t)v * sizeof *other);
     assert_int_equal(meg_model_encode(g, cache, 2, q[1].encoder, q[1].s_enc, &e), 0);
-    assert_int_equal(meg_model_prefill(g, cache, 2, q[1].decoder, 1, S, NULL, &e), 0);
+    assert_int_equal(meg_model_prefill(g, cache, 2, q[1].decoder, 1, S, NULL, NULL, &e), 0);
     for (int k = 1; k < S - 2; k++)
-        step = meg_model_decode(g, cache, slots, &q[1].decoder[k], 1);
-    assert_memory_equal(step, other, (size_t)v * sizeof *other);
+        step = meg_model_decode(g, cache, slots, &q[1].decoder[k], 1, NULL);
+    assert_memory_equal(step.logits, other, (size_t)v * sizeof *other);
     meg_model_kv_cache_close(cache);
     meg_model_close(complete);
     meg_model_close(g);
@@ -502,8 +504,8 @@ static void greedy_tokens_equal_those_of_hugging_face(void **state)
     const struct tiny_t5 t = v1_0();
     json_t *want = golden_json(in_dir(t.dir, "expected.json")), *one;
     struct meg_model *g = create_for_inference(&t);
-    struct meg_model_kv_cache *cache = meg_model_kv_cache_create(g, 1);
-    const float *logits;
+    struct meg_model_kv_cache *cache = meg_model_kv_cache_create(g, 1, &returns_logits);
+    struct meg_decode_output out;
     struct input in;
     struct meg_err e;
     size_t i;
@@ -519,13 +521,13 @@ static void greedy_tokens_equal_those_of_hugging_face(void **state)
         int32_t id = (int32_t)number(one, "decoder_start");
 
         assert_int_equal(meg_model_encode(g, cache, 0, q.encoder, q.s_enc, &e), 0);
-        assert_int_equal(meg_model_prefill(g, cache, 0, &id, 1, (int64_t)n, &logits, &e), 0);
+        assert_int_equal(meg_model_prefill(g, cache, 0, &id, 1, (int64_t)n, NULL, &out, &e), 0);
         for (size_t k = 0; k < n; k++) {
             if (k > 0)
-                logits = meg_model_decode(g, cache, (int64_t[]){ 0 }, &id, 1);
-            id = meg_most_likely(logits, t.conf.vocab_size);
+                out = meg_model_decode(g, cache, (int64_t[]){ 0 }, &id, 1, NULL);
+            id = meg_most_likely(out.logits, t.conf.vocab_size);
             assert_int_equal(id, json_integer_value(json_array_get(tokens, k)));
-            close_to((double)logits[id] - meg_logsumexp(logits, t.conf.vocab_size),
+            close_to((double)out.logits[id] - meg_logsumexp(out.logits, t.conf.vocab_size),
                      json_number_value(json_array_get(logprobs, k)), 1e-5, "log-probability");
         }
     }

@@ -454,7 +454,7 @@ static void only_scores_in_the_window_take_time(void **state)
 
 /*
  * Members of struct meg_ops that a model does not call in a forward or backward pass: transfers through pinned memory,
- * and the operations of the optimizer.  Streams and free memory belong to the device.
+ * sampling, and the operations of the optimizer.  Streams and free memory belong to the device.
  */
 static const size_t not_in_a_pass[] = {
     offsetof(struct meg_ops, free_nbytes),    offsetof(struct meg_ops, alloc_pinned),
@@ -465,6 +465,7 @@ static const size_t not_in_a_pass[] = {
     offsetof(struct meg_ops, graph_launch),   offsetof(struct meg_ops, graph_destroy),
     offsetof(struct meg_ops, sumsq),          offsetof(struct meg_ops, sumsq_ranges),
     offsetof(struct meg_ops, count_zeros),    offsetof(struct meg_ops, step_finish),
+    offsetof(struct meg_ops, sample),         offsetof(struct meg_ops, sample_nbytes),
     offsetof(struct meg_ops, adamw),          offsetof(struct meg_ops, sgd),
 };
 
