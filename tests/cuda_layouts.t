@@ -6,7 +6,7 @@
 #   FIRST=I       the first cell, counted from 1
 #   CELLS=N       the number of cells (default: 4, with GPT, Llama, BERT and T5 and all types of parallelism but uneven
 #                 stages)
-#   STEPS=N       the number of steps (default: 4)
+#   STEPS=N       the number of steps (default: 3)
 # If the layers of a layout do not communicate, every second cell launches them as CUDA graphs.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/cuda/bin/meg-train" ] || skip_all 'this build has no headers of CUDA and NCCL'
@@ -15,7 +15,7 @@
 . "${0%/*}/bert.sh"
 . "${0%/*}/torchrun.sh"
 export OMP_NUM_THREADS=1 MEG_CACHE_DIR="$T/cache"
-steps=${STEPS:-4} captures=1
+steps=${STEPS:-3} captures=1
 
 # numbers KEY FILE: print the value of KEY in each JSON line of FILE that has a loss
 numbers() { jq "select(has(\"lm_loss\")) | .$1" "$2"; }
