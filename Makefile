@@ -363,7 +363,7 @@ $(B)/tests/cuda/bench: $(B)/tests/cuda/bench.c.o $(B)/libmeg.a
 TEST_PROGRAMS := $(RANKS) $(STORE) $(TOY) $(DOUBLE) $(EMULATED) $(CUDNN_ACCEPT) $(QUEUE) $(B)/tests/fault.so
 build-tests: $(UNITS) $(TEST_PROGRAMS) $(CHECK_GPU)
 
-# The tests that start ranks by mpirun and depend on the MPI library.  ckpt_layouts.t tests files.
+# The tests that start ranks by mpirun and depend on the MPI library.  ckpt_layouts.t is omitted: it tests files.
 RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t tests/torchrun.t tests/memory.t tests/nccl.t tests/cuda_errors.t \
               tests/ckpt_layouts.t,$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
 # Tests of threads other than OpenMP's: ThreadSanitizer reports each OpenMP barrier as a race.
@@ -411,8 +411,8 @@ lint:
 	shellcheck -s sh -S warning -e SC1091,SC2010,SC2034,SC2154 $(SH_FILES)
 
 # Each of these uses a separate build directory.  To take less time, kernels are compiled for the CPU only, or not at all
-# (EMULATED=), and the CPU operations not for x86-64-v3 (ISAS).  The longest test is the first.  check-san omits tests that measure
-# time.
+# (EMULATED=), and the CPU operations only for the baseline and x86-64-v4 (ISAS).  The longest test is the first.
+# check-san omits tests that measure time.
 check-clang:
 	+$(MAKE) B=build/clang CC=clang CXX=clang++ CUDA=0 CFLAGS='-O0 -g -Werror' DEPS=0 all build-tests
 check-san:

@@ -1,6 +1,6 @@
 /*
- * kernel.h - the language of the kernels in lib/cuda: element types, 16-byte accesses, sums over warps and blocks, and
- * launches.
+ * kernel.h - the language of the kernels in lib/cuda: element types, 16-byte accesses, sums and maxima over warps and
+ * blocks, and launches.
  *
  * A .cu file is compiled by nvcc or, for tests without a GPU, as C++ with tests/cuda/emulate.h in place of CUDA.  So
  * that both are possible, kernels
@@ -210,7 +210,7 @@ template <class T> __device__ inline void store(T *row, const float (&x)[VEC], i
     }
 }
 
-/* ---- sums over threads ---- */
+/* ---- sums and maxima over threads ---- */
 
 enum { WARP = 32 };
 static const unsigned ALL_LANES = 0xffffffff;
@@ -224,6 +224,7 @@ template <class T> __device__ inline T warp_sum(T x)
     return x;
 }
 
+/* Return the larger of two numbers; of a number and NaN, the number. */
 __device__ inline float larger(float x, float y)
 {
     return fmaxf(x, y);
@@ -234,6 +235,7 @@ __device__ inline unsigned long long larger(unsigned long long x, unsigned long 
     return max(x, y);
 }
 
+/* Like warp_sum, but return the maximum; T is float or unsigned long long. */
 template <class T> __device__ inline T warp_max(T x)
 {
 #pragma unroll
@@ -261,6 +263,7 @@ template <class T> __device__ inline T block_sum(T x, T *buf)
     return sum;
 }
 
+/* Like block_sum, but return the maximum. */
 template <class T> __device__ inline T block_max(T x, T *buf)
 {
     const int warp = (int)threadIdx.x / WARP, nwarps = (int)blockDim.x / WARP;

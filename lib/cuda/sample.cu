@@ -3,20 +3,24 @@
  * logits, which are probably in the L2 cache.
  *
  * The weight of an entry is exp((logit - max) / temperature), in units of 2^-40 and rounded down.  Sums of these
- * integers do not depend on the order of the additions, so they are atomic.
+ * integers do not depend on the order of the additions, so threads add them atomically.
  */
 #include "cuda/kernel.h"
 
 enum { THREADS = 1024, WARPS = THREADS / WARP, UNROLL = 4 };
-enum { DIGIT = 8, DIGITS = 1 << DIGIT, KEY_DIGITS = 5 };
+enum { DIGIT_BITS = 8, NUM_DIGITS = 1 << DIGIT_BITS, KEY_DIGITS = 5 };
 
 /* The type of integers that CUDA's atomicAdd adds. */
 typedef unsigned long long u64;
 
 /* The shared memory of a block. */
 struct block_memory {
-    u64 of_digit[DIGITS]; /* sums of the entries that have a digit */
-    u64 of_warp[WARPS];
+    u64 of_digit[NUM_DIGITS]; /* sums of the entries that have a digit */
+    union {
+        u64 of_warp[WARPS];
+        double f64_of_warp[WARPS];
+        float f32_of_warp[WARPS];
+    };
     int id;
 };
 
@@ -36,8 +40,8 @@ template <class F> static __device__ inline void for_each_logit(const float *row
     }
 }
 
-/* Return a number whose order is that of x; those of 0 and -0 are equal. */
-static __device__ inline uint32_t order_of(float x)
+/* Return bits that, as an integer, are ordered like x; those of 0 and -0 are equal. */
+static __device__ inline uint32_t ordered_bits(float x)
 {
     uint32_t bits;
 
@@ -46,10 +50,10 @@ static __device__ inline uint32_t order_of(float x)
     return bits >> 31 ? ~bits : bits | 1u << 31;
 }
 
-/* Return the number whose order is `order`. */
-static __device__ inline float of_order(uint32_t order)
+/* Return the number that has these ordered bits. */
+static __device__ inline float from_ordered_bits(uint32_t ordered)
 {
-    const uint32_t bits = order >> 31 ? order & ~(1u << 31) : ~order;
+    const uint32_t bits = ordered >> 31 ? ordered & ~(1u << 31) : ~ordered;
     float x;
 
     memcpy(&x, &bits, sizeof x);
@@ -73,14 +77,14 @@ struct entries {
      */
     __device__ u64 key(float x) const
     {
-        const float digit = fminf((max - x) * fminf(8.0f / (float)temperature, 1e30f), DIGITS - 1.0f);
+        const float digit = fminf((max - x) * fminf(8.0f / (float)temperature, 1e30f), NUM_DIGITS - 1.0f);
 
-        return (u64)(uint32_t)digit << 32 | (uint32_t)~order_of(x);
+        return (u64)(uint32_t)digit << 32 | (uint32_t)~ordered_bits(x);
     }
     /* Return the logit that has a key. */
     static __device__ float logit(u64 key)
     {
-        return of_order(~(uint32_t)key);
+        return from_ordered_bits(~(uint32_t)key);
     }
 };
 
@@ -107,46 +111,48 @@ template <class F> static __device__ u64 sum_of(const entries &e, struct block_m
 }
 
 /* The key of an entry, and the sum of the values of all entries with smaller keys. */
-struct position {
+struct found_key {
     u64 key, before;
 };
 
 /*
  * Find the key at which the sum of value(x), over the entries in ascending order of keys, reaches target, which is at
- * least 1 and at most the sum of all.  A pass over the entries finds one digit of the key.
+ * least 1 and at most the sum of all.  A pass over the entries finds one digit of the key.  The sum of the last digit,
+ * to which most of the vocabulary may belong, is not needed: a target that the smaller digits do not reach is there.
  */
 template <class F>
-static __device__ position find_key(const entries &e, u64 target, struct block_memory *memory, F value)
+static __device__ found_key find_key(const entries &e, u64 target, struct block_memory *memory, F value)
 {
-    enum { PER_LANE = DIGITS / WARP };
+    enum { PER_LANE = NUM_DIGITS / WARP };
     const int lane = (int)threadIdx.x % WARP;
-    position p = { 0, 0 };
+    found_key p = { 0, 0 };
 
-    for (int shift = DIGIT * (KEY_DIGITS - 1); shift >= 0; shift -= DIGIT) {
+    for (int shift = DIGIT_BITS * (KEY_DIGITS - 1); shift >= 0; shift -= DIGIT_BITS) {
         u64 sum = 0, before, own;
         int digit = lane * PER_LANE, owner;
 
         __syncthreads(); /* the previous pass has read of_digit */
-        if (threadIdx.x < DIGITS)
+        if (threadIdx.x < NUM_DIGITS)
             memory->of_digit[threadIdx.x] = 0;
         __syncthreads();
         for_each_logit(e.row, e.n, [&](int, float x) {
             const u64 key = e.key(x);
+            const int d = (int)(key >> shift & (NUM_DIGITS - 1));
 
-            if (key >> shift >> DIGIT == p.key)
-                atomicAdd(&memory->of_digit[key >> shift & (DIGITS - 1)], value(x));
+            if (key >> shift >> DIGIT_BITS == p.key && d < NUM_DIGITS - 1)
+                atomicAdd(&memory->of_digit[d], value(x));
         });
         __syncthreads();
         for (int i = 0; i < PER_LANE; i++)
             sum += memory->of_digit[digit + i];
         own = sum;
         sum = p.before + sum_up_to_lane(sum);
-        owner = __builtin_popcount(__ballot_sync(ALL_LANES, sum < target));
+        owner = min(__builtin_popcount(__ballot_sync(ALL_LANES, sum < target)), WARP - 1);
         before = sum - own;
         while (digit < lane * PER_LANE + PER_LANE - 1 && before + memory->of_digit[digit] < target)
             before += memory->of_digit[digit++];
         p.before = __shfl_sync(ALL_LANES, before, owner);
-        p.key = p.key << DIGIT | (u64)__shfl_sync(ALL_LANES, digit, owner);
+        p.key = p.key << DIGIT_BITS | (u64)__shfl_sync(ALL_LANES, digit, owner);
     }
     return p;
 }
@@ -157,6 +163,7 @@ static __device__ position find_key(const entries &e, u64 target, struct block_m
  */
 template <class F> static __device__ int find_id(const entries &e, u64 target, struct block_memory *memory, F value)
 {
+    static_assert((int)WARPS == (int)WARP, "a lane reads the sum of each warp");
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int length = (e.n + THREADS - 1) / THREADS * WARP, begin = warp * length, end = min(begin + length, e.n);
     u64 sum = 0, before;
@@ -202,7 +209,7 @@ static __device__ u64 kept_weight(const entries &e, const struct meg_sampling_ar
 {
     const auto weight = [&](float x) { return e.weight(x); };
     u64 total, limit, w;
-    position last;
+    found_key last;
 
     if (args.top_k > 0) {
         last = find_key(e, (u64)min(args.top_k, (int64_t)e.n), memory, [](float) { return (u64)1; });
@@ -220,7 +227,7 @@ static __device__ int sample_id(const entries &e, const struct meg_sampling_args
 {
     const auto weight = [&](float x) { return e.weight(x); };
     u64 target, index;
-    position p;
+    found_key p;
 
     if (args.top_k == 0 && !(args.top_p > 0 && args.top_p < 1))
         return find_id(e, target_of(args.u, sum_of(e, memory, weight)), memory, weight);
@@ -237,7 +244,7 @@ static __global__ void __launch_bounds__(THREADS)
     SHARED(struct block_memory, memory);
     const float *row = (const float *)logits.p + blockIdx.x * logits.ld;
     const struct meg_sampling_args a = args[blockIdx.x];
-    u64 best = 0, nbad = 0; /* best: the order of the largest logit, then its id with all bits inverted */
+    u64 best = 0, nbad = 0; /* best: the ordered bits of the largest logit, then its id with all bits inverted */
     float most = -INFINITY;
     int id;
 
@@ -245,11 +252,11 @@ static __global__ void __launch_bounds__(THREADS)
         nbad += !(x < INFINITY);
         most = fmaxf(most, x);
         if (i < unpadded_vocab)
-            best = max(best, (u64)order_of(x) << 32 | ~(uint32_t)i);
+            best = max(best, (u64)ordered_bits(x) << 32 | ~(uint32_t)i);
     });
     best = block_max(best, memory->of_warp);
     nbad = block_sum(nbad, memory->of_warp);
-    most = block_max(most, (float *)memory->of_warp);
+    most = block_max(most, memory->f32_of_warp);
     id = (int)~(uint32_t)best;
     if (nbad > 0 || row[id] == -INFINITY) {
         if (threadIdx.x == 0)
@@ -263,7 +270,7 @@ static __global__ void __launch_bounds__(THREADS)
 
     if (has_logprobs) {
         for_each_logit(row, (int)logits.cols, [&](int, float x) { sum += exp((double)x - (double)most); });
-        sum = block_sum(sum, (double *)memory->of_warp);
+        sum = block_sum(sum, memory->f64_of_warp);
     }
     if (threadIdx.x == 0)
         token[blockIdx.x] = { id, has_logprobs ? (double)row[id] - ((double)most + log(sum)) : NAN };

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "tensor/token_sampler.h"
 
 struct meg_generator {
     struct meg_model *g;

@@ -8,6 +8,7 @@
 #define MEG_INFER_GENERATE_H
 #include "infer/request.h"
 #include "model/decode.h"
+#include "tensor/token_sampler.h"
 #include "tokenizer/tokenizer.h"
 
 MEG_BEGIN_DECLS
@@ -38,7 +39,8 @@ struct meg_continuation {
  *   has_logprobs    compute the log-probability of each id
  *   ntop            number of most likely ids to keep for each position, from 0 to the model's vocabulary size; above 0
  *                   only with has_logprobs
- * The device samples the tokens of a step.  If ntop is above 0, the logits are copied to the host, and the generator
+ * The device samples the tokens of a step; a CPU uses 16 bytes for each id of the vocabulary, for each of
+ * min(threads, slots, 16) threads.  If ntop is above 0, the logits are copied to the host, and the generator
  * allocates 4 bytes of pinned memory for each slot and id of the vocabulary: with 64 slots and 256k ids, 64 MiB.
  */
 struct meg_generator;

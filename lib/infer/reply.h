@@ -5,7 +5,6 @@
 #ifndef MEG_INFER_REPLY_H
 #define MEG_INFER_REPLY_H
 #include "infer/generate.h"
-#include "tensor/token_sampler.h"
 #include "tokenizer/tokenizer.h"
 
 MEG_BEGIN_DECLS

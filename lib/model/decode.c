@@ -55,7 +55,7 @@ struct meg_model_kv_cache {
      */
     int64_t *host_arrays;
     void *arrays;
-    /* Of the operation `sample`, in device memory: its arguments and results [op->decode_rows], and its workspace. */
+    /* Arguments and results [min(b, op->decode_rows)] of the operation `sample`, and its workspace, in device memory. */
     struct meg_sampling_args *args;
     struct meg_sampled_token *sampled;
     struct meg_workspace workspace;
@@ -151,14 +151,14 @@ int64_t meg_model_kv_cache_len(const struct meg_model_kv_cache *c, int64_t slot)
  */
 static size_t divide_device_memory(struct meg_model_kv_cache *c, void *base)
 {
-    const int64_t rows = c->op->decode_rows;
+    const int64_t rows = c->op->decode_rows, n = c->b < rows ? c->b : rows;
     struct meg_suballoc mem = { .base = base };
 
     c->arrays = meg_suballoc(&mem, arrays_nbytes(c, rows));
     if (c->conf.unpadded_vocab > 0) {
-        c->args = meg_suballoc(&mem, (size_t)rows * sizeof *c->args);
-        c->sampled = meg_suballoc(&mem, (size_t)rows * sizeof *c->sampled);
-        c->workspace.nbytes = c->op->sample_nbytes(rows, c->conf.unpadded_vocab);
+        c->args = meg_suballoc(&mem, (size_t)n * sizeof *c->args);
+        c->sampled = meg_suballoc(&mem, (size_t)n * sizeof *c->sampled);
+        c->workspace.nbytes = c->op->sample_nbytes(n, c->conf.unpadded_vocab);
         c->workspace.p = meg_suballoc(&mem, c->workspace.nbytes);
     }
     return mem.used;
@@ -169,16 +169,18 @@ static int alloc_shared(struct meg_model *g, struct meg_model_kv_cache *c, struc
 {
     const size_t logits_nbytes = c->conf.returns_logits ? (size_t)(c->b * model_vocab(g)) * sizeof *c->logits : 0;
 
-    if (!c->device_memory)
-        c->device_memory = c->op->alloc(divide_device_memory(c, NULL));
-    if (!c->logits && logits_nbytes > 0)
-        c->logits = c->op->alloc_pinned(logits_nbytes);
-    if (!c->device_memory || (!c->logits && logits_nbytes > 0))
-        return meg_fail(e, MEG_EFAIL,
-                        "out of memory: sampling the next tokens of %" PRId64
-                        " sequences requires %.1f MiB; with meg-generate, use a smaller --max-batch-size",
-                        c->b, (double)(c->workspace.nbytes + logits_nbytes) / 0x1p20);
-    divide_device_memory(c, c->device_memory);
+    if (!c->device_memory) {
+        const size_t nbytes = divide_device_memory(c, NULL);
+
+        c->device_memory = c->op->alloc(nbytes);
+        c->logits = logits_nbytes > 0 ? c->op->alloc_pinned(logits_nbytes) : NULL;
+        if (!c->device_memory || (logits_nbytes > 0 && !c->logits))
+            return meg_fail(e, MEG_EFAIL,
+                            "out of memory: computing the next tokens of %" PRId64
+                            " sequences requires %.1f MiB; with meg-generate, use a smaller --max-batch-size",
+                            c->b, (double)(nbytes + logits_nbytes) / 0x1p20);
+        divide_device_memory(c, c->device_memory);
+    }
     return 0;
 }
 
@@ -401,13 +403,14 @@ static void compute_next(struct meg_model *g, struct meg_model_kv_cache *c, int6
     struct meg_stream *st = g->state->ctx.stream;
     const struct meg_mat logits = meg_mat_rows(model_logits(g, first, rows), 0, n);
 
+    if (c->token) {
+        c->op->upload(st, c->args, args + i, (size_t)n * sizeof *args);
+        c->op->sample(st, c->sampled, logits, c->conf.unpadded_vocab, c->args, c->conf.has_logprobs, c->workspace);
+    }
     if (c->logits)
         meg_device_download_mat(g->device, st, c->logits + i * model_vocab(g), logits);
-    if (!c->token)
-        return;
-    c->op->upload(st, c->args, args + i, (size_t)n * sizeof *args);
-    c->op->sample(st, c->sampled, logits, c->conf.unpadded_vocab, c->args, c->conf.has_logprobs, c->workspace);
-    meg_device_read(g->device, st, c->token + i, c->sampled, (size_t)n * sizeof *c->token);
+    if (c->token)
+        meg_device_read(g->device, st, c->token + i, c->sampled, (size_t)n * sizeof *c->token);
 }
 
 static struct meg_decode_output output_of(const struct meg_model_kv_cache *c)

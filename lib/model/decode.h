@@ -13,13 +13,13 @@ MEG_BEGIN_DECLS
 /* What meg_model_prefill and meg_model_decode compute of each next token. */
 struct meg_decode_conf {
     bool returns_logits;    /* return logits in host memory */
-    int64_t unpadded_vocab; /* sample ids below this number; 0: sample no token */
+    int64_t unpadded_vocab; /* sample ids below this number, at most the vocabulary size; 0: sample no token */
     bool has_logprobs;      /* compute the log-probability of each sampled id */
 };
 
 /*
- * The next tokens of n sequences, in host memory.  The arrays belong to the cache, and are valid until the next prefill
- * or decode.  An array that is not requested is NULL.
+ * The next tokens of n sequences, in host memory, and their logits; v is the vocabulary size, with padding.  The arrays
+ * belong to the cache, and are valid until the next prefill or decode.  An array that is not requested is NULL.
  */
 struct meg_decode_output {
     const float *logits;                   /* [n,v] */
@@ -27,7 +27,10 @@ struct meg_decode_output {
 };
 
 struct meg_model_kv_cache;
-/* Create a cache of b empty slots for g, whose run.is_training must be false.  Slots have no memory yet. */
+/*
+ * Create a cache of b empty slots for g, whose run.is_training must be false.  Slots have no memory yet.  *conf is
+ * copied.
+ */
 struct meg_model_kv_cache *meg_model_kv_cache_create(const struct meg_model *g, int64_t b,
                                                      const struct meg_decode_conf *conf);
 void meg_model_kv_cache_close(struct meg_model_kv_cache *c);
@@ -44,15 +47,16 @@ int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t 
  * Remove all tokens from a slot, and begin a sequence of at most s tokens, s <= max_position_embeddings, in the slot.
  * Grow the slot and the buffers of g (meg_model_reserve) if they are too small for the sequence.  Run the n tokens of
  * the prompt, 1 <= n <= s, through the model, and store their keys and values.  Unless out is NULL, compute *out for
- * the token that follows; args [1] is read only if a token is sampled.  With a T5, call meg_model_encode before; the
- * tokens are those of the decoder.  Fail with MEG_EFAIL if memory is exhausted; g and c can then only be closed.
+ * the token that follows; args [1], in host memory, is read only if a token is sampled.  With a T5, call
+ * meg_model_encode before; the tokens are those of the decoder.  Fail with MEG_EFAIL if memory is exhausted; g and c can
+ * then only be closed.
  */
 int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
                       int64_t s, const struct meg_sampling_args *args, struct meg_decode_output *out,
                       struct meg_err *e);
 /*
- * Append one token to each of n different slots, which have been prefilled, and return the tokens that follow; args [n]
- * is read only if tokens are sampled.
+ * Append one token to each of n different slots, which have been prefilled, and return the tokens that follow.
+ * args [n], in host memory, in the order of the slots, is read only if tokens are sampled.
  */
 struct meg_decode_output meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot,
                                           const int32_t *tokens, int64_t n, const struct meg_sampling_args *args);

@@ -280,7 +280,7 @@ struct meg_loss_weight {
  * the token is the last kept entry with a probability above 0.
  */
 struct meg_sampling_args {
-    double temperature; /* 0: greedy */
+    double temperature; /* 0: greedy, and the other members are not read */
     double top_p;       /* 0 or 1: off */
     int64_t top_k;      /* 0: off; at most one filter is on */
     double u;           /* a random number in (0,1] */
@@ -553,10 +553,13 @@ struct meg_ops {
                          struct meg_loss_weight weight);
 
     /*
-     * Sample the next token [n] of each row of logits [n,v] f32, v < 2^23.  token and args [n] are in device memory.  Ids
-     * from unpadded_vocab on are never sampled.  The CUDA backend rounds exp((logit - max) / temperature) down to a
-     * multiple of 2^-40, so that sums are exact in any order.  Its token may differ from that of the CPU backend if a sum
-     * is closer to u or top_p than these rounding errors.
+     * Sample token [n], the next token of each row of logits [n,v] f32, 1 <= unpadded_vocab <= v < 2^23.  token and
+     * args [n] are in device memory; workspace has at least sample_nbytes(n, unpadded_vocab) bytes.  Ids from
+     * unpadded_vocab on are never sampled.  Log-probabilities are computed only if has_logprobs is set.
+     *
+     * The CUDA backend rounds exp((logit - max) / temperature) down to a multiple of 2^-40, so that sums are exact in
+     * any order.  It thus never samples an id whose probability is below 2^-40 of the largest one, and its token may
+     * differ from that of the CPU backend if a sum is closer to u or top_p than these rounding errors.
      */
     void (*sample)(struct meg_stream *st, struct meg_sampled_token *token, struct meg_mat logits,
                    int64_t unpadded_vocab, const struct meg_sampling_args *args, bool has_logprobs,

@@ -156,7 +156,7 @@ static void filter_logits(struct meg_token_sampler *s, const struct meg_sampling
         best = heap[0];
         if (a->top_k > 0 && s->n >= a->top_k && logits[best] < logits[s->id[s->n - 1]])
             break;
-        if (a->top_p > 0 && s->n > 0 && mass / total > a->top_p)
+        if (a->top_p > 0 && a->top_p < 1 && s->n > 0 && mass / total > a->top_p)
             break;
         s->id[s->n] = best;
         s->p[s->n] = exp((logits[best] - max) / a->temperature);

@@ -18,7 +18,10 @@ struct meg_token_sampler {
 };
 /* Return the bytes of memory that a sampler needs. */
 size_t meg_token_sampler_nbytes(int64_t unpadded_vocab);
-/* Return a sampler whose arrays are in `memory`, which is aligned to 8 bytes; 1 <= unpadded_vocab <= v. */
+/*
+ * Return a sampler whose arrays are in `memory`, which belongs to the caller, has meg_token_sampler_nbytes bytes and is
+ * aligned to 8 bytes; 1 <= unpadded_vocab <= v.
+ */
 struct meg_token_sampler meg_token_sampler_of(int64_t v, int64_t unpadded_vocab, void *memory);
 
 /*
@@ -27,7 +30,10 @@ struct meg_token_sampler meg_token_sampler_of(int64_t v, int64_t unpadded_vocab,
  */
 void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_sampling_args *a, const float *logits);
 
-/* Sample the next token from logits [v].  Greedy decoding does not touch the memory of s. */
+/*
+ * Sample the next token from logits [v], and compute its log-probability if has_logprob is set.  Greedy decoding does
+ * not touch the memory of s.
+ */
 struct meg_sampled_token meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling_args *a,
                                           const float *logits, bool has_logprob);
 

@@ -287,6 +287,7 @@ static void bench_sample(void)
     report_sample("sample", &x, (struct meg_sampling_args){ .temperature = 0.5 });
     report_sample("sample, top-k 50", &x, (struct meg_sampling_args){ .temperature = 0.5, .top_k = 50 });
     report_sample("sample, top-p 0.9", &x, (struct meg_sampling_args){ .temperature = 0.5, .top_p = 0.9 });
+    report_sample("  with few likely tokens", &x, (struct meg_sampling_args){ .temperature = 0.03, .top_p = 0.9 });
 }
 
 static void bench_rows(void)

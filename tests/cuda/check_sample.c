@@ -5,16 +5,15 @@
 #include "cuda/internal.h"
 
 /*
- * Numbers of logits on both sides of the sizes of a warp and a block, and some for which a thread has several logits or
- * several batches of 4; `padding` of them belong to ids that are never sampled.
+ * Numbers of logits below, at and above the sizes of a warp and a block, and some for which a thread has several batches
+ * of 4 logits; `padding` of them belong to ids that are never sampled.
  */
 static const struct {
     int64_t v, padding, pad;
 } shapes[] = {
-    { 1, 0, 0 },    { 2, 1, 3 },    { 31, 0, 1 },   { 32, 0, 0 },    { 33, 1, 7 },   { 1000, 24, 0 },
-    { 1024, 0, 0 }, { 1025, 0, 5 }, { 4096, 1, 0 }, { 5001, 77, 8 }, { 9001, 9, 5 },
+    { 1, 0, 0 }, { 33, 1, 7 }, { 1000, 24, 0 }, { 1024, 0, 0 }, { 4097, 0, 5 }, { 9001, 77, 8 },
 };
-enum { SHAPES = sizeof shapes / sizeof *shapes, ROWS = 12 };
+enum { SHAPES = sizeof shapes / sizeof *shapes, ROWS = 8 };
 
 /*
  * Logits of ROWS rows: in turn with a density that falls on both sides of the mean, with one logit that is much larger
@@ -169,7 +168,7 @@ static void exact_weights(void)
 {
     enum { N = 1024, V = 4 * N };
     static const int weight[4] = { 2, 8, 1, 4 }; /* of ids 0 to 3 modulo 4 */
-    const int64_t sums[] = { 1, 8, 9, 8 * N, 8 * N + 1, 12 * N, 12 * N + 1, 12 * N + 2, 14 * N };
+    const int64_t sums[ROWS] = { 1, 8, 9, 8 * N, 8 * N + 1, 12 * N, 12 * N + 2, 14 * N };
     struct twin x = twin_output(MEG_DTYPE_F32, ROWS, V, 0);
     struct meg_sampling_args args[ROWS];
 
@@ -178,9 +177,8 @@ static void exact_weights(void)
             twin_set(&x, r, c, logf((float)weight[c % 4]));
     twin_upload(&x);
     for (int r = 0; r < ROWS; r++)
-        args[r] = (struct meg_sampling_args){ .temperature = 1,
-                                              .top_k = 2 * N + 1,
-                                              .u = ((double)sums[r % 9] - 0.5) / (14 * N) };
+        args[r] =
+            (struct meg_sampling_args){ .temperature = 1, .top_k = 2 * N + 1, .u = ((double)sums[r] - 0.5) / (14 * N) };
     compare(&x, V, args, false);
     for (int r = 0; r < ROWS; r++) {
         args[r].top_k = 0;
@@ -199,7 +197,7 @@ static void exact_weights(void)
 static void exact_sums(void)
 {
     enum { V = 2048 };
-    const int64_t k[ROWS] = { 1, 2, 31, 32, 33, 1023, 1024, 1025, 1536, V - 1, V, V };
+    const int64_t k[ROWS] = { 1, 31, 32, 1023, 1024, 1025, V - 1, V };
     struct twin x = twin_output(MEG_DTYPE_F32, ROWS, V + 1, 0);
     struct meg_sampling_args args[ROWS];
 
@@ -240,7 +238,6 @@ static void not_finite(void)
         twin_set(&x, 5, c, c < UNPADDED ? -INFINITY : 0);
         twin_set(&x, 6, c, c == 2048 ? -1e38f : -INFINITY);
         twin_set(&x, 7, c, c == UNPADDED ? 3e38f : -3e38f);
-        twin_set(&x, 8, c, NAN);
     }
     twin_upload(&x);
     for (int k = 0; k < 4; k++) {

@@ -23,8 +23,8 @@ for tool in memcheck racecheck; do
         continue
     fi
     timeout "${SANITIZER_S:-100}" compute-sanitizer --tool "$tool" --error-exitcode 9 "$B/tests/cuda/check-gpu" glu rope \
-        'norm_bwd: rows' 'add_norm_fwd: rows' add_bwd xent_fwd_bwd sample embed_bwd sumsq adamw cast copy_heads 'attn: causal' \
-        'attn: dropout' 'attn: ALiBi' attn_fwd \
+        'norm_bwd: rows' 'add_norm_fwd: rows' add_bwd xent_fwd_bwd 'sample: top' embed_bwd sumsq adamw cast copy_heads \
+        'attn: causal' 'attn: dropout' 'attn: ALiBi' attn_fwd \
         >"$T/out" 2>"$T/err"
     is "compute-sanitizer --tool $tool finds nothing" "$?" 0
     cat "$T/out" "$T/err" | grep -A 12 '=========' | head -60 | sed 's/^/# /'

@@ -10,10 +10,10 @@
 #include "cuda/dropout.h"
 
 /*
- * Queue attn_fwd or attn_bwd (tensor/ops.h) on kernels for tensor cores (fwd.cu, bwd.cu), and
- * return true.  Return false, with nothing queued, if these kernels do not support the case, require more shared memory
- * than the GPU has, or would be slower than those in f32.  meg_cuda_attn_mma_bwd requires args->delta, and does not
- * compute d_rel_bias and d_sink.
+ * Queue attn_fwd or attn_bwd (tensor/ops.h) on kernels for tensor cores (fwd.cu, bwd.cu), and return true.  Return
+ * false, with nothing queued, if these kernels do not support the case, require more shared memory than the GPU has, or
+ * would be slower than those in f32.  meg_cuda_attn_mma_bwd requires args->delta, and does not compute d_rel_bias and
+ * d_sink.
  */
 bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                            struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
@@ -21,8 +21,8 @@ bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *de
                            const struct meg_attn_bwd_args *args, const struct meg_drop *drop);
 
 /*
- * Queue attn_fwd in f32 arithmetic, which supports all cases (f32.cu).  If the GPU has too little shared
- * memory for the head size, end the process with a message; so does meg_cuda_attn_f32_bwd.
+ * Queue attn_fwd in f32 arithmetic, which supports all cases (f32.cu).  If the GPU has too little shared memory for the
+ * head size, end the process with a message; so does meg_cuda_attn_f32_bwd.
  */
 void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                            struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);

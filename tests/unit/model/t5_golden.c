@@ -6,8 +6,8 @@
  */
 #include "golden_model.h"
 #include "ckpt/ckpt.h"
-#include "tensor/token_sampler.h"
 #include "model/decode.h"
+#include "tensor/token_sampler.h"
 #include "tiny_gpt.h"
 
 enum { S_ENC_MAX = 32, S = 16, B = 3, N = S * B, V_MAX = 128 };
@@ -441,12 +441,12 @@ static void logits_close(const float *got, const float *want, int64_t v, double 
         close_to((double)got[k], (double)want[k], most, "logit");
 }
 
+static const struct meg_decode_conf returns_logits = { .returns_logits = true };
+
 /*
  * Decode two sequences, with encoder inputs of different lengths and from different numbers of tokens on.  Then decode
  * the second one alone, in the slot of the first, whose memory is reused.
  */
-static const struct meg_decode_conf returns_logits = { .returns_logits = true };
-
 static void check_decoding(const struct tiny_t5 *t)
 {
     json_t *want = golden_json(in_dir(t->dir, "expected.json"));
