@@ -98,12 +98,13 @@ static void multiply_rows(float *c, struct view x, int64_t x0, int64_t m, const 
                           int64_t n, const float *yp, int64_t d)
 {
     uint16_t copy[PACK_FLOATS];
-    const bool is_bf16 = x.dtype == MEG_DTYPE_BF16 && y.dtype == MEG_DTYPE_BF16;
+    const bool is_bf16 = x.dtype == MEG_DTYPE_BF16 && y.dtype == MEG_DTYPE_BF16 && meg_cpu_has_bf16_gemm();
     const uint16_t *rows = is_bf16 && y.block ? copy : row(y, y0);
     for (int64_t r = 0; r < n && rows == copy; r++)
         memcpy(copy + r * d, row(y, y0 + r), (size_t)d * sizeof *copy);
-    if (!is_bf16 ||
-        !meg_cpu_gemm_bf16('N', 'T', m, n, d, 1.0f, row(x, x0), x.ld, rows, rows == copy ? d : y.ld, 0.0f, c, BK))
+    if (is_bf16)
+        meg_cpu_gemm_bf16('N', 'T', m, n, d, 1.0f, row(x, x0), x.ld, rows, rows == copy ? d : y.ld, 0.0f, c, BK);
+    else
         meg_cpu_gemm('N', 'T', m, n, d, 1.0f, xp, d, yp, d, 0.0f, c, BK);
 }
 

@@ -165,10 +165,13 @@ void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha
     check(sgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), m, n, k);
 }
 
-int meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
-                      const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc)
+bool meg_cpu_has_bf16_gemm(void)
 {
-    if (bgemm)
-        check(bgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), m, n, k);
     return bgemm != NULL;
+}
+
+void meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
+                       const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc)
+{
+    check(bgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), m, n, k);
 }

@@ -8,6 +8,9 @@
  * spends most of its time reading the weights b, and oneDNN would also copy them.  The result of a row does not depend
  * on the number of rows, if there are at most GEMM_SKINNY_M.
  */
+#if defined __AVX512BW__
+#    include <immintrin.h>
+#endif
 #include "cpu/internal.h"
 
 /*
@@ -79,6 +82,55 @@ static void gemm_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t l
                      k);
 }
 
+#if defined __AVX512BW__
+/* A function that uses the bf16 instructions of a CPU, on which meg_cpu_has_bf16_gemm must be true. */
+#    define USES_BF16 __attribute__((target("avx512bf16")))
+enum { BF16_LANES = 32 };
+
+/*
+ * Like dot_tile, with bf16 operands.  An instruction adds two products to an f32 sum.  The elements after the last
+ * complete vector are loaded with zeros behind them.
+ */
+static inline USES_BF16 void dot_tile_bf16(float *y, int64_t ldy, const uint16_t *x, int64_t ldx, int64_t nr,
+                                           const uint16_t *w, int64_t ldw, int64_t nc, int64_t k)
+{
+    const uint16_t *xr[TILE], *wc[TILE];
+    __m512 sum[TILE][TILE];
+    for (int t = 0; t < TILE; t++) {
+        xr[t] = x + min64(t, nr - 1) * ldx;
+        wc[t] = w + min64(t, nc - 1) * ldw;
+        for (int c = 0; c < TILE; c++)
+            sum[t][c] = _mm512_setzero_ps();
+    }
+    for (int64_t i = 0; i < k; i += BF16_LANES) {
+        const __mmask32 mask = i + BF16_LANES <= k ? ~(__mmask32)0 : ((__mmask32)1 << (k - i)) - 1;
+        __m512bh wv[TILE];
+        for (int c = 0; c < TILE; c++) {
+            __builtin_prefetch(wc[c] + i + TILE * ldw);
+            wv[c] = (__m512bh)_mm512_maskz_loadu_epi16(mask, wc[c] + i);
+        }
+        for (int r = 0; r < TILE; r++) {
+            const __m512bh xv = (__m512bh)_mm512_maskz_loadu_epi16(mask, xr[r] + i);
+            for (int c = 0; c < TILE; c++)
+                sum[r][c] = _mm512_dpbf16_ps(sum[r][c], xv, wv[c]);
+        }
+    }
+    for (int64_t r = 0; r < nr; r++)
+        for (int64_t c = 0; c < nc; c++)
+            y[r * ldy + c] = _mm512_reduce_add_ps(sum[r][c]);
+}
+
+/* Compute c [m,n] = a b^T with bf16 operands. */
+static USES_BF16 void gemm_dots_bf16(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b,
+                                     int64_t ldb, float *c, int64_t ldc)
+{
+    for (int64_t j = 0; j < n; j += TILE)
+        for (int64_t i = 0; i < m; i += TILE)
+            dot_tile_bf16(c + i * ldc + j, ldc, a + i * lda, lda, min64(TILE, m - i), b + j * ldb, ldb,
+                          min64(TILE, n - j), k);
+}
+#endif
+
 /*
  * Convert rows [r0, r0 + rows), columns [c0, c0 + cols) of x to f32; the rows of out begin ld elements apart.  Later
  * rows are prefetched, because short rows end before a hardware prefetcher detects the sequence.
@@ -140,6 +192,12 @@ void MEG_FN(gemm_block)(char ta, char tb, int64_t m, int64_t n, int64_t k, struc
     const int is_bf16 = a.dtype == MEG_DTYPE_BF16 && b.dtype == MEG_DTYPE_BF16;
     const int is_skinny = ta == 'N' && tb == 'T' && m <= GEMM_SKINNY_M && beta == 0.0f;
     MEG_ASSERT(is_f32 || (m <= GEMM_BLOCK_M && n <= GEMM_BLOCK_N));
+#if defined __AVX512BW__
+    if (is_skinny && is_bf16 && meg_cpu_has_bf16_gemm()) {
+        gemm_dots_bf16(m, n, k, a.p, a.ld, b.p, b.ld, c, ldc);
+        return;
+    }
+#endif
     for (int64_t i = 0; is_skinny && i < m; i++)
         memset(c + i * ldc, 0, (size_t)n * sizeof *c);
     if (is_skinny && is_f32)
@@ -148,6 +206,8 @@ void MEG_FN(gemm_block)(char ta, char tb, int64_t m, int64_t n, int64_t k, struc
         gemm_skinny_mixed(m, n, k, a, b, c, ldc);
     else if (is_f32)
         meg_cpu_gemm(ta, tb, m, n, k, 1.0f, a.p, a.ld, b.p, b.ld, beta, c, ldc);
-    else if (!is_bf16 || !meg_cpu_gemm_bf16(ta, tb, m, n, k, 1.0f, a.p, a.ld, b.p, b.ld, beta, c, ldc))
+    else if (is_bf16 && meg_cpu_has_bf16_gemm())
+        meg_cpu_gemm_bf16(ta, tb, m, n, k, 1.0f, a.p, a.ld, b.p, b.ld, beta, c, ldc);
+    else
         gemm_mixed(ta, tb, m, n, k, a, b, beta, c, ldc);
 }

@@ -32,12 +32,11 @@ const struct meg_ops *meg_cpu_level(int level);
  */
 void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                   const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
-/*
- * Like meg_cpu_gemm, with bf16 a and b and f32 sums.  Return false, without writing c, if oneDNN has no bf16 GEMM that
- * it may use on this CPU.
- */
-int meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
-                      const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);
+/* Return whether this CPU has bf16 instructions, and oneDNN has a bf16 GEMM that may use them. */
+bool meg_cpu_has_bf16_gemm(void);
+/* Like meg_cpu_gemm, with bf16 a and b and f32 sums; meg_cpu_has_bf16_gemm must be true. */
+void meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
+                       const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);
 /* Load oneDNN once.  End the process with a message if no usable oneDNN is installed. */
 void meg_cpu_gemm_load(void);
 
