@@ -363,9 +363,9 @@ $(B)/tests/cuda/bench: $(B)/tests/cuda/bench.c.o $(B)/libmeg.a
 TEST_PROGRAMS := $(RANKS) $(STORE) $(TOY) $(DOUBLE) $(EMULATED) $(CUDNN_ACCEPT) $(QUEUE) $(B)/tests/fault.so
 build-tests: $(UNITS) $(TEST_PROGRAMS) $(CHECK_GPU)
 
-# The tests that start ranks by mpirun and depend on the MPI library.  ckpt_layouts.t is omitted: it tests files.
-RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t tests/torchrun.t tests/memory.t tests/nccl.t tests/cuda_errors.t \
-              tests/ckpt_layouts.t,$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
+# The tests that start ranks by mpirun and depend on the MPI library: not those of files, memory, precision and the cost model.
+RANK_TESTS := $(filter-out $(patsubst %,tests/%.t,deps recipes torchrun memory nccl cuda_errors ckpt_layouts plan_ranks sent toy \
+              ranks_copies ranks_precision ranks_state_dtype),$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
 # Tests of threads other than OpenMP's: ThreadSanitizer reports each OpenMP barrier as a race.
 THREADED := $(B)/tests/unit/data/gpt_data tests/cmd/preprocess.t tests/cmd/preprocess-golden.t
 TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(UNITS) $(wildcard tests/cmd/*.t tests/*.t))
@@ -419,7 +419,7 @@ check-san:
 	+$(MAKE) SAN=1 CUDA=0 ISAS='$(filter v4,$(ISAS))' CFLAGS='-O1 -g' DEPS=0 TESTS='$(patsubst $(B)/%,build/san/%,$(filter %/check,$(EMULATED)) \
 	    $(filter-out %/ckpt_scale %/long_words,$(UNITS)))' check
 check-mpich:
-	+$(MAKE) B=build/mpich CUDA=0 EMULATED= ISAS='$(filter v4,$(ISAS))' MPI=mpich MPIRUN=mpirun.mpich DEPS=0 TESTS='$(RANK_TESTS)' check
+	+$(MAKE) B=build/mpich CUDA=0 CFLAGS=-O1 EMULATED= ISAS='$(filter v4,$(ISAS))' MPI=mpich MPIRUN=mpirun.mpich DEPS=0 TESTS='$(RANK_TESTS)' check
 
 bench: all $(BENCH) $(CHECK_GPU)
 	PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/bench/run $(BENCHES)
