@@ -109,7 +109,7 @@ fails 'no memory for the workspace' 'GPU 0 .double.: out of memory: an operation
 status 'memory that another process allocates: status' 1 run \
     'MEG_DOUBLE_MEMORY=1024 MEG_DOUBLE_OTHER_MEMORY=956' --device cuda --hidden-size 1024 --ffn-hidden-size 4096
 like 'memory that another process allocates: how much is free' "$(cat "$T/err")" \
-    '^meg-train: GPU 0 .double.: an allocation of [0-9]* MiB fails, and [0-9]* MiB are free'
+    '^meg-train: GPU 0 .double.: cannot allocate [0-9]* MiB of device memory; [0-9]* MiB are free'
 like 'memory that another process allocates: what is needed' "$(cat "$T/err")" \
     '^meg-train: out of memory: the model requires [0-9.]* MiB for parameters.*; use a smaller --micro-batch-size'
 ok 'memory that another process allocates: no lock and no temporary file' clean

@@ -378,7 +378,8 @@ static int write_stage(struct meg_ckpt_async_save *v, struct meg_err *e)
     for (int k = 0; k < 2 && op; k++) {
         buffer[k].copied = op->event_create();
         if (!(buffer[k].bytes = op->alloc_pinned(CKPT_CHUNK)))
-            r = meg_fail(e, MEG_EFAIL, "%s: out of memory for a buffer of %d bytes", v->path, CKPT_CHUNK);
+            r = meg_fail(e, MEG_EFAIL, "%s: cannot allocate a buffer of %d bytes in pinned memory", v->path,
+                         CKPT_CHUNK);
     }
     for (int64_t i = 0, last; r == 0 && i < v->nextents; i = last) {
         for (last = i + 1; last < v->nextents && v->extent[last].file == v->extent[i].file; last++)

@@ -111,7 +111,7 @@ static void *device_alloc(size_t nbytes)
     void *p;
 
     if (!has_allocated(cudaMalloc(&p, nbytes ? nbytes : 1), "cudaMalloc")) {
-        meg_warn("GPU %d (%s): an allocation of %zu MiB fails, and %zu MiB are free", meg_cuda_device.index,
+        meg_warn("GPU %d (%s): cannot allocate %zu MiB of device memory; %zu MiB are free", meg_cuda_device.index,
                  meg_cuda_device.name, nbytes >> 20, free_nbytes() >> 20);
         return NULL;
     }

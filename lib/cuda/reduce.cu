@@ -15,7 +15,7 @@ static unsigned num_parts(int64_t n)
 
 /* ---- sums over arrays ---- */
 
-/* A sum is a class with the type `sum` of its result, and `add`, which adds the term of element x to s. */
+/* A reduction is a class: `sum` is the type of its accumulator s, and `add` adds the term of element x to s. */
 struct sum_of_squares {
     typedef double sum;
     static __device__ void add(double &s, float x)

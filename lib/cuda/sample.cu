@@ -117,8 +117,9 @@ struct found_key {
 
 /*
  * Find the key at which the sum of value(x), over the entries in ascending order of keys, reaches target, which is at
- * least 1 and at most the sum of all.  A pass over the entries finds one digit of the key.  The sum of the last digit,
- * to which most of the vocabulary may belong, is not needed: a target that the smaller digits do not reach is there.
+ * least 1 and at most the sum of all.  A pass over the entries finds one digit of the key.  The sum for the largest
+ * value of a digit is not computed, because most of the vocabulary may have it: if the sums for all smaller values do
+ * not reach target, the digit has the largest value.
  */
 template <class F>
 static __device__ found_key find_key(const entries &e, u64 target, struct block_memory *memory, F value)

@@ -97,7 +97,7 @@ int meg_span_vocab_number(const struct meg_span_vocab *v, struct meg_ids *ids, i
     if (*nspans > v->nsentinel)
         return meg_fail(e, MEG_EFORMAT,
                         "the line has %" PRId64 " masks, but the vocabulary has only %" PRId64
-                        " sentinels (--vocab-extra-ids of the training)",
+                        " sentinel tokens (--vocab-extra-ids when the model was trained); use fewer masks",
                         *nspans, v->nsentinel);
     for (int64_t i = 0; i < ids->n; i++) {
         const int64_t number = meg_span_vocab_find(v, ids->v[i]);

@@ -34,7 +34,8 @@ int meg_sampling_check(struct meg_sampling *c, int64_t unpadded_vocab, struct me
     if (c->top_k > 0 && c->top_p > 0)
         return meg_fail(e, MEG_EUSAGE, "--top_k %" PRId64 " and --top_p %g: use only one of them", c->top_k, c->top_p);
     if (c->greedy && (c->top_k > 1 || c->top_p > 0))
-        return meg_fail(e, MEG_EUSAGE, "--greedy cannot be combined with --top_k or --top_p");
+        return meg_fail(e, MEG_EUSAGE,
+                        "--greedy cannot be combined with --top_k above 1 or --top_p; use only one of them");
     if (c->seed < -1 || c->seed > UINT32_MAX)
         return meg_fail(e, MEG_EUSAGE, "--seed %" PRId64 ": must be from 0 to %lu, or -1 for a random seed", c->seed,
                         (unsigned long)UINT32_MAX);

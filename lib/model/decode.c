@@ -59,7 +59,7 @@ struct meg_model_kv_cache {
     struct meg_sampling_args *args;
     struct meg_sampled_token *sampled;
     struct meg_workspace workspace;
-    void *device_memory; /* of the arrays in device memory; NULL before the first sequence */
+    void *device_memory; /* the allocation that contains the arrays in device memory; NULL before the first sequence */
     float *logits;       /* [b,v] next logits, in pinned memory; NULL if not requested, or before the first sequence */
     struct meg_sampled_token *token; /* [b] next tokens; NULL if not requested */
     int32_t *input, *position;       /* [op->decode_rows] inputs of a decoding step, on the host */

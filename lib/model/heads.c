@@ -52,7 +52,7 @@ void meg_model_read_losses(struct meg_model *g, double *sum)
     meg_device_read(g->device, g->state->ctx.stream, sum, g->loss_sum, MEG_MAX_LOSSES * sizeof *sum);
 }
 
-/* Add the losses of head i, which are computed, to loss_sum. */
+/* Add the weighted sum of the losses of head i to loss_sum.  The losses must have been computed. */
 static void add_to_loss_sum(struct meg_model *g, const struct model_slot *q, int i)
 {
     const bool is_per_sequence = meg_model_loss_is_per_sequence(g, i);

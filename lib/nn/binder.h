@@ -1,6 +1,6 @@
 /*
- * binder.h - the parameters of layers, each declared once.  A layer has one function that declares its parameters by the
- * functions below.  The model calls this function once for each step: to append rows to the parameter table, to create
+ * binder.h - declare the parameters of layers.  Each type of layer has one function that declares its parameters by the
+ * functions below.  The model calls it four times, once for each value of enum meg_bind_step: to append rows to the parameter table, to create
  * the plans of linear layers, to point the weights to the flat buffers, and to destroy the plans.  The last three calls
  * pass the same weights; the first one may pass temporary weights.
  */

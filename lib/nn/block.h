@@ -17,7 +17,7 @@ struct meg_rope;
 
 /* The properties of the rank and of the model that a block uses besides its own configuration. */
 struct meg_block_env {
-    int64_t tp, tp_rank;                 /* number of tensor-parallel ranks; number of this rank */
+    int64_t tp, tp_rank;                 /* tensor-parallel size and rank */
     int layer;                           /* global index of the layer, for dropout */
     int layer_in_stack;                  /* index of the layer in its stack, for the KV cache */
     const struct meg_cp *cp;             /* context parallelism of the layer */

@@ -40,7 +40,8 @@ const struct meg_opt meg_layout_opts[] = {
     { "account-for-loss-in-pipeline-split", 0, MEG_BOOL(C, counts_loss), NULL, "no",
       "count the output layer and the loss as one layer when the layers are divided over the stages" },
     { "pipeline-model-parallel-layout", 0, MEG_STR(C, stage_string), "LAYOUT", NULL,
-      "contents of each virtual stage, such as 'Et|(tt|)*3L': E embedding, t layer, L loss" },
+      "contents of each virtual stage, such as 'Et|(tt|)*3L': E embedding, t layer, L loss, "
+      "| end of a stage, (...)*N repetition" },
     MEG_ALIAS("num-layers-in-first-pipeline-stage", "decoder-first-pipeline-num-layers"),
     MEG_ALIAS("num-layers-in-last-pipeline-stage", "decoder-last-pipeline-num-layers"),
     { "pipeline-model-parallel-split-rank", 0, MEG_I64(C, split_rank), "N", NULL,

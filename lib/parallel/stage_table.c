@@ -257,8 +257,8 @@ static int divide_stack(int64_t *first_layer, int64_t layers, int64_t stages, co
 {
     if (layers % stages)
         return meg_fail(e, MEG_EUSAGE,
-                        "--%s %" PRId64 ": must be a multiple of the %" PRId64
-                        " pipeline stages among which these layers are divided",
+                        "--%s %" PRId64 ": must be a multiple of %" PRId64
+                        ", the number of pipeline stages among which these layers are divided",
                         option, layers, stages);
     for (int64_t k = 0; k < stages; k++)
         first_layer[k + 1] = first_layer[k] + layers / stages;

@@ -32,7 +32,7 @@ struct meg_cost_model {
     bool overlaps_param_gather;     /* all-gather parameters during the next forward pass */
     bool uses_host_comm;            /* ranks are processes that communicate through host memory (MPI) */
     int num_scalar_reduces; /* number of norms and counts that a step all-reduces over the model-parallel ranks */
-    bool has_doc_start;     /* micro-batches have the start of each document (--reset-attention-mask) */
+    bool has_doc_start;     /* micro-batches have the array doc_start (--reset-attention-mask) */
     bool is_async_save, saves_optim; /* saves run in the background; saves include the optimizer state */
     bool stores_scores; /* attention scores are stored, as before FlashAttention; for comparison with publications */
 };

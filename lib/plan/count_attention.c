@@ -1,4 +1,4 @@
-/* count_attention.c - the operations on heads that count: attention, rotary positions and norms of queries and keys. */
+/* count_attention.c - count the cost of operations on heads: attention, rotary embedding, norms of queries and keys. */
 #include <math.h>
 #include "plan/count_ops.h"
 

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "plan/count_model.h"
 
-/* The counts of a model, and the rank on which it runs, the first one of its groups. */
+/* The state of counting: the model, its counts, and the simulated rank, which is the first rank of each of its groups. */
 struct counting {
     const struct meg_cost_model *m;
     struct meg_cost_counts *counts;

@@ -236,7 +236,7 @@ struct meg_qk_norm {
 struct meg_update_arrays {
     struct meg_array w, g;     /* parameters, gradients */
     struct meg_array state[2]; /* AdamW: m, v; SGD: momentum, absent */
-    struct meg_array copy;     /* out: w, rounded to nearest; absent: none */
+    struct meg_array copy;     /* out: w, rounded to nearest; if it is absent, no copy is written */
     uint32_t seed;
 };
 

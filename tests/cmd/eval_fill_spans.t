@@ -40,7 +40,7 @@ refuses() { # LINE MESSAGE
     like "$1: the message names the reason" "$(cat "$T/err")" "$2"
 }
 refuses 'no mask' 'line 1: the line has no mask; write \[MASK\]'
-refuses '[MASK] [MASK] [MASK] [MASK] [MASK] [MASK] [MASK] [MASK] [MASK]' 'the line has 9 masks, but the vocabulary has only 8 sentinels'
+refuses '[MASK] [MASK] [MASK] [MASK] [MASK] [MASK] [MASK] [MASK] [MASK]' 'the line has 9 masks, but the vocabulary has only 8 sentinel tokens'
 refuses 'a b c d e f g h i j k l m n o p q [MASK]' 'line 1: the line has 18 tokens'
 refuses 'a <extra_id_0> <extra_id_2>' 'line 1: found <extra_id_2> instead of <extra_id_1>; number the sentinels'
 refuses '[MASK] <extra_id_0>' 'line 1: found <extra_id_0> instead of <extra_id_1>'

@@ -99,7 +99,7 @@ done
 refuses 2 '^meg-train: --context-parallel-size 2: requires --model gpt' --context-parallel-size 2 --world-size 2 --dry-run
 refuses 2 '--pipeline-model-parallel-split-rank 2: must be at least 1 and less than' --world-size 2 --dry-run \
     --pipeline-model-parallel-size 2 --pipeline-model-parallel-split-rank 2
-refuses 2 '--num-layers 2: must be a multiple of the 3 pipeline stages' --world-size 4 --dry-run \
+refuses 2 '--num-layers 2: must be a multiple of 3, the number of pipeline stages' --world-size 4 --dry-run \
     --pipeline-model-parallel-size 4 --pipeline-model-parallel-split-rank 3
 refuses 2 '--num-virtual-stages-per-pipeline-rank: cannot be combined with a model of an encoder' --world-size 2 --dry-run \
     --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2

@@ -124,8 +124,8 @@ static void causal_gqa(void)
 }
 
 /*
- * With columns between rows, the groups of two sequences are separated by another distance than two groups of one
- * sequence.
+ * Rows are padded, so the distance from the last group of a sequence to the first group of the next one differs from
+ * that of two groups of one sequence.
  */
 static void padded_rows(void)
 {

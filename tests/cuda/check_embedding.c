@@ -179,7 +179,7 @@ static void embed_bwd_many_tokens(void)
     compare_embed_bwd(MEG_DTYPE_F32, MEG_DTYPE_F32, rows, 2, 0, N, twin_bytes(id, sizeof id), true, true);
 }
 
-/* A shard has 2^18 rows, so the number 2^18 of tokens on other shards has 19 bits: three digits. */
+/* The shard has 2^18 rows.  Tokens of other shards sort as row 2^18, a key of 19 bits, which takes three passes. */
 static void embed_bwd_large_vocabulary(void)
 {
     const int64_t rows = 1 << 18;

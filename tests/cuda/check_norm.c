@@ -234,7 +234,7 @@ static void norm_empty(void)
 
 /* ---- residual additions ---- */
 
-/* Dropout with the pointers of the CPU and of the GPU. */
+/* The same dropout with arrays in host memory and in device memory. */
 struct drop {
     struct meg_drop host, dev;
 };

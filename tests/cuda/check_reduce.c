@@ -54,7 +54,7 @@ static void sumsq_overflow(void)
     compare_sumsq(&x, 0, 3000);
 }
 
-/* Ranges of all lengths: empty, shorter than the parts of a range, aligned or not, and long. */
+/* Ranges that are empty, shorter than the part that a block sums, aligned or not, and long. */
 static void sumsq_ranges(void)
 {
     static const struct meg_range ranges[] = { { 5, 5 },   { 0, 1 },    { 3, 14 },         { 8, 511 },
@@ -150,7 +150,7 @@ static void column_sums_types(void)
         }
 }
 
-/* Row blocks of several batches of rows. */
+/* So many rows that a warp loads several batches of them. */
 static void column_sums_long(void)
 {
     compare_column_sums(MEG_DTYPE_BF16, MEG_DTYPE_F32, 9001, 8, 0, 0, false);

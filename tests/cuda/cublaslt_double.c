@@ -427,7 +427,7 @@ static float gelu_grad(float x)
     return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
 }
 
-/* Store element (i, j) of D, whose sum is x. */
+/* Apply alpha, beta and the epilogue to x, element (i, j) of the product, and store the result in D. */
 static void finish(const struct job *job, int64_t i, int64_t j, float x)
 {
     const struct product *p = &job->p;

@@ -353,7 +353,7 @@ static const struct desc *graph_of_plan(const struct desc *plan)
 {
     const struct desc *cfg = desc_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
 
-    /* In the double, the engine of a configuration is its graph. */
+    /* This test double has no engine descriptors: the engine of a configuration is the operation graph. */
     return desc_of(cfg, CUDNN_ATTR_ENGINECFG_ENGINE);
 }
 

@@ -1,4 +1,4 @@
-/* An index of 256 bytes of tokens is either rejected, or all tokens can be read. */
+/* Fuzz the index of a dataset with 256 bytes of tokens: the index is rejected, or all tokens can be read. */
 #include <string.h>
 
 #include "data/indexed/indexed.h"

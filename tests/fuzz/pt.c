@@ -1,4 +1,4 @@
-/* A file of torch.save is either rejected, or all tensors are within the file. */
+/* Fuzz the reader of torch.save files: it rejects a file, or all tensors are within the file. */
 #include "ckpt/megatron/pt.h"
 #include "fuzz.h"
 

@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "model/model.h"
 
-/* On a GPU, the algorithms of matrix products do not depend on times. */
+/* On a GPU, the algorithms of matrix products are not chosen by timing them, so that results are reproducible. */
 static inline struct meg_device_conf golden_device_conf(void)
 {
     return (struct meg_device_conf){ .device = getenv("MEG_TEST_GPU") ? MEG_DEVICE_CUDA : MEG_DEVICE_CPU,

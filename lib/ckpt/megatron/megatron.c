@@ -155,8 +155,8 @@ static int read_count(const struct reader *rd, const char *name, const char *old
                       struct meg_err *e)
 {
     *out = 1;
-    if (!meg_py_int(meg_py_attr(rd->args, name), out) && older)
-        meg_py_int(meg_py_attr(rd->args, older), out);
+    if (!meg_py_int(meg_py_attr(rd->args, name), out) && older && meg_py_int(meg_py_attr(rd->args, older), out))
+        name = older;
     if (*out >= 1 && *out <= max)
         return 0;
     return meg_fail(e, MEG_EFORMAT, "%s: %s in args is %" PRId64 ", expected 1 to %" PRId64, rd->first, name, *out,

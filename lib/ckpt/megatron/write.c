@@ -83,7 +83,8 @@ static int check(const struct export *x, struct meg_err *e)
         to->pipeline > 1 && m->num_layers % layers_per_stage(x))
         r = meg_fail(e, MEG_EUSAGE,
                      "--%s %" PRId64 ": each stage would have %" PRId64
-                     " layers, which must divide the layers of the encoder, %" PRId64,
+                     " layers, which must divide the number of encoder layers, %" PRId64
+                     ", because no stage may have layers of both stacks",
                      pipeline, to->pipeline, layers_per_stage(x), m->num_layers);
     return r;
 }

@@ -18,7 +18,7 @@
 #include "cuda/internal.h"
 #include "tensor/half.h"
 
-/* Make a call of cuBLASLt; a failure ends the process. */
+/* Call function f of cuBLASLt.  A failure ends the process. */
 #define LT(f, ...) check(meg_cublaslt.f(__VA_ARGS__), #f)
 
 static void check(cublasStatus_t status, const char *f)

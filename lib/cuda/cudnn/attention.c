@@ -173,6 +173,7 @@ static void execute(struct meg_stream *st, const struct plan *plan, const struct
 {
     float scale = desc->scale, minus_infinity = -INFINITY, window = (float)(plan->x.window_left + 1), one = 1.0f;
     void *p[SDPA_TENSORS];
+    cudnnStatus_t status;
     struct meg_err e;
 
     memcpy(p, tensors, sizeof p);
@@ -180,8 +181,9 @@ static void execute(struct meg_stream *st, const struct plan *plan, const struct
     p[SDPA_MINUS_INFINITY] = plan->x.is_causal ? &minus_infinity : NULL;
     p[SDPA_WINDOW] = plan->x.window_left >= 0 ? &window : NULL;
     p[SDPA_ONE] = plan->x.is_backward ? &one : NULL;
-    if (meg_cudnn.cudnnSetStream(handle, meg_cuda_stream(st)) != CUDNN_STATUS_SUCCESS)
-        meg_die(MEG_EFAIL, "GPU %d (%s): cuDNN cannot use a stream", meg_cuda_device.index, meg_cuda_device.name);
+    if ((status = meg_cudnn.cudnnSetStream(handle, meg_cuda_stream(st))) != CUDNN_STATUS_SUCCESS)
+        meg_die(MEG_EFAIL, "GPU %d (%s): cudnnSetStream fails: %s", meg_cuda_device.index, meg_cuda_device.name,
+                meg_cudnn.cudnnGetErrorString(status));
     MEG_CUDA_QUEUE_HERE();
     if (meg_cudnn_graph_execute(&plan->graph, handle, p, SDPA_TENSORS, workspace, &e) < 0) {
         meg_cuda_check_earlier("cudnnBackendExecute");

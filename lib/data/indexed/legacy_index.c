@@ -35,10 +35,11 @@ static int read_header(const char *name, const unsigned char *h, size_t n, uint6
     if (v[0] != 1)
         return meg_fail(e, MEG_EFORMAT, "%s.idx: version %" PRIu64 " of the legacy format, expected 1", name, v[0]);
     if (v[1] < MEG_IDX_U8 || v[1] > MEG_IDX_U16 || v[2] != meg_idx_dtype_size((enum meg_idx_dtype)v[1]))
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: found dtype code %" PRIu64 " with %" PRIu64
-                        " bytes per token at byte 16, expected a code with its size as in meg-idx(5)",
-                        name, v[1], v[2]);
+        return meg_fail(
+            e, MEG_EFORMAT,
+            "%s.idx: found dtype code %" PRIu64 " with %" PRIu64
+            " bytes per token at byte 16, expected a code from 1 to 8 and the size of this dtype (meg-idx(5))",
+            name, v[1], v[2]);
     if (v[3] != v[4])
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: found %" PRIu64 " dimension sizes for %" PRIu64

@@ -482,7 +482,7 @@ static void check_differences(struct attn *a, double *x, const struct sum64 *gra
     free(rounded);
 }
 
-/* The gradients with which the tests compare are the derivatives of the outputs with which they compare. */
+/* Compare the reference gradients in f64 with finite differences of the reference outputs in f64. */
 static void reference_gradients(const struct meg_ops *ops)
 {
     struct meg_attn_desc desc = shape(7, 9, 2, 4, 2, 3, 2, 1, 0.6f);

@@ -96,7 +96,7 @@ static void embed(const struct meg_ops *ops)
             }
 }
 
-/* Add 1 for each of 550 occurrences of a word; bf16 has 8 bits and would stay at 256 if each addition were rounded. */
+/* Add 1 for each of 550 occurrences of a word.  With a rounding to bf16 at each addition, the sum would stay at 256. */
 static void frequent_words(const struct meg_ops *ops)
 {
     enum { MANY = 1100 };
@@ -116,7 +116,10 @@ static void frequent_words(const struct meg_ops *ops)
     }
 }
 
-/* Two shards of the words sum to the unsharded embedding; the gradient of a shard is its rows of the unsharded one. */
+/*
+ * The outputs of two shards of the word embedding sum to the unsharded output.  The gradient of a shard equals the
+ * corresponding rows of the unsharded gradient.
+ */
 static void shards_of_the_vocabulary(const struct meg_ops *ops)
 {
     struct embed e = embed_new(0.0f, mixes[0], MEG_DTYPE_F32);

@@ -195,7 +195,7 @@ static void norm_bwd_adds(const struct meg_ops *ops)
     }
 }
 
-/* Check residual addition and its dropout against the definition, in f32 the dropout factors bit for bit. */
+/* Check residual addition with dropout against its definition.  In f32, the dropout factors must have equal bits. */
 static void add_of(const struct meg_ops *ops, int64_t n, int64_t h, float rate, struct mix t)
 {
     const int64_t sample[3] = { 5, 1ll << 40, 0 };

@@ -330,7 +330,9 @@ static void make_sentences(const char *prefix, int n)
 static void a_sentence_map_is_cached_under_deepspeeds_name_for_one_split(void **state)
 {
     static const unsigned char no_continuation[64];
-    static const int documents[] = { 9, 10, 5 }; /* documents of the training split; the file name is the same */
+    static const int documents[] = {
+        9, 10, 5
+    }; /* documents of the training split; all splits have the same cache file name */
     static const char *const split[] = { "9,1", "1", "5,5" };
     const char *path[] = { "sentences", NULL };
     const struct meg_masked_vocab v = {

@@ -9,7 +9,7 @@
 
 #define FOLDER "tests/data/tokenizers/"
 
-/* Open the tokenizer of an object { option: value }. */
+/* Open a tokenizer with the options of a JSON object { name: value }. */
 static struct meg_tokenizer *open_with(json_t *options)
 {
     struct meg_tok_conf c = { 0 };
