@@ -10,7 +10,7 @@
 #    define MEG_END_DECLS
 #endif
 
-/* Mark a function in a header that CUDA kernels also call. */
+/* Mark an inline function of a header as __host__ __device__ in CUDA sources, so that kernels can call it. */
 #ifdef __CUDACC__
 #    define MEG_HOST_DEVICE __host__ __device__
 #else

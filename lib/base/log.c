@@ -116,7 +116,7 @@ void meg_progress_init(struct meg_progress *p, double interval_s)
     p->next_s = meg_now_s() + (p->is_tty ? 0 : interval_s);
 }
 
-/* Return the number of bytes that fit on one terminal line.  If a line wrapped, \r would not return to its start. */
+/* Return the maximum length of a progress line in bytes.  If the line wrapped, \r would not return to its beginning. */
 static int columns(void)
 {
     struct winsize w;

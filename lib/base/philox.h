@@ -3,7 +3,8 @@
  * function of a key and a counter.  The generator has no state, so any rank, thread or backend can compute each number
  * independently.
  *
- * The key is (seed, stream), and the counter identifies the number.  Low and high are the halves of a 64-bit integer:
+ * The key is (seed, stream), and the counter identifies the number.  The streams and counters are as follows, where low
+ * and high are the halves of a 64-bit integer:
  *   initial weights   stream 0; counter (element low, high, XXH3-64 of the tensor's name low, high)
  *   dropout           stream 1 + 16 * layer + site; counter (unit / 8, position, sample low, high);
  *                     unit u uses 16-bit lane u % 8, which is in word (u % 8) / 2, low half first

@@ -43,7 +43,7 @@ uint64_t meg_strtab_prefetch(const struct meg_strtab *t, const char *s, int64_t 
 int64_t meg_strtab_find_hashed(const struct meg_strtab *t, const char *s, int64_t len, uint64_t hash);
 void meg_strtab_free(struct meg_strtab *t);
 
-/* Return string k as a view: it has no terminating zero byte, and is valid until a string is inserted. */
+/* Return a view of string k, without a terminating zero byte.  The view is valid until a string is inserted. */
 static inline struct meg_str meg_strtab_get(const struct meg_strtab *t, int64_t k)
 {
     size_t n = (size_t)(t->offset[k + 1] - t->offset[k]);

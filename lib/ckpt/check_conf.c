@@ -8,7 +8,7 @@
 static bool has_equal_params(const struct meg_model_conf *a, const struct meg_model_conf *b)
 {
     struct meg_params x, y;
-    /* rows of qkv are grouped by these numbers, whose products the shapes contain */
+    /* These numbers determine the order of the qkv rows, but the shapes contain only their products. */
     bool is_equal = a->num_attention_heads == b->num_attention_heads && a->num_query_groups == b->num_query_groups &&
                     a->kv_channels == b->kv_channels;
 
@@ -27,7 +27,10 @@ static bool has_equal_params(const struct meg_model_conf *a, const struct meg_mo
     return is_equal;
 }
 
-/* Return whether the model has other parameters if the option in `line`, "name = value", has this value. */
+/*
+ * Return whether the option value in `line`, "name = value", would make the configuration m invalid or change the
+ * parameters of its model.
+ */
 static bool changes_params(const struct meg_model_conf *m, const char *line)
 {
     struct meg_model_conf other = *m;
@@ -75,7 +78,7 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_model_conf *m
     if (r < 0)
         return r;
     vocab_size = saved.vocab_size;
-    saved.vocab_size = model->vocab_size; /* it is compared below */
+    saved.vocab_size = model->vocab_size; /* the vocabulary sizes are compared below */
     if (!has_equal_params(&saved, model)) {
         list_differences(&diff, &saved, model);
         if (!diff.n)

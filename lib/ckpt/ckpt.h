@@ -24,7 +24,7 @@
  *     a Hugging Face directory                    config.json, and weights in safetensors or .bin files
  *     SAVE/iter_0000100/mp_rank_TT[_PPP]/model_optim_rng.pt   Megatron's files
  *
- * The tensor and pipeline parallel sizes of Megatron's files and of the run may differ.
+ * The run may have other tensor- and pipeline-parallel sizes than Megatron's files.
  */
 #ifndef MEG_CKPT_CKPT_H
 #define MEG_CKPT_CKPT_H
@@ -51,8 +51,8 @@ struct meg_ckpt_shard {
     const struct meg_device *device; /* device on which data is; NULL: host memory */
     enum meg_dtype dtype;
     /*
-     * Element ranges of the flat buffer, in ascending order; NULL: the full buffer, in which a parameter is equal on
-     * the ranks of its data-parallel group.
+     * Element ranges of the flat buffer, in ascending order; NULL: the full buffer, in which each parameter is
+     * replicated over the ranks of its data-parallel group.
      */
     const struct meg_elem_range *ranges;
     int nranges;
@@ -82,7 +82,7 @@ struct meg_ckpt_tokenizer {
     struct meg_ids eos_ids;                          /* end-of-sequence ids; may include eod */
     /*
      * The tokenizer model is not known to be a SentencePiece BPE model.  An export to Hugging Face's format therefore
-     * names it meg_tokenizer.model instead of tokenizer.model.
+     * writes the model to meg_tokenizer.model instead of tokenizer.model.
      */
     bool is_not_spm_bpe;
 };
@@ -278,8 +278,9 @@ bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
 
 /*
  * meg_ckpt_load - verify checksums and fill shards, converting elements to the shard's dtype
- *   p, mesh  collective over mesh->world: each rank reads its shards and verifies a part of the checksums
- *   shard    [n] the shards to fill; gaps of the flat buffer are left unchanged
+ *   p      parameter table, sharded over mesh
+ *   mesh   collective over mesh->world: each rank reads its shards and verifies a part of the checksums
+ *   shard  [n] the shards to fill; gaps of the flat buffer are left unchanged
  * If the checkpoint has no main parameters, MEG_CKPT_MAIN_PARAMS is filled from the weights.
  *
  * Returns MEG_EFORMAT if a tensor is missing, has a wrong shape, or has a dtype other than F32, BF16 and F16, or if
@@ -292,7 +293,7 @@ int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const st
                   const struct meg_ckpt_shard *shard, int n, struct meg_err *e);
 
 /*
- * meg_ckpt_reader_open - open the weights of c for reading in parts, without memory for all weights
+ * meg_ckpt_reader_open - open the weights of c for reading in parts, so that memory never contains all weights
  *   c, p  a checkpoint, and the parameter table of its unsharded model; borrowed until the reader is closed
  * Checks names, shapes, dtypes and checksums of all tensors, and fails as meg_ckpt_load does.
  */
@@ -310,7 +311,7 @@ int meg_ckpt_read(const struct meg_ckpt_reader *r, const struct meg_param *row, 
 
 /*
  * Check that dir may be replaced.  It must be a Hugging Face directory that can be opened.  Each file in dir must have
- * a name that is usual in such a directory.  Otherwise returns MEG_EUSAGE.
+ * a name that transformers, the model hub or meg uses in such directories.  Otherwise returns MEG_EUSAGE.
  */
 int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e);
 
@@ -350,32 +351,30 @@ struct meg_ckpt_megatron_conf {
 };
 
 /*
- * Write a checkpoint in the torch.save format that Megatron loads, and make it the latest one.  Each tensor- and
+ * Write a checkpoint in the torch.save format that Megatron loads, and set the tracker to it.  Each tensor- and
  * pipeline-parallel rank has a file DIR/iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt; without an iteration number,
  * the directory is DIR/release.  Optimizer state is not written.  The write is atomic, as in meg_ckpt_save.  Padding
  * rows of the vocabulary are copies of the last vocabulary row; in a bias, they are 0.  Returns MEG_EUSAGE if
  *   - a parallel size or vocab_multiple is out of range
  *   - the model has norms after the residual connections, and the names are those of Megatron core
- *   - the model has a relative bias, and the names are older
+ *   - the model is a T5 with a relative bias, and the names are those before Megatron core
  *   - the number of attention heads, the number of query groups or the width of the MLP is not a multiple of the
  *     tensor-parallel size
- *   - the pipeline-parallel size does not divide the number of layers, or a stage would have layers of the encoder and of
- *     the decoder of a T5
+ *   - the pipeline-parallel size does not divide the number of layers, or a stage would have layers of both the encoder
+ *     and the decoder of a T5
  * Members of s that are used: dir, model, params, reader or weights (unsharded, f32).
  */
 int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_megatron_conf *to,
                              struct meg_err *e);
 
 /*
- * Describe a checkpoint as the JSON object that meg-convert --info prints: format, path, iteration, model type, number
- * of parameters, vocabulary size, end-of-document id, options, and the tensors with name, shape, dtype, bytes and file.
- * The caller releases *out with json_decref.  Returns the errors of meg_ckpt_open if the configuration is invalid or a
- * file of the optimizer state cannot be opened.
+ * Describe a checkpoint as the JSON object that meg-convert --info --json prints: format, path, iteration, model type,
+ * number of parameters, vocabulary size, end-of-document id, options, and the tensors with name, shape, dtype, bytes
+ * and file.  The caller releases *out with json_decref.  Returns the errors of meg_ckpt_open if the configuration is
+ * invalid or a file of the optimizer state cannot be opened.
  */
 int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e);
-/*
- * Append the description `about`, an object of meg_ckpt_describe, as text: one line for each member, option and tensor.
- */
+/* Append `about`, a description made by meg_ckpt_describe, as text: one line for each member, option and tensor. */
 void meg_ckpt_format_description(struct meg_str *out, json_t *about);
 
 /*

@@ -1,6 +1,6 @@
 /*
- * convert.c - convert a checkpoint: open and check the source, lock and check the target, then write the weights while
- * they are read, without memory for all of them.
+ * convert.c - convert a checkpoint: open and check the source, lock and check the target, then read and write the
+ * weights in parts, so that memory never contains all weights.
  */
 #include "ckpt/convert.h"
 
@@ -300,7 +300,7 @@ struct source {
     struct meg_str options;
 };
 
-/* Read the tokenizer of the source, open its weights, and set the remaining arguments of `save`. */
+/* Read the source's tokenizer files, open the source's weights, and set the remaining arguments of `save`. */
 static int open_weights(struct source *src, struct meg_ckpt_save_args *save, const struct meg_convert_conf *c,
                         const struct meg_ckpt *ckpt, enum target_format to, struct meg_err *e)
 {

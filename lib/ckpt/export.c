@@ -14,8 +14,8 @@ static int read_native(float *out, const struct meg_ckpt_save_args *s, const str
 }
 
 /*
- * Copy the rows of one row map.  Rows that are adjacent in the native tensor are read together, up to nbuf elements at a
- * time; buf [nbuf].
+ * Copy the rows of one row map to a foreign tensor.  Rows that are adjacent in the native tensor are read together, as
+ * many as fit in buf [nbuf].
  */
 static int copy_rows(float *foreign, const struct meg_ckpt_save_args *s, const struct meg_param *row,
                      const struct ckpt_row_map *p, float *buf, int64_t nbuf, struct meg_err *e)

@@ -308,7 +308,10 @@ int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_
     return r;
 }
 
-/* Remove a checkpoint.  It is renamed first, because a partly removed directory must not look like a checkpoint. */
+/*
+ * Remove the directory of a checkpoint.  It is first renamed to a temporary name, because a partly removed directory
+ * must not be taken for a checkpoint.
+ */
 static int remove_one(const char *dir, int64_t iteration, struct meg_err *e)
 {
     char name[64];

@@ -98,8 +98,8 @@ enum ckpt_remap {
 };
 
 /*
- * A row of the rename table.  # is the layer number in both names; in the foreign name, #-1 is the number of the layer
- * before it.  If the native name does not contain #, # in the foreign name is the number of layers.
+ * A row of the rename table.  # is the layer number in both names; in the foreign name, #-1 is the number of the
+ * previous layer.  If the native name does not contain #, # in the foreign name is the number of layers.
  */
 struct ckpt_rename {
     const char *native, *foreign;
@@ -253,9 +253,9 @@ bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range write);
 /* ---- export.c ---- */
 
 /*
- * Build the foreign tensor of a parameter as f32, in the shape of ckpt_foreign_shape, from the weights of s: its
- * reader, or unsharded f32 weights.  Padding rows of the vocabulary are copies of the last vocabulary row; in a bias,
- * they are 0.
+ * Build the foreign tensor of a parameter as f32, in the shape of ckpt_foreign_shape.  The weights are read from
+ * s->reader or, if that is NULL, from s->weights, which must be unsharded and f32.  Padding rows of the vocabulary are
+ * copies of the last vocabulary row; in a bias, they are 0.
  */
 int ckpt_build_foreign(float *foreign, const struct meg_ckpt_save_args *s, const struct ckpt_tp_shard *shard,
                        const struct meg_param *row, enum ckpt_remap remap, struct meg_err *e);
@@ -312,8 +312,8 @@ struct ckpt_extent {
 int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save_args *s);
 void ckpt_free_files(struct ckpt_file *f, int n);
 /*
- * List the byte ranges that this rank writes in *out, which the caller frees.  Return their number.  They are ordered
- * by file and have at most CKPT_CHUNK bytes each.
+ * List in *out the byte ranges that this rank writes; the caller frees *out.  Return the number of ranges.  They are
+ * ordered by file and have at most CKPT_CHUNK bytes each.
  */
 int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, int nfiles,
                           const struct meg_ckpt_save_args *s);
@@ -377,8 +377,8 @@ int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
 /*
  * Open the optimizer state of c.  Set *out to a shallow copy of c with the optimizer's files instead of the weights'
- * files; it has no files if c has no optimizer state.  After success, the caller must close *out with ckpt_close_files
- * before c is closed.
+ * files; the copy has no files if c has no optimizer state.  After success, the caller must close *out with
+ * ckpt_close_files before c is closed.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
 /* ---- hf/gpt2.c, hf/llama.c, hf/bert.c, hf/t5.c ---- */
@@ -407,8 +407,8 @@ extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_bert, ck
 /* Return MEG_EFORMAT if a member has an unsupported value. */
 int ckpt_hf_check_fixed(const json_t *config, const struct ckpt_hf_fixed *fixed, const char *from, struct meg_err *e);
 /*
- * Read the name of a GELU, which is def if the member is missing.  Set *is_tanh to whether it is the tanh
- * approximation.  Return MEG_EFORMAT for other activations.
+ * Read the member `key`, the name of a GELU; `def` is the name if the member is missing.  Set *is_tanh to whether this
+ * GELU is the tanh approximation.  Return MEG_EFORMAT for other activations.
  */
 int ckpt_hf_read_gelu(bool *is_tanh, const json_t *config, const char *key, const char *def, const char *from,
                       struct meg_err *e);

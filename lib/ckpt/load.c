@@ -7,7 +7,7 @@
 
 #include "ckpt/internal.h"
 
-/* Differences between the tensors in the files and the tensors of the model. */
+/* Differences between the tensors in the files and those that the model requires, to report in one error message. */
 struct issues {
     struct issue {
         const char *what;
@@ -521,8 +521,8 @@ static int check_sources(const struct meg_ckpt *c, const struct sources *all, co
 }
 
 /*
- * Return whether a shard is filled from the weights of the checkpoint.  These fill the shard of the weights, and also
- * the shard of the main parameters if the checkpoint has no main parameters.
+ * Return whether a shard is filled from the weights of the checkpoint: the shard of the weights and, if the checkpoint
+ * has no main parameters, also the shard of the main parameters.
  */
 static bool is_weights(const struct meg_ckpt *c, const struct meg_ckpt_shard *shard)
 {

@@ -157,7 +157,9 @@ static struct meg_st *list_file(struct meg_ckpt *c, const char *name)
     return st;
 }
 
-/* List the tensors of the optimizer state, or of the weights, from the manifest, without opening their files. */
+/*
+ * List the tensors of the optimizer state (is_optim) or of the weights from the manifest, without opening their files.
+ */
 static int list_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *e)
 {
     const char *name, *file;
@@ -230,7 +232,7 @@ int ckpt_unpack_native(struct meg_ckpt *c, const json_t *packed, struct meg_err 
 
 /* ---- opening ---- */
 
-/* Open the tensor files of the optimizer state, or of the weights. */
+/* Open the tensor files of the optimizer state (is_optim) or of the weights. */
 static int open_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *e)
 {
     const char *name, *file;

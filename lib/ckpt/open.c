@@ -527,7 +527,7 @@ char *ckpt_option_value(const char *dump, const char *name)
     return meg_strdup("unset");
 }
 
-/* Return the integer value of an option in the dump of c; otherwise `other`. */
+/* Return the value of an option in c->options, or `other` if the value is not an integer. */
 static int64_t integer_of(const struct meg_ckpt *c, const char *name, int64_t other)
 {
     char *text = ckpt_option_value(c->options, name);

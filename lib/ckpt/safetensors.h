@@ -1,5 +1,5 @@
 /*
- * safetensors.h - safetensors files, after github.com/huggingface/safetensors, README.
+ * safetensors.h - safetensors files, as specified in the README of github.com/huggingface/safetensors.
  *
  * A file consists of:
  *   - the length N of the header: 8 bytes, little-endian

@@ -63,9 +63,9 @@ static struct ckpt_row_map row_map(int64_t n, int64_t src, int64_t dst, int64_t 
 }
 
 /*
- * Map the queries, keys and values of the rank's query groups, which the native tensor interleaves by group.  In
- * cross-attention, the tensor has only keys and values.  Return the number of maps: 1 for a tensor of queries, keys or
- * values, 2 or 3 for a tensor of all of them.
+ * Map the queries, keys and values of the rank's query groups, which the native tensor interleaves by group.  Return
+ * the number of maps: 1 for a tensor of only queries, keys or values, 2 for a tensor of keys and values
+ * (cross-attention), and 3 for a tensor of all three.
  */
 static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, const struct meg_param *row,
                         enum ckpt_remap remap)

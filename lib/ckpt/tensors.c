@@ -83,8 +83,8 @@ struct extents {
 };
 
 /*
- * Split nbytes consecutive bytes into extents of at most CKPT_CHUNK bytes, and add these.  `begin` describes the first
- * byte; `size` is the number of bytes per element.
+ * Split nbytes consecutive bytes into extents of at most CKPT_CHUNK bytes, and add them to x.  `begin` describes the
+ * first byte; `size` is the number of bytes per element.
  */
 static void add_extent(struct extents *x, struct ckpt_extent begin, int64_t nbytes, int64_t size)
 {

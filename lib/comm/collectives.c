@@ -1,5 +1,5 @@
 /*
- * The collectives of a group of several ranks, over a transport of bytes.
+ * The collectives of a group of several ranks, implemented with the functions of a transport (struct meg_transport).
  *
  * An all-reduce sends part i of the buffer to rank i (all-to-all), reduces the received parts locally in rank order,
  * and gathers the results.  This sends as many bytes as a ring all-reduce, and the result does not depend on an

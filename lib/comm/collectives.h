@@ -1,6 +1,6 @@
 /*
- * collectives.h - collectives of several ranks: waits with timeouts, counts of sent bytes, and reductions, in code that
- * is common to the transports of bytes (mpi.c, store.c).  nccl.c uses only the structs and the waits.
+ * collectives.h - the code that the MPI and store transports (mpi.c, store.c) have in common: waits with timeouts,
+ * counts of sent bytes, and reductions.  nccl.c uses only the structs and the waits.
  */
 #ifndef MEG_COMM_COLLECTIVES_H
 #define MEG_COMM_COLLECTIVES_H
@@ -47,7 +47,7 @@ struct meg_transport {
     void (*send)(struct meg_work *w, const void *buf, int64_t n, int to);
     void (*recv)(struct meg_work *w, void *buf, int64_t n, int from);
     void (*barrier)(struct meg_work *w);
-    /* Reduce buf [n] over the ranks.  NULL: collectives.c reduces, by alltoallv, allgatherv and all_gather. */
+    /* All-reduce buf [n].  NULL: collectives.c implements it with alltoallv, allgatherv and all_gather. */
     void (*all_reduce)(struct meg_work *w, void *buf, int64_t n);
     bool (*is_done)(struct meg_work *w); /* progress the last transfer that w started; return whether it is complete */
     struct meg_comm *(*split)(struct meg_comm_group *world, int color, const char *name);

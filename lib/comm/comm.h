@@ -105,7 +105,7 @@ static inline double meg_comm_volume_sharded(int64_t size, double nbytes)
 /* The communicator of a run with one rank. */
 extern struct meg_comm meg_comm_self;
 
-/* An all-reduce over MPI of at most this many bytes gathers the buffers of all ranks. */
+/* An all-reduce over MPI of at most this many bytes is an all-gather, followed by a reduction on each rank. */
 enum { MEG_ALL_REDUCE_SMALL = 4096 };
 
 /* A larger all-reduce over MPI is split into chunks of at most min(size, 64) times this many elements. */
@@ -214,7 +214,7 @@ static inline void meg_host_barrier(struct meg_comm *c)
     meg_host_wait(c, c->host->barrier(c, NULL));
 }
 
-/* The ranks of a run. */
+/* The communicator of all ranks of a run, and the launcher that started the ranks. */
 struct meg_comm_world {
     struct meg_comm *world;
     const char *launcher; /* name of the program that started the ranks, such as "mpirun (Open MPI)", or "none" */

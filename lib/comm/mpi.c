@@ -73,8 +73,9 @@ struct mpi_args {
 };
 
 /*
- * Describe n elements.  If n exceeds the largest count of an MPI call, the arguments are one element of a derived type:
- * blocks of the largest count, and the elements after the last complete block.
+ * Return the arguments for n elements.  If n exceeds the largest count of an MPI call, the arguments describe one
+ * element of a derived type, which consists of blocks of the largest count and of the elements after the last
+ * complete block.
  */
 static struct mpi_args args_of(const struct meg_work *w, int64_t n)
 {

@@ -79,8 +79,8 @@ static struct channel *channels;
 static pthread_mutex_t channels_lock = PTHREAD_MUTEX_INITIALIZER; /* the watchdog's thread aborts all channels */
 
 /*
- * Make an NCCL call for channel c; a failure ends the process.  ncclInProgress is no error: is_ready polls for
- * completion.
+ * Make an NCCL call for channel c.  A failure ends the process.  ncclInProgress is not a failure: the caller polls for
+ * completion with is_ready.
  */
 #define NCCL(c, call)                                                                                                  \
     do {                                                                                                               \

@@ -42,7 +42,10 @@ static void start_chunk(struct store_work *s)
     meg_store_start(meg_comm_group_watchdog(s->w.g), &s->chunk, s->in + s->offset);
 }
 
-/* Start a collective with the value in [n] of this rank; out [n], or [size * n] of a gather, receives the result. */
+/*
+ * Start a collective on this rank's value `in` [n].  is_done stores the result in `out`: [size * n] for a gather, [n]
+ * for the other collectives.
+ */
 static void start(struct meg_work *w, enum meg_store_op op, void *out, const void *in, int64_t n, int root)
 {
     struct store_work *s = (struct store_work *)w;

@@ -1,9 +1,9 @@
 /* isa: baseline v3 v4 */
 /*
  * attention.c - tiled attention (Milakov and Gimelshein 2018; Dao et al. 2022).  A tile of scores fits in cache, and
- * each query has a running maximum and sum.  Forward keeps only the log-sum-exp of each query's scores, and backward
- * recomputes the scores.  Tiles before the first or after the last key that their queries attend to are skipped, which
- * nearly halves the cost of causal attention over long sequences.
+ * each query has a running maximum and sum.  The forward pass stores only the log-sum-exp of each query's scores, and
+ * the backward pass recomputes the scores.  Tiles before the first or after the last key that their queries attend to
+ * are skipped, which nearly halves the cost of causal attention over long sequences.
  *
  * A task of the forward pass is a block of queries of one head.  A task of the backward pass is one key-value group of
  * one sequence, with all query heads of the group.  A single thread therefore sums the group's dk and dv, in a fixed
@@ -92,7 +92,7 @@ static void pack(float *out, struct view x, int64_t r0, int64_t n, int64_t d)
 /*
  * Compute c [m,n] = x y^T for d columns of m rows of x, from row x0 on, and n rows of y, from row y0 on; the rows of c
  * begin BK elements apart.  xp and yp contain the same rows, packed.  If x and y are bf16 and there is a bf16 GEMM, it
- * multiplies the rows in place; only the rows of a KV cache of several blocks are copied first.
+ * reads the rows of x and y directly; only rows of y in a KV cache of several blocks are copied first.
  */
 static void multiply_rows(float *c, struct view x, int64_t x0, int64_t m, const float *xp, struct view y, int64_t y0,
                           int64_t n, const float *yp, int64_t d)
@@ -128,7 +128,7 @@ static int64_t query_position(const struct meg_attn_desc *desc, int64_t t, int64
     return (desc->query_start ? desc->query_start[i] : desc->q0) + t;
 }
 
-/* Return the keys that query t of sequence i attends to. */
+/* Return the range of keys, relative to k0, that query t of sequence i attends to. */
 static struct key_range visible_keys(const struct meg_attn_desc *desc, int64_t t, int64_t i)
 {
     struct key_range s = { 0, desc->s_k };
@@ -247,7 +247,7 @@ static void score_row(float *s, float *slope, const float *bias, struct key_rang
     }
 }
 
-/* Return the sink of head j, or -infinity without sinks. */
+/* Return the sink of head j, or -infinity if there are no sinks. */
 static float sink_of(const struct meg_attn_desc *desc, int64_t j)
 {
     float sink = -INFINITY;

@@ -5,7 +5,7 @@
  */
 #include "cpu/row.h"
 
-enum { ROWS = 8, COLS = 128 }; /* rows per task, columns per task */
+enum { ROWS = 8, COLS = 128 }; /* rows per task, columns per task of gradients */
 
 static int has_row(struct meg_mat table, int64_t r)
 {

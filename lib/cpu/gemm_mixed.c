@@ -14,8 +14,8 @@
 #include "cpu/internal.h"
 
 /*
- * A panel has at most PANEL_DEPTH rows or columns of the summed dimension.  Its rows are separated by PAD unused
- * elements.  Without them, the stride is often a multiple of 1 KiB, rows map to the same cache sets, and a GEMM that
+ * A panel has at most PANEL_DEPTH elements in the summed dimension.  Each row of a panel is followed by PAD elements of
+ * padding.  Without padding, the stride is often a multiple of 1 KiB, rows map to the same cache sets, and a GEMM that
  * transposes a reaches 75 instead of 95 GFLOP/s.
  */
 enum { TILE = 4, PANEL_DEPTH = 256, PAD = 16, PREFETCH_ROWS = 4, CACHE_LINE = 64 };
@@ -83,13 +83,13 @@ static void gemm_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t l
 }
 
 #if defined __AVX512BW__
-/* A function that uses the bf16 instructions of a CPU, on which meg_cpu_has_bf16_gemm must be true. */
+/* Mark a function that uses bf16 instructions.  Call it only if meg_cpu_has_bf16_gemm returns true. */
 #    define USES_BF16 __attribute__((target("avx512bf16")))
 enum { BF16_LANES = 32 };
 
 /*
- * Like dot_tile, with bf16 operands.  An instruction adds two products to an f32 sum.  The elements after the last
- * complete vector are loaded with zeros behind them.
+ * Like dot_tile for bf16 operands, but set y[r,c] instead of adding to it.  An instruction adds two products to an f32
+ * sum.  The elements after the last complete vector are padded with zeros.
  */
 static inline USES_BF16 void dot_tile_bf16(float *y, int64_t ldy, const uint16_t *x, int64_t ldx, int64_t nr,
                                            const uint16_t *w, int64_t ldw, int64_t nc, int64_t k)

@@ -57,7 +57,7 @@ INLINE float clamp(float x, float least, float most)
     return x < least ? least : x;
 }
 
-/* Compute rows [r0, r0 + ROWS) of y, or to the last row.  If is_plain, the unit has no limit and no offset. */
+/* Compute the rows of y in [r0, r0 + ROWS).  If is_plain is set, the unit has no limit and no offset. */
 INLINE void fwd_rows(enum meg_glu_type type, bool is_plain, float limit, float offset, struct meg_mat y,
                      struct meg_mat x, int64_t r0)
 {

@@ -27,7 +27,7 @@ const struct meg_ops *meg_cpu_level(int level);
 
 /*
  * Compute c [m,n] = alpha op(a) op(b) + beta c with op(a) [m,k] and op(b) [k,n], row-major, by one thread.  op(x) is x
- * for 'N' and the transpose of x for 'T'.  Call meg_cpu_gemm_load before, and call the function only inside a parallel
+ * for 'N' and the transpose of x for 'T'.  Call meg_cpu_gemm_load first, and call this function only inside a parallel
  * region (gemm.c).  If oneDNN fails, end the process with a message.
  */
 void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,

@@ -11,8 +11,8 @@
 
 /*
  * The shape of the blocks into which an [m,n] result is split.  Large blocks are faster, because operands are packed
- * again for each block.  But if there would be fewer than eight blocks, the columns are split further, into a power of
- * two of blocks of at least 128 columns, so that two, four or eight threads are equally busy.
+ * again for each block.  But if there would be fewer than eight blocks, the number of column blocks becomes a power of
+ * two, so that two, four or eight threads are equally busy.  Blocks of fewer than 256 columns are not split further.
  */
 struct block_shape {
     int64_t m, n;

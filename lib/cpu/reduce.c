@@ -1,7 +1,7 @@
 /* isa: baseline v3 v4 */
 /*
- * reduce.c - column sums, sums of squares, weighted sums and counts of zeros.  The order of a sum depends only on its
- * length and the instruction set, not on the number of threads.
+ * reduce.c - column sums, sums of squares, weighted sums and counts of zeros.  The order of summation depends only on
+ * the length and the instruction set, not on the number of threads.
  */
 #include "cpu/row.h"
 
@@ -28,7 +28,7 @@ void MEG_FN(column_sums)(struct meg_mat out, struct meg_mat x, bool accumulate)
     }
 }
 
-/* squares and zeros_in are separate functions because gcc 12 does not vectorize their loops inlined after row_read. */
+/* gcc 12 does not vectorize the loops of squares and zeros_in if they are inlined after row_read. */
 static __attribute__((noinline)) double squares(const float *x, int64_t n)
 {
     double s = 0.0;

@@ -50,7 +50,7 @@ void MEG_FN(rope)(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t 
 
 /* ---- QK-norm: RMSNorm of each head, then rotation ---- */
 
-/* Rotate a head of a row. */
+/* Rotate x, a head of a row, by the angles of the row's position.  If sign is -1, rotate back. */
 static void rotate_head(const struct meg_qk_norm *q, float *x, int64_t row, float sign)
 {
     const int64_t at = q->half ? q->position[row] * q->half : 0;

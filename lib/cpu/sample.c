@@ -1,4 +1,4 @@
-/* sample.c - the next token of each row of logits, by as many threads as there are rows. */
+/* sample.c - sample the next token of each row of logits, in parallel over the rows. */
 #include <omp.h>
 #include "cpu/internal.h"
 #include "tensor/token_sampler.h"

@@ -1,4 +1,4 @@
-/* act.cu - activation functions, gradients, biases and factors that are not an epilogue of a matrix product. */
+/* act.cu - kernels for activations, their gradients, bias addition and scaling, without a matrix product. */
 #include "cuda/act.h"
 #include "cuda/elementwise.h"
 

@@ -10,7 +10,7 @@
 #include "cuda/kernel.h"
 #include "tensor/normal_cdf.h"
 
-/* Return x / y, within 2 ulp if |y| is in [2^-126, 2^126].  On a GPU, the result is 0 if |y| is larger and x is finite. */
+/* Return x / y, within 2 ulp if |y| is in [2^-126, 2^126].  On a GPU, return 0 if |y| is larger and x is finite. */
 __device__ inline float divide(float x, float y)
 {
 #ifdef __CUDACC__

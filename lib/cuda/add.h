@@ -19,7 +19,7 @@ static inline struct add add_begin(struct meg_mat z, struct meg_mat x, struct me
     return { z, x, y, row_vector(bias, y.dtype, y.cols), drop_begin(drop) };
 }
 
-/* Like with_types, but f gets `general` also if the units of a vector are not those of one block of Philox. */
+/* Like with_types, but also use `general` if the dropout units of a vector are in two blocks of Philox. */
 template <class F>
 void with_types_and_drop(std::initializer_list<struct meg_mat> s, std::initializer_list<struct meg_mat> b,
                          const struct drop_mask &drop, F f)

@@ -329,7 +329,7 @@ static void graph_destroy(struct meg_graph *graph)
     CUDA(cudaGraphExecDestroy((cudaGraphExec_t)graph));
 }
 
-/* ---- the table ---- */
+/* ---- the table of operations ---- */
 
 /*
  * Return the largest multiple of 1024 rows whose bf16 logits take at most 1 GiB, but at least 1024 rows.  For each

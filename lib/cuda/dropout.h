@@ -39,13 +39,13 @@ static inline struct drop_mask drop_begin(const struct meg_drop *d)
     return r;
 }
 
-/* What the counters of Philox for a row of [n, h] activations contain: its global position and global sample number. */
+/* The global position and sample number of a row of [n, h] activations, which are parts of its Philox counters. */
 struct drop_row {
     uint32_t position;
     int64_t sample;
 };
 
-/* Return the position and the sample of row r; 0 without dropout. */
+/* Return the position and the sample number of row r; both are 0 without dropout. */
 __device__ inline struct drop_row drop_row_of(const struct drop_mask &d, int64_t r)
 {
     const struct meg_drop &drop = d.drop;

@@ -1,6 +1,6 @@
 /*
- * embedding.cu - word and position embeddings.  For a gradient, tokens are sorted by their rows of the table, in three
- * kernels per digit (a stable radix sort); then the rows of dx are added in the order of the tokens, so that gradients
+ * embedding.cu - word and position embeddings.  To compute a gradient, a stable radix sort with three kernels per digit
+ * sorts tokens by their rows of the table.  Then the rows of dx are added in the order of the tokens, so that gradients
  * are deterministic.  Tokens and rows of a table are fewer than 2^31.
  */
 #include "cuda/dropout.h"
@@ -136,7 +136,7 @@ static __device__ inline int64_t first_of_warp()
     return blockIdx.x * (int64_t)TILE + threadIdx.x / WARP * WARP_TILE;
 }
 
-/* Set count [WARPS, 2^bits], in shared memory, to the numbers of tokens of each warp of a tile that have a digit. */
+/* Set count [WARPS, 2^bits], in shared memory, to the number of tokens of each warp of a tile for each digit. */
 static __device__ void count_of_warps(const tokens &t, const radix_pass &pass, int32_t *count)
 {
     int32_t *of_warp = count + (threadIdx.x / WARP << pass.bits);
@@ -155,7 +155,7 @@ static __device__ void count_of_warps(const tokens &t, const radix_pass &pass, i
     __syncthreads();
 }
 
-/* Compute pass.count: the numbers of tokens of each tile that have a digit. */
+/* Compute pass.count: the number of tokens of each tile for each digit. */
 static __global__ void count_digits(struct tokens t, struct radix_pass pass)
 {
     SHARED(int32_t, count);
@@ -172,7 +172,7 @@ static __global__ void count_digits(struct tokens t, struct radix_pass pass)
 
 enum { SCAN_THREADS = 1024 };
 
-/* Replace each element of x [n] by the sum of the elements before it, in one block. */
+/* Replace x [n] by its exclusive prefix sums.  The grid has one block. */
 static __global__ void scan_counts(int32_t *x, int64_t n)
 {
     SHARED(int32_t, of_warp);
@@ -213,10 +213,10 @@ static __global__ void scan_counts(int32_t *x, int64_t n)
     }
 }
 
-/* Write the tokens to their new positions; pass.count contains sums (scan_counts). */
+/* Write the tokens to their new positions; pass.count contains prefix sums (scan_counts). */
 static __global__ void move_tokens(struct tokens t, struct radix_pass pass)
 {
-    SHARED(int32_t, next); /* [WARPS, 2^bits] position of the next token of a warp that has a digit */
+    SHARED(int32_t, next); /* [WARPS, 2^bits] new position of each warp's next token with each digit */
     int32_t *of_warp = next + (threadIdx.x / WARP << pass.bits);
 
     count_of_warps(t, pass, next);

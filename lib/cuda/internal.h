@@ -94,9 +94,9 @@ void meg_cuda_column_sums(struct meg_stream *st, void *out, enum meg_dtype type,
  */
 void meg_cuda_sum_partials(struct meg_stream *st, void *out0, void *out1, enum meg_dtype type, const float *partial,
                            int nparts, int64_t n, int64_t ld, bool accumulate);
-/* y = act(x), element by element; y may be x (act.cu). */
+/* Compute y = act(x), element by element; y may be x (act.cu). */
 void meg_cuda_act_fwd(struct meg_stream *st, struct meg_mat y, struct meg_mat x, enum meg_act act);
-/* y [n,o] += bias [o] of type `type` (act.cu). */
+/* Compute y [n,o] += bias [o] of type `type` (act.cu). */
 void meg_cuda_add_bias(struct meg_stream *st, struct meg_mat y, const void *bias, enum meg_dtype type);
 
 MEG_END_DECLS

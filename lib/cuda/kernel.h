@@ -1,6 +1,6 @@
 /*
- * kernel.h - the language of the kernels in lib/cuda: element types, 16-byte accesses, sums and maxima over warps and
- * blocks, and launches.
+ * kernel.h - definitions that all kernels in lib/cuda use: element types, 16-byte accesses, sums and maxima over warps
+ * and blocks, and launches.
  *
  * A .cu file is compiled by nvcc or, for tests without a GPU, as C++ with tests/cuda/emulate.h in place of CUDA.  So
  * that both are possible, kernels
@@ -215,7 +215,7 @@ template <class T> __device__ inline void store(T *row, const float (&x)[VEC], i
 enum { WARP = 32 };
 static const unsigned ALL_LANES = 0xffffffff;
 
-/* Return the sum of x over the 32 threads of a warp, in every thread.  All threads of the warp call it. */
+/* Return the sum of x over the 32 threads of a warp, in every thread.  All threads of the warp call the function. */
 template <class T> __device__ inline T warp_sum(T x)
 {
 #pragma unroll
@@ -246,7 +246,7 @@ template <class T> __device__ inline T warp_max(T x)
 
 /*
  * Return the sum of x over the threads of a block of complete warps, in every thread.  `buf` is shared memory for one
- * value per warp.  All threads of the block call it.
+ * value per warp.  All threads of the block call the function.
  */
 template <class T> __device__ inline T block_sum(T x, T *buf)
 {

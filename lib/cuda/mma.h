@@ -14,7 +14,7 @@
 /* Round two numbers to T and pack them; x is in the lower half of the result. */
 template <class T> __device__ uint32_t pack(float x, float y);
 
-/* c += a b, where b consists of b0 and b1. */
+/* Compute c += a b, where b consists of b0 and b1. */
 template <class T> __device__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 
 #ifdef __CUDACC__
@@ -148,7 +148,7 @@ template <class T> __device__ inline void load_b(uint32_t (&b)[4], const T *p, i
 }
 
 /*
- * c [16M, 8N] += x y^T for rows [x0, x0 + 16M) of x and [0, 8N) of y, which have K columns and are in shared memory.
+ * Compute c [16M, 8N] += x y^T for rows [x0, x0 + 16M) of x and [0, 8N) of y, in shared memory, with K columns each.
  * c[m] and c[m][n] are accumulators [16, 8N] and [16, 8].
  */
 template <class T, int K, int M, int N>
@@ -174,8 +174,8 @@ __device__ inline void multiply_rows(float (&c)[M][N][4], const T *x, int x0, co
 }
 
 /*
- * c [16M, 8N] += w y, where w [16M, 8K] consists of accumulators, which are rounded to T, and y [8K, 8N] is in shared
- * memory.
+ * Compute c [16M, 8N] += w y, where w [16M, 8K] consists of accumulators, which are rounded to T, and y [8K, 8N] is in
+ * shared memory.
  */
 template <class T, int K, int M, int N>
 __device__ inline void multiply_weights(float (&c)[M][N][4], const float (&w)[M][K][4], const T *y, int ld)

@@ -7,9 +7,10 @@
 
 /*
  * Rows of at most LONG elements are processed as follows.  A thread has K vectors of a row in registers: vectors lane,
- * lane + per_row, ... in thread `lane` of the per_row threads for the row.  A row of at most SHORT elements has a warp,
- * and a longer one a block.  Meanwhile, the next row is copied to shared memory, where each thread reads only what it
- * copied itself.  Blocks process many rows each: a grid has at most as many blocks as can run at the same time.
+ * lane + per_row, ... in thread `lane` of the per_row threads for the row.  A warp processes a row of at most SHORT
+ * elements, and a block a longer one.  Meanwhile, the next row is copied to shared memory, where each thread reads
+ * only what it copied itself.  Blocks process many rows each: a grid has at most as many blocks as can run at the same
+ * time.
  */
 enum { SHORT = 1024, MEDIUM = 4096, LONG = 8192, MAX_WARPS = 8, MAX_THREADS = MAX_WARPS * WARP };
 
@@ -30,7 +31,7 @@ static int vectors_per_thread(int64_t n)
     return n <= SHORT ? (int)ceil_div(n, WARP * VEC) : n <= MEDIUM ? 2 : 4;
 }
 
-/* Return the number of threads for a row of n elements, of which each has k vectors. */
+/* Return the number of threads for a row of n elements, each of which processes k vectors. */
 static int threads_per_row(int64_t n, int k)
 {
     return (int)ceil_div(n, k * VEC * WARP) * WARP;
@@ -84,7 +85,7 @@ struct row_sums {
     float *buf; /* shared memory [2][N][MAX_WARPS], N <= 2; while one half is read, the other is written */
     int half, nwarps;
 
-    /* All threads of the block call it.  Sums of warps that do not exist are 0. */
+    /* Set all sums to 0; those of warps that do not exist remain 0.  All threads of the block call the constructor. */
     __device__ row_sums(char *memory, int per_row) : buf((float *)memory), half(0), nwarps(per_row / WARP)
     {
         if (threadIdx.x < NBYTES / sizeof *buf)
@@ -172,7 +173,7 @@ __device__ static inline void read_weights(struct weights<K> &u, const struct no
 
 /*
  * Normalize row r, whose elements are x, and store it and its rstd and, unless the norm is an RMSNorm, its mean.  All
- * threads of the row call it.
+ * threads of the row call the function.
  */
 template <class Y, int K>
 __device__ static inline void normalize(const struct norm_fwd &q, int64_t r, const struct rows &rows,
@@ -361,8 +362,8 @@ static struct norm_fwd norm_begin(enum meg_norm type, struct meg_mat y, float *m
 }
 
 /*
- * Launch a kernel for n rows, with at most `blocks` blocks of MAX_THREADS threads per multiprocessor, or
- * correspondingly more smaller ones.
+ * Launch a kernel for n rows, with at most `blocks` blocks of MAX_THREADS threads per multiprocessor, or a
+ * correspondingly larger number of smaller blocks.
  */
 template <class... P, class... A>
 static void launch_norm(launch_stream st, void (*kernel)(P...), int64_t n, int per_row, int blocks,

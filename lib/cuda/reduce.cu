@@ -65,7 +65,7 @@ static __device__ typename Op::sum thread_sum(const T *x, int64_t n, int64_t fir
     return s;
 }
 
-/* Compute part [gridDim.x], the partial sums of x [n], which Op defines. */
+/* Compute part [gridDim.x], the partial sums that Op defines over x [n]. */
 template <class Op, class T>
 static __global__ void __launch_bounds__(THREADS)
     partial_sums(typename Op::sum *part, const T *x, int64_t n, bool is_aligned)
@@ -250,8 +250,8 @@ void meg_cuda_sum_partials(struct meg_stream *st, void *out0, void *out1, enum m
 /* ---- column sums ---- */
 
 /*
- * A block sums TILE columns; each of its warps reads other rows, at least ROWS if there are enough.  A grid has at most
- * MOST_BLOCKS blocks, which can all run at the same time, unless x has more than TILE * MOST_BLOCKS columns.
+ * A block sums TILE columns; each of its warps reads different rows, at least ROWS if there are enough.  A grid has at
+ * most MOST_BLOCKS blocks, which can all run at the same time, unless x has more than TILE * MOST_BLOCKS columns.
  */
 enum { TILE = WARP * VEC, ROWS = 8, MOST_BLOCKS = 4 * SMS, MOST_ROW_BLOCKS = MOST_BLOCKS / 3 };
 

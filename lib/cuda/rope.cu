@@ -16,7 +16,7 @@ enum {
     BWD_BLOCKS = 8 * SMS
 };
 
-/* The columns of a thread: [a, a + VEC), those before end_a, and [b, b + VEC), those before end_b. */
+/* The columns of a thread: those of [a, a + VEC) before end_a, and those of [b, b + VEC) before end_b. */
 struct chunk {
     int a, end_a, b, end_b;
     int angle;      /* index of the first of VEC angles, -1 if the columns are not rotated */
@@ -96,7 +96,7 @@ template <class T> static __device__ inline void store_chunk(T *head, const stru
     });
 }
 
-/* Load the angles of a chunk at a row's position, unless the chunk is not rotated. */
+/* Load the angles of a chunk at a row's position.  A chunk that is not rotated has none. */
 static __device__ inline void load_angles(struct angles &r, const struct meg_qk_norm &q, int64_t row,
                                           const struct chunk &k, bool is_vector)
 {
@@ -116,7 +116,7 @@ static __device__ inline void rotate_pair(float &x, float &y, float cos, float s
     y = b * cos + a * sin;
 }
 
-/* Rotate the columns of a chunk, unless it is not rotated; sign -1 rotates back. */
+/* Rotate the columns of a chunk by its angles; sign -1 rotates back.  Do nothing if it has no angles. */
 static __device__ inline void rotate(struct columns &x, const struct angles &r, const struct meg_qk_norm &q,
                                      const struct chunk &k, float sign)
 {
@@ -235,7 +235,7 @@ void meg_cuda_rope(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t
 
 /* ---- QK-norm: RMSNorm of each head, then rotation ---- */
 
-/* Return the sum of x over the threads of a group.  All threads of the block call it.  `buf` is that of block_sum. */
+/* Return the sum of x over the threads of a group.  All threads of the block call this; `buf` is that of block_sum. */
 static __device__ inline float group_sum(float x, int group, float *buf)
 {
     if (group > WARP)

@@ -1,6 +1,6 @@
 /*
- * sample.cu - the next token of each row of logits.  A block samples the token of one row, in several passes over its
- * logits, which are probably in the L2 cache.
+ * sample.cu - sample the next token from each row of logits.  A block samples the token of one row, in several passes
+ * over the logits, which are probably in the L2 cache.
  *
  * The weight of an entry is exp((logit - max) / temperature), in units of 2^-40 and rounded down.  Sums of these
  * integers do not depend on the order of the additions, so threads add them atomically.
@@ -10,7 +10,7 @@
 enum { THREADS = 1024, WARPS = THREADS / WARP, UNROLL = 4 };
 enum { DIGIT_BITS = 8, NUM_DIGITS = 1 << DIGIT_BITS, KEY_DIGITS = 5 };
 
-/* The type of integers that CUDA's atomicAdd adds. */
+/* The 64-bit integer type of CUDA's atomicAdd. */
 typedef unsigned long long u64;
 
 /* The shared memory of a block. */
@@ -73,7 +73,7 @@ struct entries {
     }
     /*
      * Return a number of KEY_DIGITS digits, which is smaller for a larger logit, and equal for equal logits only.  The
-     * first digit is proportional to the distance from the maximum, so that many entries rarely have one digit.
+     * first digit is proportional to the distance from the maximum, so that many entries rarely have the same digit.
      */
     __device__ u64 key(float x) const
     {
@@ -88,7 +88,7 @@ struct entries {
     }
 };
 
-/* Return the sum of x over the lanes up to this one. */
+/* Return the inclusive prefix sum of x over the lanes of a warp. */
 static __device__ inline u64 sum_up_to_lane(u64 x)
 {
 #pragma unroll
@@ -197,7 +197,7 @@ template <class F> static __device__ int find_id(const entries &e, u64 target, s
     return memory->id;
 }
 
-/* Return the sum at which an entry is sampled: fraction * total, rounded up, in [1, total]. */
+/* Return the cumulative weight at which an entry is sampled: fraction * total, rounded up, in [1, total]. */
 static __device__ inline u64 target_of(double fraction, u64 total)
 {
     const u64 target = (u64)ceil(fraction * (double)total);

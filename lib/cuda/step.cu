@@ -1,7 +1,7 @@
 /* step.cu - the scalars at the end of a training step. */
 #include "cuda/kernel.h"
 
-/* Compute meg_step_finish of *record.  The grid is one warp, whose lanes read grad_sum. */
+/* Call meg_step_finish for *record.  The grid is one warp, whose lanes read conf.grad_sum in parallel. */
 static __global__ void step_finish(struct meg_step_record *record, struct meg_step_conf conf)
 {
     SHARED(struct meg_step_conf, scalars); /* shared, because an indexed local array would not be in registers */

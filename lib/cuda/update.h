@@ -20,15 +20,15 @@ struct absent {
 };
 
 /*
- * What the random numbers of consecutive elements depend on: the key (for array 0), the update, and the index of the
- * first element in the unsharded parameter.
+ * The parameters of the random numbers of consecutive elements: the key (for array 0), the number of the update, and
+ * the index of the first element in the unsharded parameter.
  */
 struct update_random {
     uint32_t seed, stream;
     int64_t update, element;
 };
 
-/* Return what the random numbers of element k of the arrays, which is in range r, depend on. */
+/* Return the parameters of the random numbers of elements k, k + 1, ... of the arrays, which are in range r. */
 __device__ inline struct update_random random_of(uint32_t seed, const struct meg_update_range &r, int64_t update,
                                                  int64_t k)
 {

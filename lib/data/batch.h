@@ -48,7 +48,7 @@ struct meg_batch {
     void (*release)(void *p); /* frees one array of meg_batch_alloc */
 };
 
-/* The arrays of a batch, for loops over all of them. */
+/* Indices of the arrays of a batch in meg_batch_fields. */
 enum meg_batch_field {
     MEG_BATCH_TOKENS,
     MEG_BATCH_LABELS,
@@ -64,7 +64,7 @@ enum meg_batch_field {
     MEG_BATCH_ENC_KEY_LENGTH,
     MEG_BATCH_NUM_FIELDS
 };
-/* Fields of the batches of a family of models, as bit masks: bit f is field f. */
+/* The fields that the batches of GPT, BERT and T5 have, as bit masks: bit f is field f (enum meg_batch_field). */
 enum {
     MEG_BATCH_GPT_FIELDS = 1 << MEG_BATCH_TOKENS | 1 << MEG_BATCH_LABELS | 1 << MEG_BATCH_POSITION_IDS |
                            1 << MEG_BATCH_LOSS_MASK | 1 << MEG_BATCH_SAMPLE_ID, /* and optionally doc_start */
@@ -82,8 +82,8 @@ enum meg_batch_dim {
 };
 
 struct meg_batch_field_info {
-    size_t offset; /* of the pointer in struct meg_batch */
-    size_t size;   /* of an element in bytes */
+    size_t offset; /* byte offset of the pointer in struct meg_batch */
+    size_t size;   /* bytes per element of the array */
     enum meg_batch_dim dim;
 };
 extern const struct meg_batch_field_info meg_batch_fields[MEG_BATCH_NUM_FIELDS];
@@ -109,9 +109,10 @@ static inline int64_t meg_batch_numel(const struct meg_batch *x, int field)
 }
 
 /*
- * Allocate the arrays of a batch of b sequences, for the fields of a bit mask.  A sequence has s tokens and, in the input
- * of an encoder, s_enc tokens.  The arrays are in the pinned memory that `pinned` allocates or, if `pinned` is NULL, in
- * other memory.  The process ends if memory is exhausted.  The values are undefined.  Free with meg_batch_free.
+ * Allocate the arrays of a batch of b sequences, for the fields of a bit mask.  A sequence has s tokens and, in the
+ * input of an encoder, s_enc tokens.  The arrays are in the pinned memory that `pinned` allocates or, if `pinned` is
+ * NULL, in other memory.  The process ends if memory is exhausted.  The values are undefined.  Free with
+ * meg_batch_free.
  */
 void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t s_enc, int64_t b, unsigned fields,
                      const struct meg_batch_memory *pinned);

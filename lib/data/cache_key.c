@@ -32,8 +32,8 @@ static void add_count(struct meg_str *out, const char *key, int64_t v)
 }
 
 /*
- * Append the pair of fractions of each split, or null for an absent split.  The first number is printed as integer 0,
- * as in Python.
+ * Append the pair of fractions of each split, or null for an absent split.  As in Megatron-LM, the beginning of the
+ * first split is the integer 0; all other fractions are printed as floats.
  */
 static void add_matrix(struct meg_str *out, const struct meg_split_matrix *s)
 {

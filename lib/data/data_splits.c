@@ -65,7 +65,7 @@ static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_sour
 
 /*
  * Compute how many samples a split takes from each of its n datasets, and how many samples to build for each dataset.
- * For a blend without weights, both numbers are MEG_ONE_EPOCH.
+ * For a blend without weights, both numbers are MEG_ONE_EPOCH.  For a single dataset, both are g->num_samples.
  */
 static void plan_num_samples(const struct meg_data_splits *d, const struct meg_split_members *g, const double *w, int n,
                              int64_t *num_taken, int64_t *num_samples)

@@ -11,7 +11,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Operations of one type of dataset. */
+/* The name and the functions in which GPT, BERT and T5 datasets differ. */
 struct meg_data_class {
     const char *name; /* Megatron-LM's class name, used in the names of cache files */
     /* Return the number of elements of src that --split divides: sequences for GPT, documents for BERT and T5. */
@@ -26,7 +26,7 @@ struct meg_data_class {
     /* Load or build the index of ds; the caller must set ds->src.  c: cache files of the index; NULL: use no cache. */
     int (*build)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
                  const struct meg_index_cache_entry *c, struct meg_err *e);
-    /* Copied to the member `sample` of struct meg_dataset.  NULL for T5. */
+    /* Copied to the member `sample` of struct meg_dataset. */
     int (*sample)(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 };
 

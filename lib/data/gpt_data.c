@@ -97,8 +97,9 @@ static void index_arrays(struct meg_npy *a, const struct meg_gpt_index *x, bool 
 }
 
 /*
- * Return whether the document index was built for the range of p: it contains each element of its range.
- * Megatron-DeepSpeed's file names do not contain the range, so a cached index may have been built for a different range.
+ * Return whether the document index was built for the range of p.  An index contains each element of its range, so only
+ * the smallest and the largest element are compared.  Megatron-DeepSpeed's file names do not contain the range, so a
+ * cached index may have been built for a different range.
  */
 static bool index_matches_range(const struct meg_mid_dataset *p, const struct meg_npy *document)
 {

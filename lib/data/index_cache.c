@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* memmem */
+#define _GNU_SOURCE /* declare memmem */
 #include "data/index_cache.h"
 
 #include <inttypes.h>

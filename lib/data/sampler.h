@@ -13,7 +13,7 @@ MEG_BEGIN_DECLS
 enum meg_data_sampler_type {
     MEG_DATA_SAMPLER_SINGLE,          /* one pass in order */
     MEG_DATA_SAMPLER_CYCLIC,          /* repeated epochs; each rank permutes its own range of samples */
-    MEG_DATA_SAMPLER_CYCLIC_UNSHARDED /* repeated epochs; all ranks share one permutation (--no-data-sharding) */
+    MEG_DATA_SAMPLER_CYCLIC_UNSHARDED /* repeated epochs; all ranks use the same permutation (--no-data-sharding) */
 };
 
 struct meg_data_sampler_conf {

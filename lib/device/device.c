@@ -53,7 +53,7 @@ const struct meg_device *meg_device_cpu(void)
 }
 
 #ifdef MEG_HAVE_CUDA
-/* Return the rank of this process among those of its node; 0 if no launcher has set it. */
+/* Return the local rank, which the launcher sets in the environment; 0 if no launcher has set it. */
 static int local_rank(void)
 {
     static const char *const names[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",

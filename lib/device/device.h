@@ -76,7 +76,7 @@ void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st);
 void meg_device_read(const struct meg_device *d, struct meg_stream *st, void *host, const void *dev, size_t nbytes);
 /*
  * Copy the rows of x, a matrix in device memory, to host [rows, cols], which is contiguous.  Wait as meg_device_read
- * does.  The elements between the rows of x may be transferred too, so x.ld should be little more than x.cols.
+ * does.  The row padding of x may be transferred too, so x.ld should be little more than x.cols.
  */
 void meg_device_read_mat(const struct meg_device *d, struct meg_stream *st, void *host, struct meg_mat x);
 /*

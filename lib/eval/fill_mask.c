@@ -13,12 +13,12 @@
 
 enum { DEFAULT_TOP = 5 };
 
-/* A model whose masks are filled. */
+/* A model, and what meg_fill_mask needs to fill the masks of a text. */
 struct filler {
     const struct meg_loaded_model *m;
     struct meg_fill_text text;
     struct meg_span_vocab spans;      /* T5 */
-    struct meg_model_kv_cache *cache; /* T5: of one slot */
+    struct meg_model_kv_cache *cache; /* T5: with one slot */
 };
 
 /* ---- prediction of tokens -------------------------------------------------------------------------------- */
@@ -95,7 +95,7 @@ static int64_t count_masks(const struct meg_ids *ids, int32_t mask)
     return n;
 }
 
-/* Append what to write in a line without masks, for a message. */
+/* Append how to write masks, for the message about a line without masks. */
 static void add_mask_name(struct meg_str *out, const struct filler *f)
 {
     const int32_t mask = meg_tokenizer_special_ids(f->m->tok)->mask;

@@ -8,7 +8,7 @@
 struct decoder {
     struct meg_model *g;
     int64_t nids;                     /* ids below nids may be predicted; those from nids on are padding */
-    struct meg_model_kv_cache *cache; /* of one slot */
+    struct meg_model_kv_cache *cache; /* with one slot */
     const float *logits;              /* [vocabulary] of the next token */
     int32_t *heap;                    /* [nids] scratch */
 };
@@ -62,7 +62,7 @@ static int predict_span(struct decoder *d, const struct meg_span_vocab *v, int64
     return 0;
 }
 
-/* Return the number of ids of the tokenizer and of the sentinels, which may follow those of the tokenizer. */
+/* Return an exclusive upper bound of the ids of the tokenizer and of the sentinels, which may have higher ids. */
 static int64_t num_ids(const struct meg_loaded_model *m, const struct meg_span_vocab *v)
 {
     int64_t n = m->unpadded_vocab;

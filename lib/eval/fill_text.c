@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Texts and ids of tokens. */
+/* A list of tokens, with their texts and ids. */
 struct token_list {
     struct meg_str text;      /* the texts, one after the other */
-    struct meg_trie_key *key; /* key[].s is set by finish */
+    struct meg_trie_key *key; /* key[].s is set by build */
     int64_t n;
 };
 

@@ -20,7 +20,7 @@ struct meg_span_vocab {
 
 /*
  * meg_span_vocab_make - list the tokens of a T5 and its tokenizer
- * A SentencePiece model from Hugging Face has no sentinels.  They are then those that T5Tokenizer of Hugging Face adds:
+ * A SentencePiece model from Hugging Face has no sentinels.  The sentinels are then those that T5Tokenizer adds:
  * <extra_id_99> to <extra_id_0>, in this order, after the ids of the model.  T5Tokenizer also adds EOS to a text.
  * Returns MEG_EUSAGE if there are no sentinels, or BOS or EOS is unknown.  Free with meg_span_vocab_free.
  */

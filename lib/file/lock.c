@@ -147,7 +147,7 @@ static bool same_key(const struct holder *a, const struct holder *b, int key)
     return *a->value[key] && strcmp(a->value[key], b->value[key]) == 0;
 }
 
-/* Return whether this process could see the holder in /proc: both have the same host, boot and PID namespace. */
+/* Return whether /proc lists the holder if it is alive: it has the host, boot and PID namespace of this process. */
 static bool is_visible(const struct holder *h, const struct holder *self)
 {
     return same_key(h, self, HOST) && same_key(h, self, BOOT) && same_key(h, self, PID_NAMESPACE);
@@ -161,7 +161,7 @@ static bool is_dead(const struct holder *h, const struct holder *self)
     if (same_key(h, self, SLURM_JOB) && strcmp(h->value[SLURM_RESTART], self->value[SLURM_RESTART]) != 0)
         return true; /* Slurm requeues a job after all of its processes have ended */
     if (same_key(h, self, HOST) && !same_key(h, self, BOOT))
-        return *h->value[BOOT] && *self->value[BOOT]; /* the host has been rebooted since then */
+        return *h->value[BOOT] && *self->value[BOOT]; /* the host was rebooted after the holder started */
     if (!is_visible(h, self))
         return false;
     start_ticks(ticks, h->value[PID]);

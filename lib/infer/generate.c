@@ -13,7 +13,7 @@ struct meg_generator {
     struct meg_continuation **slot; /* [slots] NULL: free */
     int64_t *active_slot;           /* [slots] indices of the slots active in the current step */
     int32_t *input_token;           /* [slots] input token of each active slot */
-    struct meg_sampling_args *args; /* [slots] of the next token of each active slot */
+    struct meg_sampling_args *args; /* [slots] arguments that sample the next token of each active slot */
     int32_t *heap;                  /* [v] scratch */
 };
 
@@ -105,8 +105,8 @@ static struct meg_sampling_args sampling_args(const struct meg_continuation *c)
 }
 
 /*
- * Append the next token of sequence i of a step to a slot; free the slot if the sequence ends or its logits are not
- * finite.
+ * Append token i of the output of a step to the continuation in a slot, unless the token is EOS.  Free the slot if the
+ * continuation ends or the logits are not finite.
  */
 static int append_next(struct meg_generator *gen, int64_t slot, const struct meg_decode_output *out, int64_t i,
                        struct meg_err *e)

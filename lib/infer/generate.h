@@ -19,7 +19,7 @@ enum meg_finish_reason {
     MEG_FINISH_LENGTH /* max_tokens or the model's last position was reached */
 };
 
-/* One continuation. */
+/* The continuation of a prompt. */
 struct meg_continuation {
     int64_t prompt; /* number of the prompt; selects the random numbers unless the request sets a seed */
     const struct meg_request *request; /* borrowed */

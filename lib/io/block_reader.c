@@ -19,7 +19,7 @@ struct meg_block_reader {
     int fd;             /* descriptor of the current file; -1 between files */
     struct meg_decompressor *file;
     int64_t first_line_in_file, first_line; /* line numbers of the next block, as in struct meg_line_block */
-    struct meg_str partial_line;            /* text read after the last block: the beginning of the next one */
+    struct meg_str partial_line;            /* bytes after the last complete line; they begin the next block */
 };
 
 static void add_path(struct meg_block_reader *in, const char *path)

@@ -34,7 +34,7 @@ bool meg_json_scan_accept(struct meg_json_scan *s, char c);
  * meg_json_scan_string - scan a string; fails unless the next byte is a quote
  *   buf             the text of a string with escapes is appended to buf.  If buf grows, spans of earlier strings in
  *                   buf become invalid.  A capacity of n + 1 bytes is sufficient for n bytes of JSON.
- *   out             text, in the JSON or in buf.  NULL: only validate the string; buf may be NULL.
+ *   out             the text: a span of the JSON or of buf.  NULL: only validate the string; buf may be NULL.
  *   lone_surrogate  out  first escape of a lone surrogate, or NULL.  Each lone surrogate becomes U+FFFD.
  */
 int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out,

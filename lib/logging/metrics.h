@@ -1,7 +1,7 @@
 /*
- * metrics.h - the file of --log-json: a JSON object per line.  The keys of times and rates contain units.  A value that
- * is not finite is null.  There is a value for each loss of the model, such as lm_loss; ppl is the perplexity of the
- * first loss.  The values decoupled_learning_rate, num_zeros and params_norm are omitted if they were not computed.
+ * metrics.h - the file of --log-json: one JSON object per line.  The keys of times and rates contain units.  A value
+ * that is not finite is null.  There is a value for each loss of the model, such as lm_loss; ppl is the perplexity of
+ * the first loss.  The values decoupled_learning_rate, num_zeros and params_norm are omitted if they were not computed.
  *   training    {"iteration","consumed_samples","lm_loss","learning_rate",...}
  *   evaluation  {"iteration","consumed_samples","split","after_training","lm_loss","ppl"}
  * A run that resumes from iteration N truncates the file at the first line that it will write again: a line of a later

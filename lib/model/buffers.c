@@ -1,12 +1,15 @@
 /*
- * buffers.c - activation and workspace buffers of a model.  The same functions compute the total size of the buffers for
- * a memory estimate and sub-allocate the buffers from the arenas (tensor/suballoc.h).
+ * buffers.c - activation and workspace buffers of a model.  The same functions compute the total size of the buffers
+ * for a memory estimate and sub-allocate the buffers from the arenas (tensor/suballoc.h).
  */
 #include <stdlib.h>
 #include "base/mem.h"
 #include "model/internal.h"
 
-/* Return the rows of a stack whose sequences have s positions; for inference, at least those of a decoding step. */
+/*
+ * Return the numbers of positions and rows of a stack whose sequences have s positions.  For inference, there are at
+ * least as many rows as in a decoding step.
+ */
 static struct model_rows rows_of(int64_t s, const struct meg_model_run *run, const struct meg_ops *op,
                                  const struct meg_layout *l)
 {
@@ -250,7 +253,7 @@ static struct meg_norm_stats alloc_stats(const struct arena *a)
     return stats;
 }
 
-/* Return the arena of a block or a head, without the context parallelism of a layer. */
+/* Return the arena from which a block or a head allocates.  For a block, the caller must also set cp. */
 static struct meg_block_arena block_arena(const struct arena *a)
 {
     return (struct meg_block_arena){

@@ -1,6 +1,6 @@
 /*
- * conf.h - the architecture of a model, arranged as in Megatron-LM.  A GPT is the decoder of GPT-2 (Radford et al. 2019)
- * or, with other settings, of Llama (Touvron et al. 2023):
+ * conf.h - the architecture of a model, arranged as in Megatron-LM.  A GPT is the decoder of GPT-2 (Radford et al.
+ * 2019) or, with other settings, of Llama (Touvron et al. 2023):
  *   x = drop(word[token] + position[i]); with rotary positions there is no position table
  *   each layer: m = x + drop(attn(norm(x))); x = m + drop(mlp(norm(m)))
  *   logits = norm(x) w_out^T; w_out is the word embedding unless untied
@@ -46,7 +46,7 @@ struct meg_model_conf {
     bool init_method_xavier_uniform;
     bool is_untied; /* --untie-embeddings-and-output-weights */
     bool swiglu;
-    enum meg_glu_activation glu_activation;   /* another gated linear unit */
+    enum meg_glu_activation glu_activation;   /* gated linear unit other than SwiGLU */
     double softmax_scale;                     /* factor of attention scores; not above 0: 1 / sqrt(kv_channels) */
     enum meg_activation_func activation_func; /* of an MLP that is not gated */
     double logits_scale;                      /* factor of the input of the output layer (T5); not above 0: 1 */

@@ -28,9 +28,10 @@ struct cache_slot {
 };
 
 /*
- * The key of the graph of a decoding step (model_graph_run), without padding.  From step to step, the inputs alternate.
- * Otherwise, the key changes only with the buffers of the model, the number of sequences, the memory of the first one,
- * or the lengths of the longest sequence and encoder input, rounded up to GRAPH_TOKENS.
+ * The key of the graph of a decoding step (model_graph_run).  It has no padding bytes, so that keys can be compared as
+ * bytes.  `in` alternates between the two inputs of the slot.  Otherwise, the key changes only with the buffers of the
+ * model, the number of sequences, the memory of the first sequence, or the lengths of the longest sequence and encoder
+ * input, rounded up to GRAPH_TOKENS.
  */
 enum { GRAPH_TOKENS = 256 };
 struct step_key {
@@ -39,7 +40,7 @@ struct step_key {
     const struct model_inputs *in;
 };
 
-/* The offsets of struct meg_kv_step. */
+/* The arrays of offsets of struct meg_kv_step, in the order in which they are uploaded. */
 enum { TOKENS_OFFSET, ADDED_OFFSET, MEMORY_OFFSET, NUM_OFFSETS };
 
 struct meg_model_kv_cache {
@@ -55,7 +56,9 @@ struct meg_model_kv_cache {
      */
     int64_t *host_arrays;
     void *arrays;
-    /* Arguments and results [min(b, op->decode_rows)] of the operation `sample`, and its workspace, in device memory. */
+    /*
+     * Arguments and results [min(b, op->decode_rows)] of the operation `sample`, and its workspace, in device memory.
+     */
     struct meg_sampling_args *args;
     struct meg_sampled_token *sampled;
     struct meg_workspace workspace;
@@ -146,8 +149,8 @@ int64_t meg_model_kv_cache_len(const struct meg_model_kv_cache *c, int64_t slot)
 }
 
 /*
- * Set the addresses of the arrays in device memory, which begins at base, and return their size.  If base is NULL, only
- * compute the size.
+ * Set the addresses of the arrays in the device memory that begins at base, and return the total size of the arrays in
+ * bytes.  If base is NULL, only compute the size.
  */
 static size_t divide_device_memory(struct meg_model_kv_cache *c, void *base)
 {
@@ -208,7 +211,7 @@ static int begin_sequence(struct meg_model *g, struct meg_model_kv_cache *c, str
     return 0;
 }
 
-/* Return the distance in elements of two addresses, which may be in different allocations. */
+/* Return the distance in elements between two addresses, which may be in different allocations. */
 static int64_t distance(const struct meg_model_kv_cache *c, const char *from, const char *to)
 {
     return ((intptr_t)to - (intptr_t)from) / (intptr_t)meg_dtype_size(c->dtype);
@@ -267,7 +270,10 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Return the step that appends s tokens to each of the sequences of n slots, for a graph if is_graph is set. */
+/*
+ * Return the step that appends s tokens to each of the sequences of n slots.  If is_graph is set, round the lengths up,
+ * so that many steps can launch the same graph.
+ */
 static struct meg_kv_step step_of(struct meg_model_kv_cache *c, struct meg_stream *st, const int64_t *slot, int64_t n,
                                   int64_t s, bool is_graph)
 {
@@ -341,7 +347,7 @@ static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, co
     }
 }
 
-/* Store the keys and values of the output of the encoder, which is computed, in the cache of a sequence. */
+/* Compute the keys and values of the cross-attention from the output of the encoder, and store them in the cache. */
 static void cache_memory(struct meg_model *g, const struct meg_kv_step *kv)
 {
     struct meg_model_state *st = g->state;
@@ -395,7 +401,7 @@ int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t 
 
 /*
  * Compute the next tokens of sequences [i, i + n) of a step, whose last hidden states are rows [first, first + n) of
- * lnf.  Rows [first, first + rows) are computed.
+ * lnf.  Logits are computed for `rows` rows, of which those after the first n are padding.
  */
 static void compute_next(struct meg_model *g, struct meg_model_kv_cache *c, int64_t i, int64_t n, int64_t first,
                          int64_t rows, const struct meg_sampling_args *args)

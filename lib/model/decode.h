@@ -1,8 +1,8 @@
 /*
- * decode.h - token-by-token decoding with a KV cache, by a GPT or by the decoder of a T5.  The cache has b slots; a slot
- * holds the keys and values of one sequence and, for the cross-attention of a T5, those of the encoder's output.  The
- * memory of a slot grows to the longest sequence that the slot has held.  On CPUs, the logits of a slot do not depend on
- * the other slots, bit for bit, because rows are computed in blocks of a fixed size.
+ * decode.h - token-by-token decoding with a KV cache, by a GPT or by the decoder of a T5.  The cache has b slots; a
+ * slot holds the keys and values of one sequence and, for the cross-attention of a T5, those of the encoder's output.
+ * The memory of a slot grows to the longest sequence that the slot has held.  On CPUs, the logits of a slot do not
+ * depend on the other slots, bit for bit, because rows are computed in blocks of a fixed size.
  */
 #ifndef MEG_MODEL_DECODE_H
 #define MEG_MODEL_DECODE_H
@@ -10,7 +10,7 @@
 
 MEG_BEGIN_DECLS
 
-/* What meg_model_prefill and meg_model_decode compute of each next token. */
+/* The results that meg_model_prefill and meg_model_decode compute for each next token. */
 struct meg_decode_conf {
     bool returns_logits;    /* return logits in host memory */
     int64_t unpadded_vocab; /* sample ids below this number, at most the vocabulary size; 0: sample no token */
@@ -47,9 +47,9 @@ int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t 
  * Remove all tokens from a slot, and begin a sequence of at most s tokens, s <= max_position_embeddings, in the slot.
  * Grow the slot and the buffers of g (meg_model_reserve) if they are too small for the sequence.  Run the n tokens of
  * the prompt, 1 <= n <= s, through the model, and store their keys and values.  Unless out is NULL, compute *out for
- * the token that follows; args [1], in host memory, is read only if a token is sampled.  With a T5, call
- * meg_model_encode before; the tokens are those of the decoder.  Fail with MEG_EFAIL if memory is exhausted; g and c can
- * then only be closed.
+ * the token that follows; args [1], in host memory, is read only if a token is sampled.  For a T5, call
+ * meg_model_encode first; the prompt is then the input of the decoder.  Fail with MEG_EFAIL if memory is exhausted; g
+ * and c can then only be closed.
  */
 int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
                       int64_t s, const struct meg_sampling_args *args, struct meg_decode_output *out,

@@ -16,7 +16,7 @@ struct meg_block {
     const struct meg_block_type *type;
     void *conf;              /* configuration of the mixer; owned by the description */
     const char *norm;        /* name of the norm of the mixer's input, such as "input_layernorm" */
-    enum meg_drop_site site; /* of the dropout of the mixer's output */
+    enum meg_drop_site site; /* site of the dropout of the mixer's output */
     /*
      * Add the output of the mixer to that of the norm instead of to x: y + drop(mixer(y)), y = norm(x).  This is the
      * post-LN of the original BERT (Devlin et al. 2019), in which a norm follows the embedding and each addition.
@@ -47,18 +47,18 @@ struct meg_stack {
     int rel_bias_tie;      /* index of the relative bias in meg_model_desc.tie */
 };
 
-/* A head, and its loss. */
+/* A head, which computes one of the losses. */
 struct meg_head {
     const struct meg_head_type *type;
     void *conf;       /* configuration of the type; owned by the description */
     const char *loss; /* name of the loss in logs, such as "lm loss" */
 };
 
-/* Rotary tables: column pair i is rotated by position / interpolation * base^(-i/half). */
+/* Rotary tables: column pair i is rotated by the angle position / interpolation * base^(-i/half). */
 struct meg_rope_conf {
     int64_t half, positions; /* rotated column pairs per head, rows of the tables; half is 0 without rotary positions */
     double base, interpolation;
-    double scaling_factor; /* divide the frequencies of long wavelengths by it, as Llama 3.1 does; 0: no scaling */
+    double scaling_factor; /* divisor of the frequencies of long wavelengths, as in Llama 3.1; 0: no scaling */
     bool is_interleaved;
 };
 
@@ -121,7 +121,7 @@ void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *
 
 /* transformer.c: set the fields that depend on the options in the same way in all families, such as widths. */
 void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *c);
-/* The layers of a stack.  Each of them is self-attention, optionally cross-attention, and an MLP. */
+/* The layers of a stack.  Each layer consists of self-attention, optionally cross-attention, and an MLP. */
 struct meg_transformer {
     const char *name; /* begins the names of its parameters: "decoder" or "encoder" */
     int64_t layers;

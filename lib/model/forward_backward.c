@@ -115,7 +115,10 @@ static void embed_fwd(struct meg_model *g, struct meg_mat y)
     meg_embed_fwd(&g->state->ctx, y, &ids, &g->state->embed);
 }
 
-/* Run forward of a chunk without layers.  The heads read the receive buffer of the chunk as the output of the stack. */
+/*
+ * Run forward of a chunk without layers: compute the embedding, pass the receive buffer to the heads as the output of
+ * the stack, or copy the input of the chunk to its output.
+ */
 static void empty_segment_fwd(struct meg_model *g, const struct model_segment *x, struct slot_stack *q, void *const *in,
                               void *const *out)
 {
@@ -284,7 +287,7 @@ void meg_model_backward_weight(struct meg_model *g, int64_t chunk, int64_t slot)
     }
 }
 
-/* Return factors of gradients that are `grad` for all losses, and factors of sums that are 1. */
+/* Return factors for all losses: `grad` in the gradients, and 1 in the sums. */
 static struct meg_loss_factors equal_factors(double grad)
 {
     struct meg_loss_factors f;

@@ -27,7 +27,7 @@ void model_graphs_free(const struct meg_ops *op, struct model_graphs *graphs)
     }
 }
 
-/* Remove the graph with a key from the list, and return it; return NULL if there is none. */
+/* Remove the graph with this key from the list, and return the graph, or NULL if there is none. */
 static struct model_graph *take(struct model_graphs *graphs, const void *key, size_t nbytes)
 {
     for (struct model_graph **link = &graphs->first, *x; (x = *link); link = &x->next)

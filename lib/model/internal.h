@@ -19,7 +19,7 @@ struct model_block {
 
 struct model_layer {
     const struct meg_layer *desc;
-    int64_t index;             /* global number of the layer */
+    int64_t index;             /* index of the layer in the model */
     struct model_block *block; /* [desc->n] */
     bool has_grads;            /* backward has run since meg_model_zero_grads; with run.shards_grads, always false */
     bool has_wgrads;           /* meg_model_backward_weight has run since meg_model_zero_grads */
@@ -76,8 +76,8 @@ struct slot_stack {
 };
 
 /*
- * Activation slot: the inputs and the activations of one micro-batch in one chunk of layers.  The chunks of the rank use
- * the same memory.
+ * Activation slot: the inputs and the activations of one micro-batch in one chunk of layers.  The chunks of the rank
+ * use the same memory.
  */
 struct model_slot {
     int64_t b;
@@ -94,7 +94,7 @@ struct model_slot {
 
 /*
  * The layers of a stack in a chunk: [begin, end) of meg_model_state.layer.  The range may be empty: a chunk may have
- * only layers of another stack, only the embedding or only the heads, or its output may be its input.
+ * only layers of another stack, only the embedding or only the heads, or may only copy its input to its output.
  */
 struct model_segment {
     int64_t begin, end;
@@ -265,7 +265,7 @@ void model_heads_bwd(struct meg_model *g, struct model_slot *q, struct meg_mat d
 int64_t model_vocab(const struct meg_model *g);
 /* Compute the logits [rows,v] of rows [first, first + rows) of lnf, in device memory; the next call overwrites them. */
 struct meg_mat model_logits(struct meg_model *g, int64_t first, int64_t rows);
-/* Compute these logits, and copy them to the host. */
+/* Compute the logits as model_logits does, and copy them to out [rows,v] in host memory. */
 void model_read_logits(struct meg_model *g, int64_t first, int64_t rows, float *out);
 
 /* ---- forward_backward.c ---- */
@@ -279,8 +279,8 @@ void model_grads_ready(const struct meg_model *g, int64_t layer_group);
  */
 void model_begin_grads(struct meg_model *g, bool *has_grads);
 /*
- * Run forward of stack k in a chunk, and of the norm after the encoder.  Call this after model_load_batch, of a
- * micro-batch with tokens of the stack.
+ * Run forward of stack k in a chunk, and of the norm after the encoder.  Before this call, model_load_batch must have
+ * loaded a micro-batch with tokens for the stack.
  */
 void model_stack_fwd(struct meg_model *g, int64_t chunk, int k, struct model_slot *q, void *const *in,
                      void *const *out);

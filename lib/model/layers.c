@@ -129,9 +129,9 @@ static void layer_bwd_weight(struct meg_model *g, const void *pass)
 }
 
 /*
- * The arguments of the operations of a pass that may differ between its calls, as the key of a graph: without padding,
- * so that bytes can be compared.  x is the input of the first block, and residual and previous are p of r.x and block of
- * r in struct layer_pass.
+ * The key of the graph of a pass: the arguments of its operations that may differ between calls.  The struct has no
+ * padding bytes, so that keys can be compared as bytes.  x is the input of the first block.  `residual` and `previous`
+ * are r.x.p and r.block of struct layer_pass.
  */
 struct layer_key {
     const void *x, *residual, *previous, *dx, *dy;
@@ -272,8 +272,8 @@ static void recompute_layers(struct meg_model *g, const struct model_segment *x,
 
 /*
  * Return the layer group that the backward pass reads after layer i of a segment, or -1 if layer i is the first one.
- * Normally, return the group of layer i - 1.  If layer i - 1 ends a range of layers that are recomputed together, return
- * the group of the range's first layer.
+ * Normally, return the group of layer i - 1.  If layer i - 1 ends a range of layers that are recomputed together,
+ * return the group of the range's first layer.
  */
 static int64_t next_bwd_group(const struct meg_model *g, const struct model_segment *x, int64_t i)
 {

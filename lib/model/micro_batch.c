@@ -68,7 +68,7 @@ static void start_upload(struct meg_model *g, struct model_slot *q)
     g->op->event_wait(g->device->copy, q->in->unused);
 }
 
-/* Upload the arrays of a micro-batch in a bit mask of fields. */
+/* Upload the arrays of a micro-batch that the bit mask `fields` selects. */
 static void upload_arrays(struct meg_model *g, struct model_inputs *in, const struct meg_batch *x, unsigned fields)
 {
     struct meg_batch from = *x;

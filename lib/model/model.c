@@ -39,7 +39,7 @@ static void fill_rope(struct meg_model *g)
     free(sine);
 }
 
-/* Perform a step of the binder for all parts of the model on this rank. */
+/* Run a step of the binder (nn/binder.h) for all parts of the model on this rank. */
 static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err *e)
 {
     struct meg_model_state *st = g->state;
@@ -83,8 +83,8 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
 }
 
 /*
- * Return the number of bytes in use of the flat buffer, up to the end of its last bucket.  If is_layerwise, return the
- * number of bytes in use of the unsharded buffers of ZeRO-2/3.
+ * Return how many bytes of the flat buffer are in use: those up to the end of its last bucket.  If is_layerwise, return
+ * how many bytes of the unsharded buffers of ZeRO-2/3 are in use.
  */
 static size_t used_nbytes(const struct meg_params *p, bool is_layerwise, enum meg_dtype t)
 {
@@ -124,8 +124,8 @@ static void destroy_events(struct meg_model *g)
 }
 
 /*
- * Allocate the arenas: the activations and the workspace, and the parameters and gradients unless they exist.  Set
- * *activations and *workspace to the empty arenas.
+ * Allocate the arenas of activations and workspace, and those of parameters and gradients unless they exist.  Set the
+ * bases of *activations and *workspace to their arenas, for sub-allocation.
  */
 static int alloc_arenas(struct meg_model *g, struct meg_suballoc *activations, struct meg_suballoc *workspace,
                         struct meg_err *e)

@@ -15,7 +15,7 @@ MEG_BEGIN_DECLS
 
 /* Factors of the losses of a micro-batch, in the order of the model's heads. */
 struct meg_loss_factors {
-    double grad[MEG_MAX_LOSSES]; /* of the loss in the gradients, besides *loss_scale of the model */
+    double grad[MEG_MAX_LOSSES]; /* of the loss in the gradients, in addition to *loss_scale of the model */
     double sum[MEG_MAX_LOSSES];  /* of the loss in loss_sum of the model */
 };
 
@@ -58,10 +58,10 @@ struct meg_model {
 };
 
 /*
- * Create this rank's shard of the model and allocate all of its memory.  Weights are zero until meg_model_init is called
- * or a checkpoint is loaded into g->w.  device and mesh are borrowed until meg_model_close.  Fail with MEG_EFAIL if
- * memory is exhausted.  Fail with MEG_EUSAGE, before memory is allocated, if the backend does not support the shape or
- * the data types of a linear layer.
+ * Create this rank's shard of the model and allocate all of its memory.  Weights are zero until meg_model_init is
+ * called or a checkpoint is loaded into g->w.  device and mesh are borrowed until meg_model_close.  Fail with
+ * MEG_EFAIL if memory is exhausted.  Fail with MEG_EUSAGE, before memory is allocated, if the backend does not
+ * support the shape or the data types of a linear layer.
  */
 int meg_model_create(struct meg_model **out, const struct meg_model_conf *c, const struct meg_model_run *run,
                      const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e);
@@ -123,9 +123,9 @@ double meg_model_forward_backward(struct meg_model *g, const struct meg_batch *x
 /* Return the maximum number of rows that meg_model_loss_logits accepts: the size of a chunk of logits. */
 int64_t meg_model_logit_rows(const struct meg_model *g);
 /*
- * Compute the logits [rows,v] f32 (host) of tokens [first, first + rows) of the batch for which meg_model_loss was called
- * last.  `first` must be a multiple of meg_model_logit_rows.  `rows` must be meg_model_logit_rows, or fewer for the last
- * tokens of the batch.  The model must be f32 or created for inference, and not tensor-parallel.
+ * Compute the logits [rows,v] f32 (host) of tokens [first, first + rows) of the batch for which meg_model_loss was
+ * called last.  `first` must be a multiple of meg_model_logit_rows.  `rows` must be meg_model_logit_rows, or fewer
+ * for the last tokens of the batch.  The model must be f32 or created for inference, and not tensor-parallel.
  */
 void meg_model_loss_logits(struct meg_model *g, int64_t first, int64_t rows, float *logits);
 

@@ -41,7 +41,7 @@ struct meg_model_run {
     enum meg_dtype grad_dtype;         /* dtype of parameter gradients */
     bool shards_params;                /* ZeRO-3: parameters are all-gathered one layer group at a time (nn/param.h) */
     bool shards_grads;                 /* ZeRO-2/3: gradients are reduce-scattered one layer group at a time */
-    /* launch each pass of a layer as a graph, if the device has graphs; layers must not communicate */
+    /* launch each pass of a layer as a graph, if the backend supports graphs; layers must not communicate */
     bool captures_layers;
 };
 
@@ -49,7 +49,7 @@ struct meg_model_run {
 struct meg_model_memory {
     size_t params, grads, activations, workspace;
 };
-/* Compute the sizes of the arenas that meg_model_create would allocate on the mesh's rank with the operations op. */
+/* Compute the sizes of the arenas that meg_model_create would allocate on the mesh's rank with backend op. */
 void meg_model_memory_size(struct meg_model_memory *m, const struct meg_model_conf *c, const struct meg_model_run *run,
                            const struct meg_ops *op, const struct meg_mesh *mesh);
 

@@ -1,8 +1,8 @@
 /*
- * t5.c - T5 (Raffel et al. 2020), arranged as in Megatron-LM: an encoder, and a decoder whose layers have cross-attention
- * to the output of the encoder.  Both begin with the same embeddings, and end with a norm.  With other options, it is the
- * original T5 (v1.0): RMSNorm, no biases, ReLU, relative bias, scaled logits; or T5 v1.1 (Shazeer 2020): gated GELU instead
- * of ReLU, and an untied output layer.
+ * t5.c - T5 (Raffel et al. 2020), arranged as in Megatron-LM: an encoder, and a decoder whose layers have
+ * cross-attention to the output of the encoder.  Both begin with the same embeddings, and end with a norm.  Options
+ * select the original T5 (v1.0: RMSNorm, no biases, ReLU, relative bias, scaled logits) or T5 v1.1 (Shazeer 2020: gated
+ * GELU instead of ReLU, and an untied output layer).
  */
 #include <inttypes.h>
 #include "model/family.h"

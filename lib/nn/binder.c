@@ -24,7 +24,7 @@ static void shard_over_tp(struct meg_param *row, int dim, int nblocks)
         row->sharding[dim] = (struct meg_sharding){ MEG_AXIS_TP, nblocks };
 }
 
-/* Append a matrix [out, in] or, unless experts is 0, the matrices of experts [experts, out, in]. */
+/* Append a row for a weight [out, in] or, unless experts is 0, [experts, out, in] to the parameter table. */
 static struct meg_param *add_weight(struct meg_binder *b, const char *full, int64_t experts,
                                     const struct meg_linear_shape *s)
 {

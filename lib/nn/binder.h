@@ -1,8 +1,8 @@
 /*
  * binder.h - declare the parameters of layers.  Each type of layer has one function that declares its parameters by the
- * functions below.  The model calls it four times, once for each value of enum meg_bind_step: to append rows to the parameter table, to create
- * the plans of linear layers, to point the weights to the flat buffers, and to destroy the plans.  The last three calls
- * pass the same weights; the first one may pass temporary weights.
+ * functions below.  The model calls it four times, once for each value of enum meg_bind_step: to append rows to the
+ * parameter table, to create the plans of linear layers, to point the weights to the flat buffers, and to destroy the
+ * plans.  The last three calls pass the same weights; the first one may pass temporary weights.
  */
 #ifndef MEG_NN_BINDER_H
 #define MEG_NN_BINDER_H
@@ -54,7 +54,7 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const c
  */
 void meg_bind_experts(struct meg_binder *b, struct meg_linear_weights *l, const char *name, int64_t experts,
                       const struct meg_linear_shape *shape);
-/* Declare the weight of a norm of width h and, unless it is an RMSNorm, its bias.  The caller sets l->type and l->eps. */
+/* Declare the weight of a norm of width h and, unless it is an RMSNorm, the bias.  The caller sets l->type and eps. */
 void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char *name, int64_t h);
 /*
  * Declare a matrix [rows, cols] that is not the weight of a linear layer, such as an embedding.  Tensor-parallel ranks

@@ -35,15 +35,15 @@ enum meg_block_memory {
     MEG_BLOCK_WORKSPACE        /* contents are not kept between calls; all layers share it */
 };
 
-/* An arena to allocate from, with the sizes that determine those of buffers. */
+/* An arena for the buffers of a block or a head, and what their sizes depend on. */
 struct meg_block_arena {
     struct meg_suballoc *mem;
     const struct meg_ops *op;
     int64_t n, s, b;       /* maximum numbers of rows, positions and sequences of a micro-batch */
     int64_t residual_rows; /* rows of the residual stream on this rank: n, with sequence parallelism n / tp */
     int64_t n_memory, s_memory, residual_rows_memory; /* of the encoder, if there are two stacks (struct meg_memory) */
-    int64_t tp, tp_rank;                              /* number of tensor-parallel ranks; number of this rank */
-    int64_t ep;                                       /* number of expert-parallel ranks */
+    int64_t tp, tp_rank;                              /* tensor-parallel size and rank */
+    int64_t ep;                                       /* expert-parallel size */
     bool has_sp;                                      /* sequence parallelism */
     enum meg_dtype dtype;                             /* of activations */
     enum meg_dtype logits_dtype;
@@ -55,7 +55,7 @@ struct meg_block_arena {
 
 struct meg_block_type {
     size_t weights_size, acts_size, grads_size; /* sizes in bytes of the type's structures */
-    /* Declare the parameters (nn/binder.h).  In the step MEG_BIND_POINTERS, also set the other fields of the weights. */
+    /* Declare the parameters (nn/binder.h).  In the step MEG_BIND_POINTERS, also set the weights' other fields. */
     void (*bind)(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env);
     /* Allocate one class of memory; `to` is the weights for WORKSPACE, the activations or the gradients otherwise. */
     void (*suballoc)(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf);
@@ -70,11 +70,11 @@ struct meg_block_type {
     void (*bwd_weight)(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
                        const void *weights);
     /*
-     * Return the number of elements that the KV cache of a layer stores for each token; NULL: none.  This number is the
-     * same for all blocks of a model that have a KV cache.
+     * Return the number of elements that the KV cache of a layer stores for each token.  This number is the same for
+     * all blocks of a model that have a KV cache.  The pointer is NULL if blocks of the type have none.
      */
     int64_t (*cache_width)(const void *conf, int64_t tp);
-    /* The same, for each token of the encoder's input. */
+    /* Like cache_width, but for each token of the encoder's input. */
     int64_t (*memory_cache_width)(const void *conf, int64_t tp);
     /* Store the keys and values of the encoder's output, c->memory, in the KV cache of sequence 0 of c->kv. */
     void (*cache_memory)(struct meg_ctx *c, const void *weights);

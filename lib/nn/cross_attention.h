@@ -1,7 +1,7 @@
 /*
  * cross_attention.h - cross-attention of a decoder (Vaswani et al. 2017): the queries are computed from the decoder's
- * hidden states, the keys and values from the output of the encoder (struct meg_memory).  A row of keys and values has, for
- * each head, d columns of the key and d of the value.
+ * hidden states, the keys and values from the output of the encoder (struct meg_memory).  A row of keys and values has,
+ * for each head, d columns of the key and d of the value.
  */
 #ifndef MEG_NN_CROSS_ATTENTION_H
 #define MEG_NN_CROSS_ATTENTION_H

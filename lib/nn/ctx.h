@@ -15,7 +15,7 @@ struct meg_kv_cache {
 
 /*
  * A step of decoding with KV caches: b sequences with s new tokens each.  Row t * b + i of the micro-batch is new token
- * t of sequence i; further rows are padding.  The caches are those of the tokens of a sequence, by position, and of the
+ * t of sequence i; further rows are padding.  Each sequence has a cache of its tokens, by position, and a cache of the
  * output of the encoder, which cross-attention reads.
  *
  * Offsets are in elements, from the keys of sequence 0 in the same layer.  The arrays are in device memory; they may be
@@ -24,11 +24,11 @@ struct meg_kv_cache {
 struct meg_kv_step {
     int64_t s, b;
     int64_t position0;                  /* position of the first new token of sequence 0 */
-    int64_t len, memory_len;            /* at least the tokens of any sequence with the new ones, and encoder's input */
+    int64_t len, memory_len;            /* upper bounds of a sequence's tokens, with the new ones, and encoder tokens */
     struct meg_kv_cache tokens, memory; /* of sequence 0 */
-    const int64_t *tokens_offset;       /* [layers,b] offsets of the caches of the tokens */
-    const int64_t *added_offset;        /* [layers,b] the same, of the first new token */
-    const int64_t *memory_offset;       /* [layers,b] offsets of the caches of the output of the encoder */
+    const int64_t *tokens_offset;       /* [layers,b] offset of the cache of tokens */
+    const int64_t *added_offset;        /* [layers,b] offset of the first new token in this cache */
+    const int64_t *memory_offset;       /* [layers,b] offset of the cache of the encoder's output */
     const int32_t *position;            /* [b] position of the first new token */
     const int32_t *memory_length;       /* [b] tokens of the encoder's input */
 };

@@ -13,7 +13,7 @@ struct meg_embed {
     struct meg_mat pos, dpos;     /* weight and gradient [positions,h]; p is NULL without learned positions */
     struct meg_mat types, dtypes; /* weight and gradient [2,h] of token types (BERT); p is NULL without them */
     int64_t v0;
-    bool is_tied; /* the backward pass of this rank's LM head has already computed a part of dword; add to it */
+    bool is_tied; /* dword already contains the gradient of this rank's LM head; backward adds to it */
     double dropout;
 };
 

@@ -9,11 +9,11 @@
 
 MEG_BEGIN_DECLS
 
-/* The functions of a type get the head's weights and configuration, structures of the type, as untyped pointers. */
+/* The functions of a type receive untyped pointers to the type's own structures of weights and configuration. */
 struct meg_head_type {
     size_t weights_size;  /* size in bytes of the type's structure of weights */
     bool is_per_sequence; /* there is a loss for each sequence [b]; otherwise, for each token [n] */
-    /* Declare the parameters (nn/binder.h).  In the step MEG_BIND_POINTERS, also set the other fields of the weights. */
+    /* Declare the parameters (nn/binder.h).  In the step MEG_BIND_POINTERS, also set the weights' other fields. */
     void (*bind)(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env);
     /* Allocate the workspace, for the largest micro-batch. */
     void (*suballoc)(void *weights, const struct meg_block_arena *a, const void *conf);

@@ -27,15 +27,16 @@ struct meg_heads nn_output_heads(struct meg_mat o, int64_t b, int64_t r, int64_t
 
 /* Return the keys and values [len, cols], cols = g 2 d, of sequence 0 in a layer of a KV cache. */
 struct meg_mat nn_cached_kv(const struct meg_ctx *c, struct meg_kv_cache cache, int layer, int64_t len, int64_t cols);
-/* Return the offsets [b] in a layer of a table [layers,b] of kv, or NULL if the table is NULL. */
+/* Return the offsets [b] of a layer in a table [layers,b] of kv, or NULL if the table is NULL. */
 static inline const int64_t *nn_layer_offset(const struct meg_kv_step *kv, const int64_t *table, int layer)
 {
     return table ? table + kv->b * layer : NULL;
 }
 
 /*
- * Compute the attention of the queries of a step of decoding, with one call for all sequences.  `kv` is nn_cached_kv for
- * the longest sequence, and offset [b] locates the other sequences.  desc describes the other properties.
+ * Compute the attention of the queries of a step of decoding, with one call for all sequences.  `kv` is the cache of
+ * sequence 0 (nn_cached_kv), with as many rows as the longest sequence has.  offset [b] has the offsets of the caches
+ * of all sequences.  desc describes the other properties.
  */
 void nn_cached_attn_fwd(struct meg_ctx *c, struct meg_attn_desc desc, struct meg_heads o, float *lse,
                         struct meg_heads q, struct meg_mat kv, const int64_t *offset);

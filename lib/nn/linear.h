@@ -17,8 +17,8 @@ MEG_BEGIN_DECLS
 
 struct meg_linear_weights {
     /*
-     * [out, in] shard of this rank and its gradient, which is NULL when not training; of experts, [experts * out, in],
-     * the shards of this rank's experts one after the other
+     * The shard [out, in] of this rank, and its gradient, whose p is NULL when not training.  For experts, both have
+     * the shape [experts * out, in], one expert of this rank after the other.
      */
     struct meg_mat w, dw;
     void *bias;              /* [out], or NULL */

@@ -27,15 +27,15 @@ struct meg_lm_head_conf {
 
 extern const struct meg_head_type meg_lm_head;
 
-/* Weights of this type. */
+/* Weights and workspace of the head type meg_lm_head. */
 struct meg_lm_head_weights {
     struct meg_linear_weights out; /* w [v,h], bias [v]: rows v0, v0 + 1, ... of the vocabulary */
     int64_t v0;
     struct meg_mat logits; /* [chunk,v], workspace */
     float *lse;            /* [chunk], workspace */
     float *partial_stats;  /* [tp,2,chunk], workspace: log-sum-exp and target logit, computed by each rank */
-    float scale;           /* factor of x; 0: none.  Otherwise, y is used */
-    bool is_transformed;   /* the following are used */
+    float scale;           /* if it is not 0, x' = scale * x is stored in y */
+    bool is_transformed;   /* x is transformed; the following fields are used */
     enum meg_act activation;
     struct meg_linear_weights dense;
     struct meg_norm_weights norm;

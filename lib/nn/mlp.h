@@ -1,6 +1,6 @@
 /*
- * mlp.h - feed-forward network: y = act(x w1^T + b1) w2^T + b2.  In a gated network, fc1's output is [gate | up] and
- * fc2's input is that of a gated linear unit, such as SwiGLU's silu(gate) * up.
+ * mlp.h - feed-forward network: y = act(x w1^T + b1) w2^T + b2.  In a gated network, fc1's output is [gate | up], and
+ * fc2's input is the output of a gated linear unit, such as SwiGLU's silu(gate) * up.
  */
 #ifndef MEG_NN_MLP_H
 #define MEG_NN_MLP_H

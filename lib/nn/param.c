@@ -69,7 +69,7 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Return where the current bucket begins. */
+/* Return the offset in the flat buffer at which the current bucket begins. */
 static int64_t bucket_begin(const struct meg_params *p)
 {
     return p->nbuckets ? p->bucket[p->nbuckets - 1].range.end : 0;

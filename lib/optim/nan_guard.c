@@ -48,7 +48,7 @@ void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on)
 void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum meg_dtype dtype)
 {
     const int first = w->params->first_row[group], n = w->params->first_row[group + 1] - first;
-    const struct meg_elem_range elems = w->params->layer_group[group]; /* empty: of another pipeline stage */
+    const struct meg_elem_range elems = w->params->layer_group[group]; /* empty if on another stage */
 
     if (w->is_on && elems.begin < elems.end)
         w->device->op->sumsq_ranges(w->device->compute, w->sums + first, g, dtype, w->ranges + first, n);

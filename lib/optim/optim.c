@@ -336,9 +336,9 @@ void meg_optim_reduce_grads(struct meg_optim *o)
 /* ---- sums over the model --------------------------------------------------------------------------- */
 
 /*
- * Sum one value in device memory over the ranks that hold different shards of the model or of its gradients.  With
- * ZeRO, the ranks of mp and of the experts' shards are those of an optimizer instance, and together hold all dense
- * shards.
+ * Sum one value in device memory over the ranks that hold different shards of the model or of its gradients: over mp,
+ * and then over the ranks with different shards of the same experts.  With ZeRO, these two sums cover all ranks of an
+ * optimizer instance, and therefore all shards of the dense parameters.
  */
 static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
 {

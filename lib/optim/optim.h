@@ -45,8 +45,8 @@ int meg_lr_schedule_make(struct meg_lr_schedule *s, const struct meg_optim_conf 
                          int64_t train_samples, int64_t global_batch, struct meg_err *e);
 
 /*
- * Convert between the enums and the values of --lr-decay-style, --lr-wsd-decay-style and --weight-decay-incr-style.  The
- * parse functions return false for an unknown word.
+ * Convert between the enums and the values of --lr-decay-style, --lr-wsd-decay-style and --weight-decay-incr-style.
+ * The parse functions return false if `word` is not a value of the option.
  */
 const char *meg_lr_style_name(enum meg_lr_style style);
 const char *meg_wsd_style_name(enum meg_wsd_style style);
@@ -62,7 +62,7 @@ struct meg_optim_memory {
 
 /* Arrays [shard.numel] in device memory, each of which concatenates this rank's bucket shards. */
 struct meg_optim_buffers {
-    void *state[2];     /* state_name[0] and state_name[1], initially zero; state[1] is NULL with SGD */
+    void *state[2];     /* optimizer states, named by state_name, initially zero; state[1] is NULL with SGD */
     float *main;        /* f32 main parameters; NULL: the optimizer updates parameters of the model's dtype in place */
     void *param_shards; /* ZeRO-3 with bf16 or f16 parameters: shards in this dtype; else NULL */
     void *grad_shards;  /* ZeRO-2/3: gradient shards in the dtype of the gradients; else NULL */
@@ -131,7 +131,7 @@ void meg_optim_reload_params(struct meg_optim *o, bool has_main);
 
 /*
  * Set the number of updates so far, without skipped steps, and the loss scale, for example from a checkpoint.
- * Initially they are 0 and MEG_SCALER_NONE.  The results of all steps must have been read.
+ * Initially, the number is 0 and the loss is not scaled.  The results of all steps must have been read.
  */
 void meg_optim_restore(struct meg_optim *o, int64_t step_count, const struct meg_scaler *scaler);
 
@@ -170,8 +170,8 @@ struct meg_optim_rates {
 
 struct meg_optim_step {
     /*
-     * If the result of the previous step was not read yet, the device selects [0] if that step was skipped, else [1].
-     * Otherwise [0] applies.
+     * If the result of the previous step was read, rates[0] applies.  Otherwise, the device selects rates[0] if the
+     * previous step was skipped, and rates[1] if it was not.
      */
     struct meg_optim_rates rates[2];
     bool has_grad_norm;   /* compute the gradient norm; required by clipping, skips_nonfinite and loss scaling */

@@ -177,7 +177,7 @@ void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out);
 void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out);
 
 /*
- * Options of other programs that this command does not support.  The hint is printed instead of "unknown option".  A
+ * Options that other programs have, but this command does not support.  The hint replaces "unknown option".  A
  * name that ends in * matches all names with that prefix.  The first row that matches is used.  The rows end with { 0 }
  * and are borrowed until the process ends.
  */

@@ -10,8 +10,8 @@ int layout_refuse(const char *option, int64_t v, struct meg_err *e, const char *
 
 /*
  * Set *vp to the number of chunks per stage, and *first_layer to the stage table of a model (struct meg_layout), which
- * the caller frees.  Return MEG_EUSAGE if the layers cannot be divided as the options require; the
- * options of group sizes must be valid.
+ * the caller frees.  The group sizes must have been checked (meg_layout_make).  Return MEG_EUSAGE if the layers cannot
+ * be divided as the options require.
  */
 int stage_table_make(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c,
                      const struct meg_layout_model *m, struct meg_err *e);

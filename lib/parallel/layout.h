@@ -2,7 +2,7 @@
  * layout.h - the grid of ranks: sizes of the parallel groups, coordinates of each rank, and the layers of each pipeline
  * stage (Narayanan et al. 2021, section 2).
  *
- * The layers of each stage are a table, the stage table, which meg_layout_set_model computes from the options.
+ * The stage table contains the layers of each stage.  meg_layout_set_model computes the table from the options.
  *
  * The number of ranks is tp * cp * dp * pp.  Ranks are numbered in this order of axes, tp fastest, so that a
  * tensor-parallel group consists of consecutive ranks.  With --use-tp-pp-dp-mapping the order is tp, pp, cp, dp.
@@ -61,7 +61,8 @@ struct meg_layout {
     int64_t layers;
     /*
      * Stage table [pp * vp + 1]: the layers of virtual stage k (parallel/schedule.h) begin at first_layer[k] and end
-     * before first_layer[k + 1].  Copies of a layout use the same table.  NULL if the only virtual stage has all layers.
+     * before first_layer[k + 1].  Copies of a layout use the same table.  NULL if the only virtual stage has all
+     * layers.
      */
     int64_t *first_layer;
     int64_t a2a_size;                  /* ranks per all-to-all group of a2a+p2p; 0: no layer uses a2a+p2p */
@@ -78,7 +79,7 @@ struct meg_rank_coords {
 /* The axes of the grid over which a parameter can be sharded (nn/param.h). */
 enum meg_mesh_axis { MEG_AXIS_NONE, MEG_AXIS_TP, MEG_AXIS_EP };
 
-/* The ranks that have replicas of a dense parameter, or of an expert; the sum of their gradients is its gradient. */
+/* Data-parallel groups: the ranks with replicas of a dense parameter, or of an expert.  They sum its gradients. */
 enum meg_dp_group { MEG_DP_DENSE, MEG_DP_EXPERT, MEG_DP_GROUPS };
 
 /* The layout of a run of one rank. */
@@ -117,8 +118,8 @@ static inline int64_t meg_layout_dp_cp_rank(const struct meg_layout *l, struct m
 }
 
 /*
- * Return the distance between consecutive ranks of a data-parallel group, as indices of meg_layout_dp_cp_rank.  Rank i
- * of these indices is rank i / stride of its group.
+ * Return the stride of a data-parallel group: the difference between the indices (meg_layout_dp_cp_rank) of consecutive
+ * ranks of the group.  The rank with index i is rank i / stride of its group.
  */
 static inline int64_t meg_layout_dp_stride(const struct meg_layout *l, enum meg_dp_group group)
 {

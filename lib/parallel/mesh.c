@@ -55,7 +55,7 @@ static struct meg_dp_comms split_dp(struct meg_mesh *m, enum meg_dp_group group)
     const int64_t stride = meg_layout_dp_stride(l, group), n = l->dp * l->cp / stride;
     const int64_t nshards = l->zero.nshards ? l->zero.nshards / stride : 1;
     const int64_t begin = meg_layout_dp_cp_rank(l, c) % stride, i = meg_layout_dp_cp_rank(l, c) / stride;
-    const int64_t shard = i % nshards, first = i - shard; /* of the optimizer instance */
+    const int64_t shard = i % nshards, first = i - shard; /* first: first rank of the instance */
     struct meg_dp_comms comms;
 
     comms.grad = split(m, dp_cp_coords(m, c.tp, begin, c.pp), l->zero.nshards ? 1 : n, name[group][0]);

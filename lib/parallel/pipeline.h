@@ -5,9 +5,9 @@
  * struct meg_pipe_ops.  A step processes one micro-batch in one model chunk of the stage.
  *
  * Every boundary between two chunks has the same list of tensors, with the same sizes and dtypes, but a boundary may
- * transfer only some of them.  The gradient of a tensor has the size and dtype of the tensor.  If a chunk does not use a
- * tensor that is transferred before and after it, the steps of the chunk copy the tensor from x to y, and the gradient
- * from dy to dx.
+ * transfer only some of them.  The gradient of a tensor has the size and dtype of the tensor.  If a chunk does not
+ * use a tensor that is transferred before and after it, the steps of the chunk copy the tensor from x to y, and the
+ * gradient from dy to dx.
  */
 #ifndef MEG_PARALLEL_PIPELINE_H
 #define MEG_PARALLEL_PIPELINE_H
@@ -63,8 +63,9 @@ size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_
 /*
  * Prepare to run schedule s.  `memory` has meg_pipe_nbytes bytes of device memory for the boundary buffers.  Pipes that
  * do not run at the same time may share `memory`.  pp is the group of all stages, in order.  During meg_pipe_run, no
- * other messages may be in flight in pp.  Steps run on `stream`.  Tensor i is transferred between virtual stages v - 1 and
- * v if bit i of transferred[v] is set; NULL: all tensors at all boundaries.  Pointers are borrowed until meg_pipe_free.
+ * other messages may be in flight in pp.  Steps run on `stream`.  Tensor i is transferred between virtual stages v-1
+ * and v if bit i of transferred[v] is set.  If `transferred` is NULL, all tensors are transferred at all boundaries.
+ * Pointers are borrowed until meg_pipe_free.
  */
 void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
                    struct meg_stream *stream, const struct meg_pipe_tensor *tensor, int ntensors,

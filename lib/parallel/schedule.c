@@ -177,7 +177,10 @@ static struct meg_action *order(const struct meg_pipe_schedule_conf *c, int stag
 
 /* ---- transfers ----------------------------------------------------------------- */
 
-/* Return whether a step sends its output to another virtual stage.  Set the edge of the output, and the other stage. */
+/*
+ * Return whether a step sends its output to another virtual stage.  Set *edge to the edge of the output, and *peer to
+ * the stage that receives the output.
+ */
 static bool output_edge(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a,
                         enum meg_edge *edge, int *peer)
 {
@@ -189,7 +192,10 @@ static bool output_edge(const struct meg_pipe_schedule_conf *c, int stage, const
            (a->type == MEG_ACTION_FWD ? vstage < last_virtual_stage(c) : vstage > 0);
 }
 
-/* Return whether a step waits for an input from another virtual stage.  Set the edge of the input, and the other stage. */
+/*
+ * Return whether a step waits for an input from another virtual stage.  Set *edge to the edge of the input, and *peer
+ * to the stage that sends the input.
+ */
 static bool input_edge(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a,
                        enum meg_edge *edge, int *peer)
 {
@@ -220,11 +226,11 @@ static int64_t index_of(const struct meg_pipe_schedule_conf *c, const struct meg
 }
 
 /*
- * For each (chunk, micro-batch) pair, set before_step[edge][index_of] to the index of a step.  The receive at this edge
- * starts before that step.  The step is the one that uses the tensor received RECV_AHEAD positions earlier at the same
- * edge, or step 0 if there is no such tensor.  Wrap-around receives (X on the first stage, DY on the last) connect
- * consecutive chunks.  If a group has more micro-batches than there are stages, wrap-around receives start earlier: the
- * peer sends the tensor before this stage has processed the rest of the group.
+ * For each edge and (chunk, micro-batch) pair, set before_step[edge][index_of] to the index of the step before which
+ * the receive starts: the step that uses the tensor received RECV_AHEAD positions earlier at the same edge, or step 0
+ * if there is no such tensor.  Wrap-around receives (X on the first stage, DY on the last) connect consecutive
+ * chunks.  If a group has more micro-batches than there are stages, wrap-around receives start earlier: the peer
+ * sends the tensor before this stage has processed the rest of the group.
  */
 static void plan_recv_starts(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *steps,
                              int64_t n, int64_t *before_step[2])
@@ -327,7 +333,7 @@ static void add(struct builder *b, const struct meg_action *a)
     s->action[s->n++] = *a;
 }
 
-/* Return the START or WAIT of a buffer at an edge of step a. */
+/* Return the START or WAIT action for the transfer of buffer `buf` at an edge of step a. */
 static struct meg_action transfer(enum meg_action_type type, const struct meg_action *a, enum meg_edge edge, int peer,
                                   int buf)
 {

@@ -7,8 +7,8 @@
  *     symbol  = "E" | "t" | "L" | "|"
  *
  * E is the embedding, t a layer of the transformer, L the output layer and the loss, and | ends a virtual stage.
- * "*" repeats the symbol or the group before it.  The grammar is that of PipelineParallelLayerLayout.parse_str_to_list in
- * Megatron-LM 0.18.
+ * "*" repeats the symbol or the group before it.  The grammar is that of
+ * PipelineParallelLayerLayout.parse_str_to_list in Megatron-LM 0.18.
  */
 #include <ctype.h>
 #include <inttypes.h>
@@ -19,7 +19,7 @@
 
 #define OPTION "--pipeline-model-parallel-layout"
 
-enum { MAX_SYMBOLS = 65536 }; /* limit of the symbols after repetition */
+enum { MAX_SYMBOLS = 65536 }; /* maximum number of symbols after repetition */
 
 struct parser {
     const char *text;
@@ -30,7 +30,7 @@ struct parser {
     struct meg_err *e;
 };
 
-/* Return the next character, which is not a comma, or 0 at the end. */
+/* Skip commas, and return the next character without consuming it; 0 at the end. */
 static char peek(struct parser *p)
 {
     while (p->text[p->at] == ',')

@@ -19,7 +19,7 @@ static bool is_uneven(const struct meg_layout_conf *c)
     return c->first_layers != MEG_UNSET || c->last_layers != MEG_UNSET;
 }
 
-/* Check the options of equal stages. */
+/* Check that the units can be divided equally over the stages. */
 static int check_equal_stages(const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
 {
     const int64_t units = num_units(c, layers);
@@ -224,7 +224,9 @@ static int check_virtual_stages(const struct meg_layout_conf *c, const int64_t *
     return 0;
 }
 
-/* Make the stage table that --pipeline-model-parallel-layout describes.  The arguments are those of stage_table_make. */
+/*
+ * Make the stage table that --pipeline-model-parallel-layout describes.  The arguments are those of stage_table_make.
+ */
 static int make_described_table(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
                                 struct meg_err *e)
 {
@@ -250,8 +252,8 @@ static int make_described_table(int64_t **first_layer, int64_t *vp, const struct
 /* ---- an encoder and a decoder ------------------------------------------------------------------- */
 
 /*
- * Divide layers equally over `stages` stages, of which the first one begins at first_layer[0].  Set first_layer[1] to
- * first_layer[stages].  The message about a number that is not divisible names `option`.
+ * Divide the layers of a stack equally over `stages` stages, the first of which begins at layer first_layer[0].  Set
+ * first_layer[1] to first_layer[stages].  If the layers cannot be divided equally, the error message names `option`.
  */
 static int divide_stack(int64_t *first_layer, int64_t layers, int64_t stages, const char *option, struct meg_err *e)
 {

@@ -25,9 +25,9 @@ struct meg_cost_model {
     struct meg_model_run run;               /* runtime configuration of all stages; see meg_run_spec_stage */
     const struct meg_hardware *hw;
     int threads;                    /* per rank (meg_hardware_threads) */
-    struct meg_cost_counts *counts; /* of meg_cost_count */
-    double sequence_flops;          /* of meg_cost_model_flops */
-    struct meg_params *params;      /* of meg_model_params; functions shard it for one rank at a time */
+    struct meg_cost_counts *counts; /* result of meg_cost_count */
+    double sequence_flops;          /* result of meg_cost_model_flops */
+    struct meg_params *params;      /* set by meg_model_params; functions shard it for one rank at a time */
     bool overlaps_grad_reduce;      /* reduce gradients during the last backward pass */
     bool overlaps_param_gather;     /* all-gather parameters during the next forward pass */
     bool uses_host_comm;            /* ranks are processes that communicate through host memory (MPI) */
@@ -51,8 +51,8 @@ void meg_cost_model_free(struct meg_cost_model *m);
 void meg_cost_model_init(struct meg_cost_model *m, const struct meg_run_spec *s, int64_t num_micro);
 /*
  * Return the FLOPs of forward and backward of a sequence, as Megatron counts them for TFLOP/s and MFU: those of the
- * layers and of the logits, with masked scores, without recomputation.  The sequence has s tokens and, in the encoder
- * of T5, s_enc tokens.
+ * layers and of the logits, including masked attention scores but not recomputation.  The sequence has s tokens and, in
+ * the encoder of T5, s_enc tokens.
  */
 double meg_cost_model_flops(const struct meg_model_conf *c, int64_t s, int64_t s_enc);
 /*

@@ -57,7 +57,7 @@ static double pairs_up_to(const struct meg_attn_desc *d, int64_t right)
     return sum_clamped(first + (double)d->s_q, keys) - sum_clamped(first, keys);
 }
 
-/* Return the number of pairs of a query and a key that its window contains, in one sequence. */
+/* Return the number of pairs of a query and a key in the window of the query, in one sequence. */
 static double visible_pairs(const struct meg_attn_desc *d)
 {
     const double right = d->window_right < 0 ? (double)d->s_q * (double)d->s_k : pairs_up_to(d, d->window_right);
@@ -66,8 +66,8 @@ static double visible_pairs(const struct meg_attn_desc *d)
 }
 
 /*
- * Count `products` matrix products, each with 2 d FLOPs per score [s_q,s_k] of each head.  They reach the fraction
- * `rate` of the peak.
+ * Count the FLOPs of `products` matrix products, each with d + d_v FLOPs per score [s_q,s_k] of each head.  Unless
+ * scores are stored, also count the time of the scores inside the window, at the fraction `rate` of the peak.
  */
 static void attention(struct meg_stream *st, const struct meg_attn_desc *d, enum meg_dtype t, int products, double rate)
 {

@@ -1,8 +1,9 @@
 /*
  * count_model.c - run a micro-batch through each part of a model with operations and collectives that count
  * (count_ops.h): the embedding, each distinct layer, and the heads.  A layer is run as the only layer of a pipeline
- * stage, so that the layers of any family can be counted.  The embedding and the heads are the difference between the
- * first or last stage with one layer and that layer, because T5 has no stages without layers.
+ * stage, so that the layers of any family can be counted.  The counts of the embedding are those
+ * of the first stage with one layer, minus those of that layer, because T5 has no stages without layers.  The counts of
+ * the heads are computed from the last stage in the same way.
  */
 #include <stdlib.h>
 #include "base/mem.h"
@@ -60,7 +61,7 @@ static struct meg_model_run run_of_part(const struct meg_cost_model *m, bool def
     return run;
 }
 
-/* Allocate the tensors of a boundary. */
+/* Allocate the tensors that are sent between two pipeline stages. */
 static void alloc_boundary(void *p[MEG_BOUNDARY_TENSORS], const struct meg_model *g)
 {
     struct meg_boundary_tensor tensor[MEG_BOUNDARY_TENSORS];
@@ -70,7 +71,7 @@ static void alloc_boundary(void *p[MEG_BOUNDARY_TENSORS], const struct meg_model
         p[i] = g->op->alloc((size_t)tensor[i].n * meg_dtype_size(tensor[i].dtype));
 }
 
-/* Run forward and, if the model is trained, backward of a model with one chunk. */
+/* Count the forward pass and, in training, the backward pass of a model with one chunk. */
 static void run_micro_batch(struct cost_part *part, struct meg_model *g, struct counting *r)
 {
     const struct meg_loss_factors factors = { { 0 }, { 0 } };

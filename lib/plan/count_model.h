@@ -8,7 +8,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The passes of a micro-batch through a part of a model. */
+/* The counts of each pass of a micro-batch through a part of a model. */
 struct cost_part {
     struct cost_pass fwd, bwd;   /* bwd includes the weight gradients that are not deferred */
     struct cost_pass bwd_weight; /* deferred weight gradients (struct meg_model_run) */
@@ -33,11 +33,14 @@ struct meg_cost_counts {
     int *index;                                            /* [layers of the model] element of `layer` */
     struct meg_pipe_tensor boundary[MEG_BOUNDARY_TENSORS]; /* all tensors that stages send (enum meg_boundary) */
     int nboundary;
-    double residual_nbytes[MEG_MAX_STACKS]; /* of the residual stream of a stack on a rank */
-    double recv_nbytes; /* of receive buffers of collectives within the model, if these use host memory */
+    double residual_nbytes[MEG_MAX_STACKS]; /* bytes of the residual stream of a stack on a rank */
+    double recv_nbytes; /* bytes of receive buffers of collectives within the model through host memory */
 };
 
-/* Run forward and backward of one micro-batch, and call hooks as in a run.  The layout must have one pipeline stage. */
+/*
+ * Run the forward and backward pass of one micro-batch with counting operations, and call the hooks as in a training
+ * run.  The layout must have one pipeline stage.
+ */
 void cost_run_hooks(const struct meg_cost_model *m, const struct meg_model_hooks *hooks);
 
 /* Add `times` times w or p to *to. */

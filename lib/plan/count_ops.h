@@ -1,7 +1,7 @@
 /*
  * count_ops.h - a table of operations (tensor/ops.h) and a communicator that count instead of computing.  A model that
- * runs with them costs microseconds and no memory, and yields the FLOPs, the memory traffic, the messages and the
- * predicted time of a pass.
+ * runs with them costs microseconds and no memory, and yields the FLOPs, the memory traffic, the bytes sent and
+ * the predicted time of a pass.
  *
  * Device memory does not exist: alloc returns addresses that must not be read.  A stream is a struct cost_counter, and
  * operations add to its pass.  These are counted:
@@ -25,8 +25,8 @@ MEG_BEGIN_DECLS
 
 /* The counts of one pass on a rank. */
 struct cost_pass {
-    double flops;                       /* of matrix products and attention, with masked scores */
-    double nbytes;                      /* read and written by memory-bound operations */
+    double flops;                       /* FLOPs of matrix products and attention, including masked scores */
+    double nbytes;                      /* bytes read and written by memory-bound operations */
     double sent[MEG_COST_GROUPS];       /* bytes sent in each group */
     double gemm_s, attention_s, comm_s; /* predicted times in seconds */
 };
@@ -40,18 +40,18 @@ struct cost_counter {
 
 extern const struct meg_ops cost_count_ops;
 
-/* A communicator that counts.  Its streams are counters, too. */
+/* A communicator that counts the bytes sent.  Its streams are of type struct cost_counter, too. */
 struct cost_comm {
     struct meg_comm c;
-    enum meg_cost_group group; /* in whose element of cost_pass.sent bytes are counted */
+    enum meg_cost_group group; /* element of cost_pass.sent that counts the bytes */
     double bandwidth;          /* bytes/s that a rank sends */
     double recv_nbytes;        /* largest receive buffer of a collective through host memory (comm/comm.h) */
 };
 
-/* Make the communicator of the first of `size` ranks.  Their world ranks are multiples of stride. */
+/* Make the communicator of rank 0 in a group of `size` ranks: world ranks 0, stride, 2 * stride, ... */
 struct cost_comm cost_comm_make(enum meg_cost_group group, const struct meg_hardware *hw, int64_t stride, int64_t size);
 
-/* ---- for the files of the table --------------------------------------------------------------------- */
+/* ---- for the files that implement the table --------------------------------------------------------- */
 
 static inline struct cost_counter *cost_counter_of(struct meg_stream *st)
 {

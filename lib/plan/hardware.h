@@ -25,7 +25,7 @@ struct meg_hardware {
     double memory_bw;       /* bytes/s of operations on large buffers */
     double link_bw, net_bw; /* bytes/s that a rank sends in collectives, within and between nodes */
     int ranks_per_node;
-    double memory, reserved_memory; /* total bytes (0: as on this machine); bytes used by driver and libraries */
+    double memory, reserved_memory; /* total bytes; bytes used by driver and libraries; both are 0 for a CPU */
 };
 
 const struct meg_hardware *meg_hardware_find(enum meg_hardware_type type);

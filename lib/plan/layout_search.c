@@ -22,7 +22,10 @@ enum {
     MIN_CP_TOKENS = 1024 /* minimum number of tokens of a sequence per rank, if context parallelism is used */
 };
 
-/* Counts of the candidates that differ in pipeline, data parallelism or recomputation of complete layers only. */
+/*
+ * Counts, and the settings on which they depend.  Counts do not depend on pipeline parallelism, data parallelism or
+ * recomputation of complete layers.
+ */
 struct counted {
     int64_t tp, cp, micro;
     bool has_sp, is_selective;
@@ -153,7 +156,8 @@ static bool is_too_slow(const struct search *s, double seconds)
 }
 
 /*
- * Estimate the time and the memory of a candidate.  Return false if it is too slow; time and memory are then undefined.
+ * Estimate the time and the memory of a candidate.  Return false if it is too slow to be among the best; time and
+ * memory are then undefined.
  */
 static bool estimate(struct search *s, struct plan_candidate *c, const struct meg_cost_model *m)
 {

@@ -93,7 +93,7 @@ static double rank_nbytes(const struct meg_run_spec *s, int64_t rank, bool has_g
     return sum;
 }
 
-/* Compare the tensors of this rank with the free memory of its GPU. */
+/* Fail if the tensors of this rank need more memory than its GPU has free. */
 static int check_gpu(double needed, double available, int rank, struct meg_err *e)
 {
     if (needed <= available)
@@ -105,7 +105,7 @@ static int check_gpu(double needed, double available, int rank, struct meg_err *
                     rank, needed / (1 << 30), available / (1 << 30));
 }
 
-/* Compare the tensors of all ranks on this machine with its available memory. */
+/* Fail if the ranks on this machine need more memory than is available. */
 static int check_host(const struct meg_run_spec *s, struct meg_comm *world, struct meg_err *e)
 {
     const double available = available_nbytes();

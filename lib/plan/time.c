@@ -1,6 +1,6 @@
 /*
- * Cost model of the time of a step: the times of the passes of all chunks, which are counted (count_model.h), in the
- * order of the pipeline schedule, then gradient reduction and the update.
+ * Cost model of the time of a step.  The time of the forward and backward passes follows from the counts of each chunk
+ * (count_model.h) and the pipeline schedule.  The times of gradient reduction and of the update are added to it.
  */
 #include <math.h>
 #include <stdlib.h>

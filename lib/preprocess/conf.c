@@ -1,5 +1,5 @@
 /* conf.c - the options of meg-preprocess, and checks of their values. */
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* declare sched_getaffinity */
 #include <inttypes.h>
 #include <sched.h>
 #include <string.h>

@@ -95,7 +95,7 @@ struct preprocess_worker {
  * dataset.  Nothing is written if the job has failed.  The function is a `write` callback of struct meg_id_sink, which
  * limits the number of ids in memory for a long text.
  *   ctx  struct encoded_key
- *   ids  first n of the ids in ctx; the last sequence may be incomplete
+ *   ids  the first n ids of ctx; they may end inside a sequence
  */
 int meg_preprocess_write_ids(void *ctx, int32_t *ids, int64_t n, struct meg_err *e);
 

@@ -28,8 +28,8 @@ enum {
 };
 
 /*
- * Reserve space for n tokens in .bin: a new sequence, or the rest of a partially written sequence.  Set out->offset to
- * the offset of the space unless out->offset is already set.  Does nothing if the block is discarded.
+ * Reserve space in .bin for n tokens of a new sequence or, if out->partial > 0, of a partially written sequence.  If
+ * out->offset is negative, set it to the byte offset of the reserved space.  Does nothing if the block is discarded.
  */
 static void reserve_tokens(struct encoded_key *out, int64_t n)
 {
@@ -72,7 +72,7 @@ int meg_preprocess_write_ids(void *ctx, int32_t *ids, int64_t n, struct meg_err 
     struct encoded_key *out = ctx;
     struct block_result *x = out->result;
     struct preprocess_worker *w = x->worker;
-    int64_t complete = out->lengths.n > 0 ? -out->partial : 0; /* number of the n ids in complete sequences */
+    int64_t complete = out->lengths.n > 0 ? -out->partial : 0; /* how many of the n ids are in complete sequences */
     int r;
 
     if (!w->holds_order) {

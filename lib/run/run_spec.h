@@ -39,7 +39,7 @@ struct meg_pipe_schedule_conf meg_run_spec_schedule(const struct meg_run_spec *s
 
 /*
  * Return a copy of *run for one stage, with microbatch_slots and defers_wgrad set to the values that the schedule
- * requires there.
+ * requires for this stage.
  */
 struct meg_model_run meg_run_spec_stage(const struct meg_model_run *run, const struct meg_pipe_schedule_conf *schedule,
                                         int64_t stage);

@@ -91,7 +91,7 @@ static const struct meg_opt_range ranges[] = {
 
 /* ---- the training loop ---- */
 
-/* Return MEG_EUSAGE if a micro-batch of sequences of s tokens is too large; option is the name of s. */
+/* Return MEG_EUSAGE if a micro-batch of sequences of s tokens is too large; `option` is the option that sets s. */
 static int check_micro_batch_tokens(const struct meg_train_conf *c, const char *option, int64_t s, struct meg_err *e)
 {
     if (s == MEG_UNSET || c->micro_batch_size * s <= INT32_MAX)
@@ -203,7 +203,7 @@ enum meg_recompute meg_train_recompute(const struct meg_train_conf *c)
 
 /*
  * Return MEG_EUSAGE if the layer inputs of a micro-batch, with sequences of s tokens, cannot be sharded over the
- * tensor-parallel ranks; option is the name of s.
+ * tensor-parallel ranks; `option` is the option that sets s.
  */
 static int check_saved_activations(const struct meg_train_conf *c, const struct meg_layout *l, const char *option,
                                    int64_t s, struct meg_err *e)

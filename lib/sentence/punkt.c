@@ -163,8 +163,8 @@ static bool is_number(const char *p, const char *end)
 }
 
 /*
- * Return whether the word is one letter, underscore or number other than a decimal digit, and one more byte.  Such a
- * word is an initial if it ends with a period.
+ * Return whether the word is one character, followed by one more byte.  The character must be a letter, an underscore,
+ * or a number of category Nl or No.  Such a word is an initial if it ends with a period.
  */
 static bool is_initial(const struct word *w)
 {
@@ -327,8 +327,8 @@ static bool next_candidate(const char *p, const char *end, struct candidate *c)
 }
 
 /*
- * Find the next candidate if keep_newlines is set: a word up to its last end mark after which more text follows, and
- * any whitespace directly after this mark.
+ * Find the next candidate if keep_newlines is set.  A candidate is a word up to and including an end mark, and any
+ * whitespace directly after this mark.  The mark is the last one in the word that is followed by more text.
  */
 static bool next_candidate_keep_newlines(const char *p, const char *end, struct candidate *c)
 {

@@ -55,7 +55,7 @@ static struct meg_ops checked;
         CHECK_DTYPE(h.dtype);                                                                                          \
         CHECK_HEADS(h, desc->s_q, desc->b, desc->g, desc->a / desc->g, nd);                                            \
     } while (0)
-/* With blocks, check the strides inside one block; ld_b is not used. */
+/* Check key or value heads.  In a KV cache in blocks, check the strides within one block; ld_b is not used. */
 #define CHECK_KEY_HEADS(h, nd)                                                                                         \
     do {                                                                                                               \
         CHECK_DTYPE(h.dtype);                                                                                          \

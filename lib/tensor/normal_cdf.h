@@ -6,7 +6,7 @@
 MEG_BEGIN_DECLS
 
 /*
- * Return the function at x.  The caller computes e = exp(-x^2/2) and t = 1 / (1 + |x| / sqrt(8)), because backends have
+ * Return the value at x.  The caller computes e = exp(-x^2/2) and t = 1 / (1 + |x| / sqrt(8)), because backends have
  * different functions for these.  With z = |x| / sqrt(2), the result is erfc(z) / 2 for x < 0, and 1 - erfc(z) / 2
  * otherwise, where
  *   erfc(z) = exp(-z^2) t P(t) with a polynomial P whose error is at most 2.2e-8

@@ -35,7 +35,7 @@ MEG_BEGIN_DECLS
 /* A stream executes the work queued on it in order.  An event marks a point in a stream.  See device/device.h. */
 struct meg_stream;
 struct meg_event;
-/* Operations with their arguments, which one launch queues in less time than single calls. */
+/* A recorded sequence of operations and their arguments (a CUDA graph).  One launch is faster than the single calls. */
 struct meg_graph;
 
 /* A matrix [rows, cols].  Row r begins ld elements after row r-1. */
@@ -143,7 +143,7 @@ struct meg_array {
  * Attention over b complete sequences, or between a chunk of queries and a chunk of keys of each.  The score of a query
  * at position p and a key at position t, for query head j, is
  *   cap(scale * q.k) - alibi_slope[j] * |p - t| + rel_bias[bucket(t - p), j]
- * Absent terms are 0, and cap(x) = softcap * tanh(x / softcap), or x if softcap is 0 (Gemma 2).  A key is masked unless
+ * Absent terms are 0, and cap(x) = softcap * tanh(x / softcap) (Gemma 2), or x if softcap is 0.  A key is masked unless
  * it satisfies the conditions of window_left, window_right, doc_start and key_length.  Pointers are to device memory.
  *
  * bucket is the function of T5 (Raffel et al. 2020), as in Hugging Face and Megatron.  Let B be the number of rows of
@@ -182,12 +182,12 @@ struct meg_attn_desc {
     int rel_bias_is_bidirectional;
     /*
      * Attention sinks [a] (GPT-OSS): exp(sink[j]) is added to the sum of the exponentials of the scores of each query
-     * of head j.  This sum is the denominator of the softmax and exp(lse).  If the keys are in chunks, pass the sinks
+     * of head j.  This sum, exp(lse), is the denominator of the softmax.  If the keys are in chunks, pass the sinks
      * with one chunk only.
      */
     struct meg_array sink;
 
-    /* Decoding: forward only. */
+    /* The following fields are for decoding.  attn_bwd requires that query_start and block_offset are NULL. */
     const int32_t
         *query_start; /* [b] or NULL: query t of sequence i is at position query_start[i] + t instead of q0 + t */
     /*
@@ -269,11 +269,11 @@ struct meg_loss_weight {
 };
 
 /*
- * How the next token of a row of logits is sampled: greedily, which takes the largest logit, on a tie the lowest id, or
- * from the softmax over the kept entries of x = logits / temperature.  The filters are the same as in Megatron-LM.
- * Top-k keeps the k largest entries, and all entries that are equal to the k-th largest.  Top-p visits x in descending
- * order, on ties the lower id first.  An entry is kept if the total softmax probability of the entries before it is at
- * most p; the first entry is always kept.
+ * How the next token of a row of logits is sampled.  Greedy sampling selects the largest logit and, on a tie, the
+ * lowest id.  Otherwise, the token is sampled from the softmax over the kept entries of x = logits / temperature.  The
+ * filters are the same as in Megatron-LM.  Top-k keeps the k largest entries, and all entries that are equal to the
+ * k-th largest.  Top-p visits x in descending order, on ties the lower id first.  An entry is kept if the total softmax
+ * probability of the entries before it is at most p; the first entry is always kept.
  *
  * The token is the first kept entry at which the cumulative sum of probabilities reaches u.  The sum is in ascending
  * order of id or, with a filter, in the order in which top-p visits entries.  If rounding errors keep the sum below u,
@@ -309,9 +309,9 @@ struct meg_ops {
     const char *name;    /* "cpu", "cuda" */
     bool is_host_memory; /* device memory is host memory, which the host may read and write between operations */
     /*
-     * The largest number of rows of a decoding step, one for each sequence.  If the result of a row depends on the number
-     * of rows, pads_decode_steps is set, and each step has decode_rows rows, some of which may be padding.  A GPU takes
-     * about as long for 64 rows as for one, because it reads all weights for either.
+     * The largest number of rows of a decoding step, one for each sequence.  If the result of a row depends on the
+     * number of rows, pads_decode_steps is set, and each step has decode_rows rows, some of which may be padding.  A
+     * GPU takes about as long for 64 rows as for one, because it reads all weights in both cases.
      */
     int64_t decode_rows;
     bool pads_decode_steps;
@@ -325,7 +325,7 @@ struct meg_ops {
 
     /* Return the bytes of device memory that are free; 0 if unknown, as on the CPU. */
     size_t (*free_nbytes)(void);
-    /* Allocate zeroed device memory, 64-byte aligned; NULL if memory is exhausted.  Not NULL if nbytes is 0. */
+    /* Allocate zeroed device memory, 64-byte aligned; NULL if memory is exhausted.  For 0 bytes, return non-NULL. */
     void *(*alloc)(size_t nbytes);
     void (*release)(void *p);
     /*
@@ -368,7 +368,7 @@ struct meg_ops {
     void (*graph_launch)(struct meg_stream *st, struct meg_graph *graph);
     void (*graph_destroy)(struct meg_graph *graph);
 
-    /* Create a plan.  If the backend does not support such a layer, return NULL and set *why to the reason. */
+    /* Create a plan.  If the backend does not support the layer, return NULL and set *why to the reason. */
     struct meg_linear *(*linear_create)(const struct meg_linear_desc *desc, const char **why);
     void (*linear_destroy)(struct meg_linear *l);
 
@@ -575,7 +575,7 @@ struct meg_ops {
      * Add the sum of squares of x [n] to *out, an f64 in device memory.  The sum is not finite iff an element is not.
      */
     void (*sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n);
-    /* Add the sum of squares of each range of x to an element of out [nranges]; range [nranges] is in device memory. */
+    /* Add the sum of squares of range k of x to out[k], for k < nranges; range [nranges] is in device memory. */
     void (*sumsq_ranges)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type,
                          const struct meg_range *range, int nranges);
     /*
@@ -609,7 +609,7 @@ struct meg_ops {
 };
 
 /* clang-format off */
-/* X(name) for each operation that has one implementation per CPU instruction set, and one for GPUs. */
+/* Expand to X(name) for each operation that has one implementation per CPU instruction set, and one for GPUs. */
 #define MEG_TENSOR_OPS(X)                                                                                              \
     X(linear_fwd) X(linear_bwd_data) X(linear_bwd_weight) X(act_bwd) X(scale) X(glu_fwd) X(glu_bwd) X(rope)            \
     X(qk_norm_fwd) X(qk_norm_bwd) X(norm_fwd) X(norm_bwd) X(add_fwd) X(add_bwd) X(add_norm_fwd) X(attn_fwd)            \

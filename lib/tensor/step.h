@@ -68,7 +68,7 @@ struct meg_step_hparams {
 
 /* Sums of one step, zero when the step begins. */
 struct meg_step_sums {
-    double loss_divisor;               /* number of terms of a sum: of unmasked tokens, or of micro-batches */
+    double loss_divisor;               /* number of terms in each sum of losses: unmasked tokens or micro-batches */
     double loss[MEG_MAX_LOSSES];       /* sum of each loss of the model */
     double grad_sumsq, param_sumsq;    /* sums of squares of gradients before unscaling, and of updated parameters */
     int64_t num_zeros;                 /* gradient elements that are exactly zero */
@@ -82,14 +82,14 @@ struct meg_step_record {
     int64_t nonfinite_param;     /* 1 + index of the last parameter whose gradient is not finite on this rank, or 0 */
     int64_t is_skipped;          /* the step does not update the weights */
     struct meg_step_hparams hparams;
-    /* These values last from step to step. */
+    /* The following fields keep their values between steps. */
     struct meg_scaler scaler;
     int64_t num_updates; /* steps that updated the weights */
 };
 
 /* Arguments of step_finish.  The host may set them before it knows whether the previous step was skipped. */
 struct meg_step_conf {
-    /* candidate[0] applies if the record's num_updates equals num_updates, candidate[1] if it is one more */
+    /* step_finish uses candidate[i] if num_updates of the record is num_updates of this struct plus i */
     struct meg_step_hparams candidate[2];
     int64_t num_updates;
     float clip_grad;        /* limit of the gradient norm; 0: none */
@@ -109,7 +109,7 @@ static inline MEG_HOST_DEVICE bool meg_all_finite(const double loss[MEG_MAX_LOSS
     return true;
 }
 
-/* Compute all fields of r except sums. */
+/* Update the scaler and num_updates of r, and compute the other fields of r, from its sums. */
 static inline MEG_HOST_DEVICE void meg_step_finish(struct meg_step_record *r, const struct meg_step_conf *c)
 {
     const struct meg_step_sums *s = &r->sums;

@@ -21,7 +21,7 @@ static inline void *meg_suballoc(struct meg_suballoc *c, size_t nbytes)
     return p;
 }
 
-/* Return a matrix without gaps between its rows (ld = cols). */
+/* Return a matrix without row padding (ld = cols). */
 static inline struct meg_mat meg_mat(void *p, enum meg_dtype dtype, int64_t rows, int64_t cols)
 {
     struct meg_mat m = { p, dtype, rows, cols, cols };

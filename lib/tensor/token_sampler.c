@@ -53,7 +53,7 @@ static void heapify(int32_t *heap, int64_t n, const float *logits)
 /* The largest logit is searched for in blocks of SEARCH_BLOCK logits, with SEARCH_LANES independent maxima. */
 enum { SEARCH_BLOCK = 512, SEARCH_LANES = 16 };
 
-/* Replace each element of most [n] by that of x [n] if this is larger. */
+/* Set most[k] to x[k] if x[k] is larger, for k < n; a NaN in x is ignored. */
 static inline void max_into(float *most, const float *x, int64_t n)
 {
 #pragma omp simd

@@ -192,7 +192,7 @@ static void put_desc(struct line *l, const struct meg_attn_desc *desc)
     meg_json_end(&l->json, '}');
 }
 
-/* Print the number of ranges of an optimizer step and, if the host can read them, of the elements that they cover. */
+/* Print the number of ranges of an optimizer step and, if the host can read the ranges, their number of elements. */
 static void put_ranges(struct line *l, const struct meg_update_range *range, int nranges)
 {
     int64_t numel = 0;

@@ -1,7 +1,8 @@
 /*
- * Write the unique_identifiers of a tokenizer as in Megatron-LM's index cache.  Up to Megatron Core 0.14, each class
- * lists its files and options (meg_tok_set_description).  From 0.15 on, there is one class, which lists the keyword
- * arguments of its constructor.  The arguments depend on the library that implements the tokenizer type.
+ * Write the unique_identifiers of a tokenizer as Megatron-LM writes them to the descriptions of its index cache.  Up to
+ * Megatron Core 0.14, each class lists its files and options (meg_tok_set_description).  From 0.15 on, there is one
+ * class, which lists the keyword arguments of its constructor.  The arguments depend on the library that implements the
+ * tokenizer type.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,7 +17,8 @@
 enum kwarg_source { TEXT, VOCAB_FILE, MERGE_FILE, VOCAB_SIZE, PATTERN, NUM_SPECIAL, SPECIALS };
 
 /*
- * A keyword argument of the constructor.  PATTERN, VOCAB_SIZE and NUM_SPECIAL are omitted if their option is not set.
+ * A keyword argument of the constructor.  An argument with source PATTERN, VOCAB_SIZE or NUM_SPECIAL is omitted if its
+ * option is not set.
  */
 struct kwarg {
     const char *name;

@@ -39,8 +39,8 @@ struct meg_tok_class {
 };
 
 /*
- * The data that all tokenizer types have.  The struct of a tokenizer type begins with this struct, followed by data of
- * the type.
+ * The members that all tokenizer types have.  Each type defines a struct that begins with a struct meg_tokenizer,
+ * followed by members of that type.
  */
 struct meg_tokenizer {
     const struct meg_tok_class *type;

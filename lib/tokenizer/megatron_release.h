@@ -26,7 +26,7 @@ enum meg_tok_kwargs {
 struct meg_megatron_release {
     const char *name;
     /* differences in tokenizers */
-    bool has_bert;                   /* the BERT types are supported: until 0.14, words are split as meg splits them */
+    bool has_bert;                   /* the BERT types are supported, since the release splits words as meg does */
     bool has_llama2_bos;             /* Llama2Tokenizer prepends <s> to each text */
     bool has_spm_special_tokens;     /* SentencePieceTokenizer adds special tokens and parses them in text */
     bool has_hf_template;            /* HuggingFaceTokenizer adds the tokens of the post-processor's template */

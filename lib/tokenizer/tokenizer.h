@@ -127,7 +127,7 @@ int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int6
                                  const struct meg_id_sink *sink, struct meg_err *e);
 
 /*
- * meg_tokenizer_bytes - append the bytes of each of the ids [n], decoded alone; NullTokenizer separates ids by spaces
+ * meg_tokenizer_bytes - append the bytes of ids [n], each decoded separately; NullTokenizer separates ids by spaces
  * meg_tokenizer_decode - append the text of ids [n] in UTF-8, as the reference implementation decodes the ids
  * The bytes of an id may begin or end inside a UTF-8 character.  If an id is outside of the vocabulary, both functions
  * return MEG_EFORMAT and leave `out` unchanged.

@@ -51,7 +51,7 @@ enum {
 void meg_wordcache_init(struct meg_wordcache *c);
 void meg_wordcache_free(struct meg_wordcache *c);
 
-/* State of a word's lookup. */
+/* The lookup of a word, from meg_wordcache_prefetch to meg_wordcache_find. */
 struct meg_wordcache_lookup {
     uint64_t key[2];
     struct meg_wordcache_entry *bucket;      /* home bucket of the word */

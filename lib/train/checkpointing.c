@@ -148,7 +148,7 @@ static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const cha
 
 /*
  * For each setting whose value A in the run differs from its value B in the checkpoint, append "SETTING A instead of
- * B".  Skip a setting that is absent from one of the two, as is one of the WSD decay with another decay style.
+ * B".  Skip a setting that is absent from one of the two; those of the WSD decay exist only with the decay style WSD.
  */
 static void append_differences(struct meg_str *out, json_t *run, const json_t *saved)
 {

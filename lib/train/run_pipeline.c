@@ -68,8 +68,8 @@ static int read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_
 }
 
 /*
- * If the previous step is still queued, keep its micro-batches, and reuse those of the step before it.  The record of
- * that step has been read, so its uploads are complete.
+ * If the previous step is still queued, keep its micro-batches, and reuse the memory of those of the step before it.
+ * The result of that earlier step has been read, so the uploads of its micro-batches are complete.
  */
 static void keep_queued_batches(struct meg_trainer *t)
 {

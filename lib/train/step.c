@@ -182,7 +182,7 @@ struct meg_named_losses meg_train_named_losses(const struct meg_trainer *t, cons
     return out;
 }
 
-/* Add the sums of the last run of the pipeline to sum [MEG_MAX_LOSSES]. */
+/* Add the loss sums of the last run of the pipeline to sum [MEG_MAX_LOSSES]. */
 static void add_losses(struct meg_model *g, double *sum)
 {
     double loss[MEG_MAX_LOSSES];

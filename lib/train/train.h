@@ -1,5 +1,6 @@
 /*
- * train.h - train, evaluate and save a GPT or BERT according to the options of meg-train.  One process is one rank.
+ * train.h - train, evaluate and save a GPT, BERT or T5 model according to the options of meg-train.  Each process is
+ * one rank.
  */
 #ifndef MEG_TRAIN_TRAIN_H
 #define MEG_TRAIN_TRAIN_H

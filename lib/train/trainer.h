@@ -42,7 +42,7 @@ struct meg_train_batches {
 struct meg_train_pipeline {
     struct meg_pipe_schedule schedule;
     struct meg_pipe_tensor tensor[MEG_BOUNDARY_TENSORS]; /* tensors that stages send to each other */
-    unsigned *transferred;                               /* argument of meg_pipe_init */
+    unsigned *transferred;                               /* bit masks of meg_model_transferred, for meg_pipe_init */
     struct meg_pipe pipe;
     void *memory;       /* device memory for sent and received tensors */
     size_t memory_size; /* bytes */
@@ -60,7 +60,7 @@ struct meg_step_result {
     struct meg_batch_size batch;
     struct meg_train_state state; /* state after the iteration */
     double loss[MEG_MAX_LOSSES];
-    /* A norm is NaN if it is not logged.  seconds: since the start of the step, or the previous result if later. */
+    /* A norm is NaN if it is not logged.  seconds: since the step began or the previous result, whichever is later. */
     double grad_norm, params_norm, seconds;
     int64_t num_zeros; /* number of gradient elements that are zero; -1: not counted */
     bool is_skipped;   /* no update, because of --on-nan or the loss scale */
@@ -90,7 +90,7 @@ struct meg_trainer {
     struct meg_model *model;
     struct meg_optim *optim; /* NULL with --skip-train */
     struct meg_train_batches batches;
-    struct meg_train_batches previous_batches; /* those of a queued step, which may still be uploaded */
+    struct meg_train_batches previous_batches; /* micro-batches of a queued step, whose upload may be incomplete */
     struct meg_train_pipeline pipeline;
     struct meg_logger *logger; /* NULL except on rank 0 */
     struct meg_straggler straggler;
@@ -161,8 +161,8 @@ void meg_train_batches_free(struct meg_train_batches *b);
 
 /*
  * Run the first num_micro micro-batches of t->batches forward through the model.  If is_training is true, run backward
- * as well, which accumulates gradients; otherwise disable dropout.  Afterwards, loss_sum of the model has the sums over
- * the num_micro micro-batches.  Returns MEG_EFAIL if memory allocation fails.
+ * as well, which accumulates gradients; otherwise disable dropout.  Afterwards, loss_sum of the model contains the loss
+ * sums over the num_micro micro-batches.  Returns MEG_EFAIL if memory allocation fails.
  */
 int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_training, struct meg_err *e);
 void meg_train_pipeline_free(struct meg_trainer *t);
@@ -207,7 +207,7 @@ int meg_train_step_result(struct meg_trainer *t, struct meg_step_result *out, st
 int meg_train_evaluate(struct meg_trainer *t, struct meg_data_loader *l, const char *split, double *loss,
                        struct meg_err *e);
 
-/* Return losses of the model, in nats, with their names. */
+/* Return the losses `loss` [losses of the model], in nats, with their names. */
 struct meg_named_losses meg_train_named_losses(const struct meg_trainer *t, const double *loss);
 
 /* ---- setup.c ---- */

@@ -30,7 +30,7 @@ static int64_t *hash_weights(const struct meg_model *g)
     return hash;
 }
 
-/* Which parameters have replicas on the ranks of a group; REPLICATED_TIE + k: those of tie k. */
+/* Sets of parameters that are replicated on the ranks of one group; REPLICATED_TIE + k: the parameters of tie k. */
 enum { REPLICATED_DP = MEG_DP_DENSE, REPLICATED_EDP = MEG_DP_EXPERT, REPLICATED_TP, REPLICATED_TIE };
 
 static bool is_replicated(const struct meg_param *row, int which)

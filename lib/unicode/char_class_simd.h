@@ -1,6 +1,6 @@
 /*
- * char_class_simd.h - look up the 2-bit classes of the non-ASCII characters in 64 bytes of UTF-8.  The classes are in a
- * table of U+0000..U+FFFF, and the result is a pair of bit masks.  Uses SIMD where available.
+ * char_class_simd.h - look up the 2-bit classes of the non-ASCII characters in 64 bytes of UTF-8.  A table contains the
+ * classes of U+0000..U+FFFF, and the result is a set of bit masks.  Uses SIMD where available.
  */
 #ifndef MEG_UNICODE_CHAR_CLASS_SIMD_H
 #define MEG_UNICODE_CHAR_CLASS_SIMD_H

@@ -105,8 +105,8 @@ void watchdog_close_fd(int *fd)
 }
 
 /*
- * Create and bind the listening socket.  If is_local, it is on loopback.  Otherwise, it accepts IPv4 and, if the
- * machine supports it, IPv6.
+ * Create the listening socket.  If is_local, bind it to the IPv4 loopback address.  Otherwise, bind it to all IPv4
+ * addresses and, if the machine supports IPv6, all IPv6 addresses.
  */
 static int bind_socket(struct address *at, bool is_local, int port)
 {
@@ -260,7 +260,7 @@ static void queue_bytes(struct watchdog_conn *c, const void *bytes, size_t n)
     c->nout += n;
 }
 
-/* After an error, the queue is dropped: watchdog_recv on this connection will report that it is lost. */
+/* After an error, the queue is discarded; watchdog_recv will report that the connection is lost. */
 void watchdog_send_queued(struct watchdog_conn *c)
 {
     while (c->nsent < c->nout) {
@@ -296,8 +296,8 @@ void watchdog_send(struct watchdog_conn *c, enum watchdog_frame_type type, const
 }
 
 /*
- * Return whether the header describes a valid frame.  Only a rank may send values and results of the store, which have
- * a variable length.
+ * Return whether the header describes a valid frame.  Only a peer that has joined may send values and results of the
+ * store, which have a variable length.
  */
 static bool is_valid(const struct watchdog_conn *c, const uint32_t header[2])
 {

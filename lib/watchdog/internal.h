@@ -12,7 +12,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The step of a rank, the operation in which it waits, and its task. */
+/* The state of a rank, as sent in its heartbeats: its step, the operation in which it waits, and its task. */
 struct watchdog_rank_state {
     int64_t step;      /* training step; -1 before the first step */
     int64_t op_number; /* number of the operation in its group */
@@ -207,7 +207,7 @@ struct meg_watchdog *watchdog_new(const struct meg_watchdog_bootstrap *b);
  * hold the lock.
  */
 double watchdog_timeout_s(const struct meg_watchdog *w);
-/* Call the function that meg_watchdog_set_abort has set, if any; the first call only. */
+/* Call the function that meg_watchdog_set_abort has set, if any, and reset it to NULL. */
 void watchdog_abort(struct meg_watchdog *w);
 /* Wake the monitor thread. */
 void watchdog_wake(struct meg_watchdog *w);

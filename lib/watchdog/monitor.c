@@ -336,8 +336,9 @@ static bool handle_join(struct meg_watchdog *w, struct watchdog_conn *c, const s
 }
 
 /*
- * Report why a peer exits.  The report has level info, because the peer itself prints the reason.  A peer that SIGTERM
- * ended prints none.  For such a peer, the report is printed at any log level, unless this process received SIGTERM.
+ * Report why a peer exits.  The report has level info, because the peer itself prints the reason.  A peer that is ended
+ * by SIGTERM prints no reason.  For such a peer, the report is printed at any log level, unless this process received
+ * SIGTERM.
  */
 static void report_peer_exit(struct meg_watchdog *w, const struct watchdog_conn *c, const struct watchdog_exit *message)
 {
@@ -540,8 +541,8 @@ static void check_heartbeats(struct meg_watchdog *w, double passed)
 }
 
 /*
- * Return the lowest of the peers that run a task, or NULL.  On other ranks than 0, the only peer is rank 0, which
- * informs them of the tasks of all ranks.
+ * Return the lowest-ranked peer that runs a task, or NULL.  On ranks other than 0, the only peer is rank 0; its
+ * heartbeats state whether any rank runs a task.
  */
 static const struct watchdog_conn *peer_with_task(const struct meg_watchdog *w)
 {

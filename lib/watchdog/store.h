@@ -27,7 +27,7 @@ enum meg_store_op {
     MEG_STORE_BROADCAST /* the result is the value of `root` */
 };
 
-/* One rank's part in a collective.  All ranks pass the same members except `rank`. */
+/* The arguments of one rank for a collective.  All ranks of the group pass equal values, except for `rank`. */
 struct meg_store_collective {
     uint64_t group; /* (group, number) identifies the collective among all that are in progress in the run */
     int64_t number;

@@ -67,7 +67,7 @@ struct meg_watchdog_bootstrap {
  * With a rendezvous: a failure ends the process.  The exit status is that of MEG_EPEER if a rank does not connect to
  * rank 0 within timeout_s, or connects to a program that is not rank 0.  The exit status is that of MEG_EUSAGE if
  *   - the host is unknown, or rank 0 cannot listen on the port;
- *   - two processes have the same rank, or a rank was started with another size than rank 0;
+ *   - two processes have the same rank, or a rank was started with a different number of ranks than rank 0;
  *   - the run at that address has another token, or all ranks of that run have already joined.
  */
 void meg_watchdog_open(struct meg_watchdog **w, const struct meg_watchdog_bootstrap *b);

@@ -1,7 +1,7 @@
 /*
- * cost COMMAND [ARG...]: run COMMAND, with its standard output redirected to standard error, and print its seconds, its
- * CPU seconds including children, and its peak memory in KiB.  The exit status is that of COMMAND, or 1 if a signal
- * ended it.
+ * cost COMMAND [ARG...]: run COMMAND, with its standard output redirected to standard error, and print its elapsed
+ * seconds, its CPU seconds including children, and its peak memory in KiB.  The exit status is that of COMMAND, or
+ * 1 if a signal ended it.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -18,9 +18,9 @@
 #endif
 
 enum { TIMES = 5, BF16_CHAINS = 24, LARGE = 2048, PRODUCTS = 3 };
-enum { ROUNDS = 1 << 24, CHAINS = 12 }; /* independent sums: at least latency times units */
+enum { ROUNDS = 1 << 24, CHAINS = 12 }; /* independent sums: at least the latency in cycles times the number of units */
 
-/* Compute twelve chains of a = a x + y in vectors of n bytes for ROUNDS iterations; return the FLOP. */
+/* Compute twelve chains of a = a x + y in vectors of n bytes for ROUNDS iterations; return the number of FLOPs. */
 #define CHAINS_OF(n)                                                                                                   \
     typedef float vec __attribute__((vector_size(n)));                                                                 \
     const vec x = (vec){ 0 } + 0.999f, y = (vec){ 0 } + 1e-3f;                                                         \
@@ -79,7 +79,7 @@ __attribute__((target("avx512f,avx512bf16"))) static double bf16_registers(float
 }
 #endif
 
-/* Multiply separate matrices in each thread; return 0 if oneDNN has no bf16 product. */
+/* Multiply bf16 matrices in this thread; return the number of FLOPs, or 0 if oneDNN has no bf16 product. */
 static double bf16_product(float *out)
 {
     const size_t n = (size_t)LARGE * LARGE;
@@ -97,7 +97,7 @@ static double bf16_product(float *out)
     return has ? 2.0 * PRODUCTS * LARGE * (double)n : 0.0;
 }
 
-/* Return the median GF/s of all threads. */
+/* Return the median over TIMES runs of the GF/s of all threads together. */
 static double median_rate(double (*run)(float *))
 {
     double rate[TIMES];

@@ -1,8 +1,8 @@
 /*
- * bench.c - the speed of the operations of the CUDA backend, as TSV: microseconds, GB/s or TFLOP/s, and the ratio to
- * the bandwidth of a copy of 1 GiB or to the rate of the first matrix product.  Each time is the median of five rounds
- * of calls that are queued one after the other.  Matrices are random, and an operation accesses more than the L2 cache
- * contains.
+ * bench.c - measure the operations of the CUDA backend, and print TSV: microseconds, GB/s or TFLOP/s, and the ratio
+ * to the bandwidth of a copy of 1 GiB or to the rate of the first matrix product.  Each time is the median of five
+ * rounds of calls that are queued one after the other.  Matrices are random, and the operands of an operation do not
+ * fit in the L2 cache.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -69,7 +69,7 @@ static double time_of(void (*f)(void *arg), void *arg)
         for (int i = 0; i < n; i++)
             f(arg);
         meg_device_synchronize(device, stream);
-        if (round < 0) /* measure for about 20 ms a round */
+        if (round < 0) /* choose n for rounds of about 20 ms */
             n = 1 + (int)(0.02 * n / (meg_now_s() - start));
         else
             s[round] = (meg_now_s() - start) / n;
@@ -102,7 +102,7 @@ static void report_flops(const char *name, double nflops, void (*f)(void *arg), 
     fflush(stdout);
 }
 
-/* ---- operations bound by memory ---- */
+/* ---- memory-bound operations ---- */
 
 enum { N = 16384, H = 4096, V = 50304, HEADS = 32, GROUPS = 8, D = 128 };
 
@@ -250,7 +250,7 @@ static void sumsq(void *arg)
     op->sumsq(stream, x->sum, x->logits.p, MEG_DTYPE_BF16, x->logits.rows * x->logits.cols);
 }
 
-/* The next tokens of SEQUENCES sequences, from f32 logits. */
+/* Operands of sampling the next token of each of SEQUENCES sequences from f32 logits. */
 enum { SEQUENCES = 64 };
 struct sampling {
     struct meg_mat logits;
@@ -511,7 +511,7 @@ static struct meg_heads heads(void *p, int64_t b, int64_t g, int64_t per_group, 
     return (struct meg_heads){ meg_element(p, part * d, MEG_DTYPE_BF16), MEG_DTYPE_BF16, b * ld, ld, per_group * d, d };
 }
 
-/* The attention kernels to measure: those of cuDNN or of lib/cuda, which doc_start or dropout selects. */
+/* The attention kernels to measure: those of cuDNN or, if doc_start or dropout is set, those of lib/cuda. */
 enum kernels { CUDNN, OWN, OWN_DROPOUT };
 
 /* Measure causal self-attention on packed qkv. */

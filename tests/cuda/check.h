@@ -31,14 +31,14 @@ double check_uniform(void);
 int64_t check_below(int64_t n);
 
 /*
- * A matrix in host memory, for the CPU, and in device memory.  The columns between its rows (pad > 0) are NaN in both.
- * The memory is freed when the case ends.
+ * A matrix in host memory, for the CPU, and in device memory.  The row padding, pad elements between rows, is NaN in
+ * both.  The memory is freed when the case ends.
  */
 struct twin {
     struct meg_mat host, dev;
 };
 struct twin twin_random(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad);
-/* All elements are NaN: an output, of which every element must be written. */
+/* Create an output: all elements are NaN, so the operation must write each of them. */
 struct twin twin_output(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad);
 /* Copy x->host to x->dev, after changes of x->host. */
 void twin_upload(const struct twin *x);
@@ -47,7 +47,7 @@ void twin_download(struct twin *x);
 float twin_get(const struct twin *x, int64_t r, int64_t c); /* element of x->host */
 void twin_set(struct twin *x, int64_t r, int64_t c, float v);
 
-/* nbytes of other data, such as token ids; the argument is copied to both memories. */
+/* Data other than matrices, such as token ids.  twin_bytes() copies its argument to both memories. */
 struct twin_bytes {
     void *host, *dev;
     size_t nbytes;
@@ -57,8 +57,8 @@ struct twin_bytes twin_bytes(const void *data, size_t nbytes);
 void twin_bytes_read(void *to, const struct twin_bytes *x);
 
 /*
- * Fail unless the L2 norm of dev - host is at most tol times that of host.  Also fail if an element is NaN or infinite
- * on one side only, or an element between rows has changed.  `what` names the result, such as "dx".
+ * Fail unless the L2 norm of dev - host is at most tol times that of host.  Also fail if an element is NaN or
+ * infinite on one side only, or if the row padding has changed.  `what` names the result, such as "dx".
  */
 void expect_near(const struct twin *x, double tol, const char *what);
 /* Fail unless the bytes of both are equal. */

@@ -42,7 +42,7 @@ static struct conf complete(struct conf c)
     return c;
 }
 
-/* All tensors have this type. */
+/* Return c with type t for all tensors. */
 static struct conf of_type(struct conf c, enum meg_dtype t)
 {
     c.q = c.k = c.v = c.o = c.grad = t;
@@ -81,7 +81,7 @@ static struct twin_bytes integers(const struct conf *c, int64_t n, int32_t (*f)(
     return twin;
 }
 
-/* Documents have 37 tokens, except those at the ends of a sequence, and begin at other positions in each sequence. */
+/* Documents have 37 tokens, except at the ends of a sequence, and begin at different positions in each sequence. */
 static int32_t doc_start_at(const struct conf *c, int64_t index)
 {
     const int64_t position = c->q0 + index / c->b, shift = 5 * (index % c->b),
@@ -114,7 +114,10 @@ static int64_t blocks_per_seq(const struct conf *c)
     return (c->s_k + block_size(c) - 1) / block_size(c);
 }
 
-/* Return the first row of block `index`.  Blocks are in reverse order; those without visible keys have an invalid row. */
+/*
+ * Return the first row of block `index`.  Blocks are in reverse order.  Blocks without visible keys have an invalid
+ * first row.
+ */
 static int64_t block_row(const struct conf *c, int64_t index)
 {
     const int64_t n = blocks_per_seq(c), visible = c->flags & LENGTHS ? key_length_at(c, index / n) : c->s_k;
@@ -123,8 +126,8 @@ static int64_t block_row(const struct conf *c, int64_t index)
 }
 
 /*
- * Return keys or values.  The rows are those of tokens or, in KV caches, of all blocks, where only keys below key_length
- * are defined.
+ * Return keys or values.  The rows are those of tokens or, in KV caches, of all blocks, where only keys below
+ * key_length are defined.
  */
 static struct twin keys_random(const struct conf *c, enum meg_dtype t, int64_t d)
 {
@@ -174,7 +177,7 @@ static struct meg_heads cached_heads(const struct conf *c, struct meg_mat m, int
     return key_heads(c, c->flags & PAGED ? meg_mat_rows(m, block_row(c, 0), 1) : m, d);
 }
 
-/* Make the scores differ much, so that the running maximum changes. */
+/* Return queries with large elements: the scores differ much, so that the running maximum of the softmax changes. */
 static struct twin queries_random(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad)
 {
     struct twin x = twin_random(t, rows, cols, pad);
@@ -186,7 +189,7 @@ static struct twin queries_random(enum meg_dtype t, int64_t rows, int64_t cols, 
     return x;
 }
 
-/* A gradient: random if it is accumulated, else NaN. */
+/* Return a gradient: random values if the backward pass accumulates into it, else NaN. */
 static struct twin grad_new(const struct conf *c, enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad)
 {
     return c->flags & ACCUMULATE ? twin_random(t, rows, cols, pad) : twin_output(t, rows, cols, pad);
@@ -259,7 +262,10 @@ static void create(struct operands *x, const struct conf *c)
 
 /* ---- comparisons ---- */
 
-/* Return the tolerance for a result of type t.  On tensor cores, weights and their gradients have the type of q. */
+/*
+ * Return the tolerance for a result of type t.  Kernels for tensor cores round attention weights and their gradients
+ * to the type of q.
+ */
 static double tolerance(const struct conf *c, enum meg_dtype t)
 {
     return fmax(check_tolerance(t), check_tolerance(c->q));
@@ -276,7 +282,7 @@ static void compare_forward(const struct conf *c, struct operands *x)
     expect_near(&x->lse, 1e-5, "lse");
 }
 
-/* Compute the gradients from the CPU's o and lse. */
+/* Compare the gradients, which both backends compute from the CPU's o and lse. */
 static void compare_backward(const struct conf *c, struct operands *x)
 {
     const bool has_params = c->flags & (REL_BIAS | REL_BIAS_BOTH | SINKS);
@@ -381,7 +387,7 @@ static void head_sizes(void)
     compare(of_type((struct conf){ .s_q = 9, .b = 1, .d = 3, .d_v = 300, .left = -1, .pad = 1 }, MEG_DTYPE_F32));
 }
 
-/* GPUs of which a block may use only 99 KiB of shared memory, too little for the largest tiles. */
+/* Use the tiles for GPUs on which a block has at most 99 KiB of shared memory, too little for the largest tiles. */
 static void small_shared(void)
 {
     static const int64_t d[] = { 64, 96, 128, 256 };
@@ -423,7 +429,7 @@ static void lengths(void)
     compare_types((struct conf){ .s_q = 70, .b = 3, .a = 1, .left = -1, .flags = LENGTHS | SINKS });
 }
 
-/* Chunks of context parallelism: keys before, of and after the queries; positions that are not multiples of 8. */
+/* Chunks of context parallelism: keys precede, overlap or follow queries; some positions are not multiples of 8. */
 static void chunks(void)
 {
     compare_types(
@@ -468,7 +474,7 @@ static void dropout(void)
     compare_types((struct conf){ .s_q = 130, .a = 1, .left = -1, .flags = DROPOUT });
     compare_types((struct conf){
         .s_q = 30, .s_k = 50, .b = 1, .a = 4, .g = 2, .left = -1, .right = -1, .flags = DROPOUT | SINKS });
-    for (int i = 0; i < 8; i++) /* each kernel for tensor cores, with keys in several words of bits */
+    for (int i = 0; i < 8; i++) /* each kernel for tensor cores, with several words of the dropout mask per row */
         compare(of_type((struct conf){ .s_q = 150,
                                        .q0 = 3,
                                        .k0 = 3,
@@ -484,12 +490,12 @@ static void dropout(void)
                         types[1 + i % 2]));
 }
 
-/* The bits of kept weights are computed for a part of the heads at a time. */
+/* The dropout mask is computed for some of the heads at a time. */
 static void dropout_chunks(void)
 {
-    /* in heads: one group, which exceeds the limit; two groups; one sequence; two sequences */
+    /* in heads; they allow one group (although it exceeds the limit), two groups, one sequence, two sequences */
     static const int limit[] = { 1, 4, 7, 13 };
-    const int64_t nbytes = meg_cuda_kept_nbytes, head = 128 * 2 * 8; /* bytes of the bits: 128 rows of two words */
+    const int64_t nbytes = meg_cuda_kept_nbytes, head = 128 * 2 * 8; /* bytes of a head's mask: 128 rows of two words */
     const struct conf c = { .s_q = 70, .b = 3, .a = 6, .g = 3, .left = -1, .flags = DROPOUT };
 
     for (int n = 0; n < 4; n++) {
@@ -594,7 +600,7 @@ static void empty(void)
 
 /* ---- merge and delta ---- */
 
-/* Parts of odd shapes; in some rows, one or both parts have no keys. */
+/* Merge partial outputs with aligned and unaligned rows; in some rows, one or both parts have no keys. */
 static void merge(void)
 {
     static const struct {

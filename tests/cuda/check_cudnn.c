@@ -168,7 +168,7 @@ static void chunk_of_earlier_keys(void)
     compare(&x);
 }
 
-/* The backward pass computes one group of a sequence at a time, or two. */
+/* In deterministic mode, the backward pass computes one or two groups of a sequence at a time. */
 static void deterministic(void)
 {
     const int64_t chunk = meg_cudnn_chunk_nbytes;

@@ -184,7 +184,7 @@ static struct meg_glu unit_of(int type, int limit)
     return unit;
 }
 
-/* The shape of x.  Its rows may be aligned although the second halves of the rows are not. */
+/* Return the shape of x.  Its rows may be aligned although the second halves of the rows are not. */
 static struct shape x_shape(struct shape s)
 {
     return (struct shape){ s.rows, 2 * s.cols, s.cols + s.pad };
@@ -279,8 +279,8 @@ static void cast_sizes(void)
 }
 
 /*
- * All 2^16 values of bf16 and of f16.  For f32, numbers whose upper 16 bits have all values, so that they are between
- * two values of bf16, a third of them at the middle.
+ * Cast all 2^16 values of bf16 and of f16, and f32 numbers with all values of the upper 16 bits.  The lower bits are
+ * such that most numbers are between two values of bf16, a third of them at the middle.
  */
 static void cast_values(void)
 {

@@ -4,7 +4,7 @@
 static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16 };
 enum { TYPES = sizeof types / sizeof *types };
 
-/* Hidden sizes on both sides of the sizes of a vector and of the columns of a warp. */
+/* Hidden sizes below, at and above the size of a vector and the number of columns that a warp processes. */
 static const struct {
     int64_t h, pad;
 } shapes[] = { { 1, 0 }, { 8, 0 }, { 13, 3 }, { 64, 8 }, { 257, 1 }, { 264, 0 } };
@@ -66,8 +66,8 @@ static void embed_fwd_many_rows(void)
 }
 
 /*
- * Compare the gradients of `rows` rows that both backends compute.  If each row has at most one chunk of tokens, the
- * sums have the order of the CPU's and the results are equal (in bf16 and f16, up to 512 tokens).
+ * Compare the gradients of `rows` rows that both backends compute.  If each row has at most one chunk of tokens, both
+ * backends add in the same order, and the results are equal (in bf16 and f16, for up to 512 tokens).
  */
 static void compare_embed_bwd(enum meg_dtype grad, enum meg_dtype t, int64_t rows, int64_t h, int64_t pad, int64_t n,
                               struct twin_bytes token, bool accumulate, bool is_equal)
@@ -100,7 +100,7 @@ static void embed_bwd_shapes(void)
                                   accumulate, true);
 }
 
-/* Lists of up to 16 tokens: numbers that are multiples of the tokens that a thread loads at a time, or not. */
+/* Rows with 0 to 16 tokens; some of these numbers are multiples of the tokens that a thread loads at a time. */
 static void embed_bwd_lengths(void)
 {
     int32_t id[153];
@@ -114,8 +114,8 @@ static void embed_bwd_lengths(void)
 }
 
 /*
- * Lists of several chunks.  Lengths are on both sides of the multiples of a chunk (128), so that chunks of different
- * rows begin at close positions.
+ * Rows with several chunks of tokens.  The numbers of tokens are below, at and above multiples of the chunk size
+ * (128), so that chunks of different rows begin at close positions.
  */
 static void embed_bwd_frequent(void)
 {

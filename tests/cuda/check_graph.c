@@ -1,10 +1,12 @@
-/* check_graph.c - cases of graphs: operations that are launched again, on other contents of their tensors. */
+/*
+ * check_graph.c - cases of graphs of operations, which are launched again after the contents of their tensors change.
+ */
 #include "base/err.h"
 #include "check.h"
 
 enum { ROWS = 24, COLS = 64, LAUNCHES = 3 };
 
-/* Give a matrix of both memories other contents. */
+/* Change the contents of a matrix in both memories. */
 static void change(struct twin *x)
 {
     for (int64_t r = 0; r < x->host.rows; r++)
@@ -60,7 +62,7 @@ static void compute(const struct operands *a, bool on_gpu)
 #undef OF
 }
 
-/* Capture the operations of the GPU. */
+/* Capture the operations of compute() in a graph. */
 static struct meg_graph *capture(const struct operands *a)
 {
     gpu->graph_begin(stream);

@@ -21,7 +21,7 @@ static const struct types {
 };
 enum { TYPES = sizeof types / sizeof *types };
 
-/* Shapes; pad is the number of elements between rows.  Rows are aligned in some of them. */
+/* Shapes of linear layers, some with aligned rows; pad is the row padding in elements. */
 static const struct shape {
     int64_t n, in, out, pad;
 } shapes[] = { { 32, 48, 40, 0 }, { 1, 64, 24, 0 }, { 21, 16, 32, 8 }, { 7, 17, 19, 0 },
@@ -91,7 +91,7 @@ static void fwd_act(void)
                 compare_fwd(types[i], shapes[k], (i + k + (int)act) % 2, act, (i + k) % 3 > 0);
 }
 
-/* All combinations of the epilogues of aligned bf16 products. */
+/* Test all combinations of bias, GELU and pre, which are epilogues of aligned bf16 products. */
 static void fwd_epilogues(void)
 {
     for (int i = 0; i < 24; i++)
@@ -121,7 +121,7 @@ static void bwd_data(void)
                 compare_bwd_data(types[i], shapes[k], (enum meg_act)act, types[i].x);
 }
 
-/* pre may have another type than dx. */
+/* pre, the input of the activation function, may have another type than dx. */
 static void bwd_data_pre(void)
 {
     for (int i = 0; i < TYPES; i++)
@@ -154,7 +154,7 @@ static void bwd_weight(void)
                 compare_bwd_weight(types[i], shapes[k], j % 2 ^ j / 2, j / 2);
 }
 
-/* Gradients of no tokens are zero, or are not changed if accumulated. */
+/* Without tokens, weight and bias gradients are zero, or unchanged if they are accumulated. */
 static void empty(void)
 {
     const struct shape s = { 0, 24, 16, 8 };
@@ -191,7 +191,7 @@ static struct twin without_first(struct twin x)
     return x;
 }
 
-/* Products of unaligned parts of matrices, smaller than the plan. */
+/* Compute products of unaligned submatrices, which are smaller than the matrices of the plan. */
 static void unaligned(void)
 {
     const struct shape s = { 14, 33, 25, 7 };
@@ -214,8 +214,8 @@ static void unaligned(void)
 }
 
 /*
- * Run the same product several times: the first call creates a plan, which the later calls use.  m, n and k all exceed a
- * tile of the test double of cuBLASLt.
+ * Run the same product several times: the first call creates a plan, which the later calls use.  m, n and k all
+ * exceed a tile of the test double of cuBLASLt.
  */
 static void repeated(void)
 {
@@ -259,7 +259,7 @@ static void refused(void)
     }
 }
 
-/* ---- the file of algorithms ---- */
+/* ---- the cache file of algorithms ---- */
 
 static struct meg_gemm_choice choice_of(uint64_t number)
 {
@@ -280,7 +280,7 @@ static void expect_choice(const char *key, const struct meg_gemm_choice *want)
         check_fail("%s: not the choice that was added", key);
 }
 
-/* Run a shell command, in which $MEG_CACHE_DIR is the directory of the file. */
+/* Run a shell command, in which $MEG_CACHE_DIR is the directory of the cache file. */
 static void shell(const char *command)
 {
     if (system(command) != 0) /* NOLINT: fixed commands */
@@ -288,8 +288,9 @@ static void shell(const char *command)
 }
 
 /*
- * Choices are stored, also if lines are damaged.  Products are neither timed nor stored with --deterministic-mode, and
- * not for more than four numbers of tokens.
+ * Choices are stored even if other lines of the file are damaged.  With --deterministic-mode, products are neither
+ * timed nor stored.  Without it, products that differ only in the number of tokens are timed for at most four such
+ * numbers.
  */
 static void stored(void)
 {
@@ -305,7 +306,7 @@ static void stored(void)
     expect_choice("one", NULL);
     meg_gemm_cache_add("one", &a);
     meg_gemm_cache_add("two", &c);
-    meg_gemm_cache_add("one", &b); /* of a process that timed at the same time */
+    meg_gemm_cache_add("one", &b); /* as by a process that timed the same product at the same time */
     expect_choice("one", &a);
     expect_choice("two", &c);
     expect_choice("on", NULL);

@@ -312,7 +312,7 @@ static void add_fwd_all_types(void)
             compare_add_fwd(&variants[k], dtypes[i % 3], dtypes[i / 3 % 3], dtypes[i / 9], (struct shape){ 4, 72, 0 });
 }
 
-/* Dropped elements are exactly 0, so bits show the mask. */
+/* Dropped elements are exactly 0, so if z is equal bit for bit, the dropout masks are equal. */
 static void add_fwd_mask(void)
 {
     for (int64_t unit0 = 0; unit0 < 17; unit0++) {
@@ -353,7 +353,7 @@ static void add_bwd_shapes(void)
         }
 }
 
-/* Several groups of rows per warp, and several partial sums per column. */
+/* So many rows that a warp processes several groups of them, and a column has several partial sums. */
 static void add_bwd_many_rows(void)
 {
     for (int k = 3; k < 5; k++)
@@ -388,7 +388,7 @@ static void compare_add_norm(enum meg_norm type, const struct variant *v, struct
     gpu->add_norm_fwd(stream, type, z.dev, m.y.dev, m.mean.dev.p, m.rstd.dev.p, m.x.dev, out.dev,
                       dev_unless(!v->has_bias, &bias), &d.dev, m.w.dev.p, dev_unless(m.is_rms, &m.b), 1e-5f);
     expect_near(&z, check_tolerance(mix.stream), "z");
-    expect_norm(&m, mix.stream == MEG_DTYPE_F32 ? 1e-5 : 2e-4); /* of z, whose roundings can differ */
+    expect_norm(&m, mix.stream == MEG_DTYPE_F32 ? 1e-5 : 2e-4); /* statistics of z, whose rounding can differ */
 }
 
 static void add_norm_shapes(void)

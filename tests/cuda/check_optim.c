@@ -5,7 +5,7 @@
 
 enum { SEED = 42 };
 
-/* Arrays of an optimizer step, from element `shift` of a twin on. */
+/* Arrays of an optimizer step; each begins at element `shift` of its twin. */
 struct arrays {
     struct twin w, g, state[2], copy; /* host.p is NULL if an array is absent */
     int64_t shift;
@@ -163,7 +163,7 @@ static void adamw_unaligned(void)
     compare_adamw(&a, ranges, RANGES, &hparams);
 }
 
-/* The random numbers of a range that is not at a multiple of 8, or crosses rows, and of the element 2^32. */
+/* Round stochastically in ranges that do not begin at a multiple of 8, cross rows, or begin at element 2^32. */
 static void adamw_positions(void)
 {
     static const struct meg_update_range single[] = {
@@ -186,7 +186,7 @@ static void adamw_positions(void)
     }
 }
 
-/* More ranges than blocks. */
+/* More ranges than the grid has blocks, so that a block processes several. */
 static void adamw_many_ranges(void)
 {
     enum { MANY = 700 };
@@ -206,7 +206,7 @@ static void adamw_many_ranges(void)
     compare_adamw(&a, many, MANY, &hparams);
 }
 
-/* More chunks of a range than blocks. */
+/* A range with more chunks than the grid has blocks, so that a block processes several. */
 static void adamw_large(void)
 {
     enum { LARGE = 1200000 };

@@ -37,7 +37,7 @@ static void sumsq_lengths(void)
     }
 }
 
-/* The sum is finite if an element's square is not finite in f32, and not finite if an element is not. */
+/* The sum is finite even if squares of elements overflow f32, but not if an element is infinite or NaN. */
 static void sumsq_overflow(void)
 {
     struct twin x = twin_random(MEG_DTYPE_F32, 1, 3000, 0);
@@ -54,7 +54,7 @@ static void sumsq_overflow(void)
     compare_sumsq(&x, 0, 3000);
 }
 
-/* Ranges that are empty, shorter than the part that a block sums, aligned or not, and long. */
+/* Sum ranges that are empty, or shorter or longer than the part that a block sums; some of them are not aligned. */
 static void sumsq_ranges(void)
 {
     static const struct meg_range ranges[] = { { 5, 5 },   { 0, 1 },    { 3, 14 },         { 8, 511 },
@@ -109,7 +109,7 @@ static void weighted_sum(void)
         }
 }
 
-/* Compare meg_cuda_column_sums with sums in f64.  The rows of x are `shift` elements after aligned ones. */
+/* Compare meg_cuda_column_sums with sums in f64.  The rows of x begin `shift` elements after aligned addresses. */
 static void compare_column_sums(enum meg_dtype type, enum meg_dtype out_type, int64_t n, int64_t cols, int64_t pad,
                                 int64_t shift, bool accumulate)
 {

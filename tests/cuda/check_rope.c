@@ -10,7 +10,7 @@ enum { POSITIONS = 19, TYPES = MEG_DTYPE_F16 + 1 };
  */
 struct shape {
     int64_t s, b, g, heads, d, half;
-    int64_t pad;    /* columns between rows */
+    int64_t pad;    /* row padding, in elements */
     int64_t offset; /* column of the first head */
     int is_interleaved;
 };
@@ -101,7 +101,7 @@ static struct meg_qk_norm host_norm(struct shape s, const struct angles *a)
     };
 }
 
-/* Without rotation, the pointers are NULL. */
+/* Return q with cos, sin and position in device memory, or NULL if there is no rotation. */
 static struct meg_qk_norm dev_norm(struct meg_qk_norm q, const struct angles *a)
 {
     q.cos = q.half ? a->cos.dev.p : NULL;

@@ -5,8 +5,8 @@
 #include "cuda/internal.h"
 
 /*
- * Numbers of logits below, at and above the sizes of a warp and a block, and some for which a thread has several batches
- * of 4 logits; `padding` of them belong to ids that are never sampled.
+ * Numbers of logits below, at and above the sizes of a warp and a block, and some for which a thread has several
+ * batches of 4 logits; `padding` of them belong to ids that are never sampled.
  */
 static const struct {
     int64_t v, padding, pad;
@@ -146,7 +146,7 @@ static void top_p(void)
     compare_shapes(set_top_p);
 }
 
-/* Rows with different filters and temperatures. */
+/* Sample rows with different filters and temperatures in one call. */
 static void mixed(void)
 {
     enum { V = 12304, UNPADDED = 12257 };

@@ -71,7 +71,7 @@ static void partial_shapes(void)
 }
 
 /*
- * A row of zeros, whose lse is log(v), in which more and more logits are then 12.  All these numbers are exact in bf16.
+ * Begin with a row of zeros, whose lse is log(v), and set more and more logits to 12.  Both logits are exact in bf16.
  */
 static void partial_counts(void)
 {
@@ -82,7 +82,7 @@ static void partial_counts(void)
             twin_set(&x, 0, c, 0);
         twin_upload(&x);
         compare_partial(&x, targets_random(1, 9001));
-        for (int64_t c = 0; c < 9001; c += 1000) { /* each column counts */
+        for (int64_t c = 0; c < 9001; c += 1000) { /* a thread that ignores one of these columns changes the result */
             twin_set(&x, 0, c, 12);
             twin_upload(&x);
             compare_partial(&x, targets_random(1, 9001));
@@ -237,7 +237,7 @@ static void compare_fwd_bwd(const struct twin *x, struct twin_bytes target, floa
 
 static double gradient_tolerance(enum meg_dtype t)
 {
-    return t == MEG_DTYPE_F32 ? 4e-5 : check_tolerance(t); /* 4e-5: like lse */
+    return t == MEG_DTYPE_F32 ? 4e-5 : check_tolerance(t); /* 4e-5: the tolerance of lse */
 }
 
 /* Return targets of n rows for v logits: the last id, the first, an ignored row, and random ids. */

@@ -264,8 +264,8 @@ inline void wait_block(const char *name, const char *file, int line)
 }
 
 /*
- * Wait until the lanes of `mask` that exist call the function, and get what they pass.  What other lanes would pass is
- * NaN.
+ * Wait until the lanes of `mask` that exist call the function, and get the values that they pass.  The values of
+ * other lanes are NaN.
  */
 inline void wait_warp(const char *name, const char *file, int line, unsigned mask, const void *in, void *all,
                       size_t nbytes)
@@ -439,7 +439,7 @@ inline void __syncwarp(unsigned mask = emu::ALL_LANES, EMU_LINE)
 namespace emu
 {
 
-/* Return x of lane `from`, or of the own lane if `from` is -1. */
+/* Return x of lane `from`, or of the calling lane if `from` is -1. */
 template <class T> T shuffle(const char *name, const char *file, int line, unsigned mask, T x, int from)
 {
     T all[LANES];
@@ -454,7 +454,7 @@ inline int lane()
     return state.running->thread % LANES;
 }
 
-/* The last lane of the own group of `width` lanes. */
+/* Return the last lane of the calling lane's group of `width` lanes. */
 inline int last_lane(int width)
 {
     return lane() | (width - 1);

@@ -1,4 +1,4 @@
-/* A config file is either rejected, or the options that it sets are dumped and read back identically. */
+/* Fuzz the reader of config files: unless it rejects a file, a dump of the options reads back identically. */
 #include <string.h>
 
 #include "option/internal.h"

@@ -1,6 +1,6 @@
 /*
- * Any tokenizer.json, followed by a zero byte and a text, is rejected, or the text is rejected, or two encodings give
- * the same ids, which decode to the same text at once and incrementally.
+ * Fuzz a tokenizer.json and a text, separated by a zero byte.  Unless one of them is rejected, a second encoding has
+ * the same ids, and incremental decoding has the same result as decoding all ids at once.
  */
 #include <string.h>
 

@@ -1,4 +1,7 @@
-/* Fuzz the index of a dataset with 256 bytes of tokens: the index is rejected, or all tokens can be read. */
+/*
+ * Fuzz the index of a dataset with 256 bytes of tokens: unless the index is rejected, all sequences are within these
+ * bytes, and no document begins after the last sequence.
+ */
 #include <string.h>
 
 #include "data/indexed/indexed.h"

@@ -1,6 +1,6 @@
 /*
- * A line of valid UTF-8 is either rejected by meg_jsonl_read, or is a JSON object, and the strings that are read for the
- * keys "text" and "k" are valid UTF-8.
+ * Fuzz meg_jsonl_read with lines of valid UTF-8: unless it rejects a line, the line is a JSON object, and the strings
+ * that are read for the keys "text" and "k" are valid UTF-8.
  */
 #include <string.h>
 

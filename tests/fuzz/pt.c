@@ -1,4 +1,4 @@
-/* Fuzz the reader of torch.save files: it rejects a file, or all tensors are within the file. */
+/* Fuzz the reader of torch.save files: unless it rejects a file, all tensors are within the file. */
 #include "ckpt/megatron/pt.h"
 #include "fuzz.h"
 

@@ -1,6 +1,6 @@
 /*
- * Any four parameter files and a text, separated by zero bytes, are rejected, or the sentences of the text, with and
- * without keep_newlines, are in order, not empty and valid UTF-8.
+ * Fuzz the four parameter files of Punkt and a text, separated by zero bytes.  Unless the files are rejected, the
+ * sentences of a valid UTF-8 text, with and without keep_newlines, are in order, not empty and valid UTF-8.
  */
 #include <string.h>
 

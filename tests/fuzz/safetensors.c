@@ -1,4 +1,4 @@
-/* A safetensors file is either rejected, or its tensors cover the file after the header. */
+/* Fuzz the reader of safetensors files: unless it rejects a file, the tensors cover all bytes after the header. */
 #include <string.h>
 
 #include "ckpt/safetensors.h"

@@ -1,7 +1,7 @@
 /*
- * Any .model file and text, whose length is in the first two bytes, are rejected, or the ids of the text decode, a
- * second encoding with the word cache gives the same ids, and incremental decoding gives the same text as decoding all
- * ids at once.
+ * Fuzz a .model file and a text.  The first two bytes of the input are the length of the text, which follows the file.
+ * Unless the file is rejected, the ids of the text can be decoded, a second encoding, with the word cache, has the same
+ * ids, and incremental decoding has the same result as decoding all ids at once.
  */
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "tokenizer/tokenizer.h"
 #include "unicode/utf8.h"
 
-/* Check that incremental decoding gives the same text as decoding all ids at once. */
+/* Check that incremental decoding has the same result as decoding all ids at once. */
 static void decode_both(const struct meg_tokenizer *t, const struct meg_ids *ids)
 {
     struct meg_detok d = { .tok = t };

@@ -1,6 +1,6 @@
 /*
- * Any vocabulary of TikTokenizer, in JSON or lines, followed by a zero byte and a text, is rejected, or the ids of the
- * text decode to it.
+ * Fuzz a vocabulary of TikTokenizer, in JSON or lines, and a text, separated by a zero byte.  Unless one of them is
+ * rejected, the ids of the text decode to the text.
  */
 #include <string.h>
 

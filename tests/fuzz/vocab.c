@@ -1,6 +1,6 @@
 /*
- * Any vocab.json, merges.txt and text, separated by zero bytes, are rejected, or the ids of the text decode, and a
- * second encoding with the word cache gives the same ids.
+ * Fuzz a vocab.json, a merges.txt and a text, separated by zero bytes.  Unless one of them is rejected, the ids of the
+ * text can be decoded, and a second encoding, with the word cache, has the same ids.
  */
 #include <string.h>
 

@@ -29,7 +29,7 @@ static uint64_t next_random(void)
 enum { PAGE = 4096 };
 #define RESERVED ((size_t)64 << 30)
 static struct {
-    char *base, *end; /* the reserved addresses that are not used up */
+    char *base, *end; /* reserved addresses; device_release advances base past addresses that are not used again */
     size_t used;      /* bytes from base on that blocks, allocated or freed, occupy; a multiple of PAGE */
     int unlocked;
 } memory;
@@ -82,7 +82,7 @@ static void run_all(void);
 
 /*
  * Run the queued work, as cudaFree does, and fill the block with NaN.  Its addresses are not used again.  When no block
- * is left, free the pages of all: locking and unlocking take time for each page.
+ * is left, free all pages, because locking and unlocking take time for each page.
  */
 static void device_release(void *p)
 {
@@ -131,7 +131,7 @@ struct meg_stream {
 static struct meg_stream *streams;
 static int nstreams;
 
-static struct copied *copied; /* copies of queue_keep for the next task to be pushed */
+static struct copied *copied; /* copies that queue_keep made for the task that is pushed next */
 static bool is_running;
 
 struct meg_stream *queue_stream_create(const char *name)
@@ -206,8 +206,8 @@ static bool run_first(struct meg_stream *st)
 }
 
 /*
- * Try the streams once, from the favorite one on; return whether a task finished.  The favorite changes seldom, so that
- * a stream runs far ahead of the others where events allow.
+ * Run the first task of each stream, beginning with the favorite stream, until one finishes; return whether one did.
+ * The favorite changes seldom, so that a stream runs far ahead of the others where events allow.
  */
 static bool run_one(void)
 {
@@ -267,7 +267,7 @@ struct meg_event {
     bool is_destroyed;      /* free the event when npending is 0 */
 };
 
-/* Downloads, and host waits for events, of this process. */
+/* Number of downloads, and of events that the host waited for, in this process. */
 static int64_t num_downloads, num_waits;
 
 struct event_args {
@@ -329,8 +329,9 @@ static void event_wait(struct meg_stream *st, struct meg_event *event)
 }
 
 /*
- * Run a random number of tasks, and return whether the event is done.  A host that waits calls only this function, so
- * it runs the streams.  While no task can run, it yields the CPU to other ranks, whose collectives this rank may need.
+ * Run a random number of tasks, and return whether the event is done.  A host that waits for an event calls only this
+ * function, so the tasks must run here.  While no task can run, yield the CPU to other ranks, whose collectives this
+ * rank may need.
  */
 static bool event_is_done(struct meg_event *event)
 {

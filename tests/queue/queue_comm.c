@@ -329,7 +329,7 @@ static struct meg_comm *wrap(struct meg_comm *base)
     return &q->c;
 }
 
-/* The linker gives programs these functions in place of those of lib/comm (--wrap). */
+/* The linker redirects calls of functions of lib/comm to the functions __wrap_* (--wrap). */
 int __real_meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
 int __wrap_meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
 

@@ -52,7 +52,7 @@ static void *keep(const void *p, size_t nbytes)
 #define COUNT(...) COUNT_(__VA_ARGS__, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2)
 #define COUNT_(a, b, c, d, e, f, g, h, i, j, k, l, n, ...) n
 /* clang-format off */
-/* The fields, parameters, values and kept values of n arguments, which are named a<n> to a1. */
+/* Expand to the fields, parameters, values and kept values (KEEP) of n arguments, which are named a<n> to a1. */
 #define FIELDS1(T) T a1;
 #define FIELDS2(T, ...) T a2; FIELDS1(__VA_ARGS__)
 #define FIELDS3(T, ...) T a3; FIELDS2(__VA_ARGS__)

@@ -81,7 +81,7 @@ struct run {
     struct meg_mat x, y, dx, dy;
 };
 
-/* Allocate the tensors of a run of s positions from arena, or count their bytes if its base is NULL. */
+/* Allocate the tensors of a run of s positions from arena, or count their bytes if arena->base is NULL. */
 static void alloc_run(struct run *r, struct meg_suballoc *arena, const struct meg_cp *cp, int64_t s, enum meg_dtype t)
 {
     const struct meg_attn_size size = { t, s * B, s, B, A, G, D, 0, true };

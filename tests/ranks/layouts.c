@@ -143,8 +143,8 @@ static bool is_t5(const struct cell *c)
 }
 
 /*
- * Values of PP from FIRST_UNEVEN on divide the layers unequally; those from FIRST_DESCRIBED on have a layout string, and
- * SPLIT gives the encoder and the decoder of T5 a stage each.
+ * Indices of values of PP.  Those from FIRST_UNEVEN on divide the layers unequally; those from FIRST_DESCRIBED on use a
+ * layout string or, for SPLIT, a split rank, with which the encoder and the decoder of T5 have one stage each.
  */
 enum { FIRST_UNEVEN = 4, FIRST_DESCRIBED = 5, SPLIT = 7 };
 
@@ -290,8 +290,8 @@ static struct cell *cover(const struct cell *all, int nall, int *n)
 }
 
 /*
- * Choose the first SAMPLE cells, and return their number.  For each unequal division of the layers that none of them has
- * in f32, replace one of the last ones with the first later cell that has it.
+ * Choose the first SAMPLE cells, and return their number.  For each unequal division of the layers that no f32 cell of
+ * them has, replace one of their last cells with an equal division by the first later f32 cell with that division.
  */
 static int choose_sample(struct cell *cell, int n)
 {
@@ -494,7 +494,7 @@ static double weights_diff(const struct outcome *a, const struct outcome *b, int
 
 /* ---- usage of ranks ------------------------------------------------------------------------ */
 
-/* An arena or group whose bytes differ from the estimate.  Members are f64 for collectives; index 0: none. */
+/* An arena or group whose bytes differ from the estimate; index 0: none does.  Members are f64 for collectives. */
 struct mismatch {
     double index, rank, counted, planned;
 };
@@ -537,13 +537,13 @@ static void print_mismatch(FILE *f, const struct mismatch *s)
 
 /* ---- all cells ---------------------------------------------------------------------------------- */
 
-/* All members are f64, for collectives. */
+/* All members are f64, so that an all-reduce can combine the results of all groups. */
 struct result {
     double loss, grad_norm, weights; /* relative differences from one rank */
     struct mismatch mismatch;
 };
 
-static struct outcome reference[8]; /* of each value of SHAPE */
+static struct outcome reference[8]; /* results on one rank, for each value of SHAPE */
 
 static void make_references(struct meg_comm *world)
 {

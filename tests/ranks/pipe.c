@@ -1,8 +1,8 @@
 /*
  * Test of the pipeline executor on the ranks of a launcher: every schedule below whose stages divide the ranks, in
- * several pipelines at once, with small messages, which MPI buffers, and large ones, which it does not.  Boundary
- * tensors are a function of direction, part, micro-batch and element, so that each step can check its inputs.  Steps
- * have random durations.  Rank 0 prints TAP.
+ * several pipelines at once, with small messages, which MPI buffers, and large ones, which it does not.  The values of
+ * boundary tensors are a function of direction, part (virtual stage), micro-batch, tensor and element, so that each
+ * step can check its inputs.  Steps have random durations.  Rank 0 prints TAP.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ static const struct meg_pipe_tensor sizes[][TENSORS] = {
 /* Tensor 1 is transferred at every second boundary only. */
 static const unsigned transferred[] = { 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1 };
 
-/* Argument of the step functions. */
+/* The state of the stage of this rank, the argument of the step functions. */
 struct stage {
     const struct meg_pipe_schedule *s;
     const struct meg_pipe_tensor *tensor;
@@ -138,7 +138,7 @@ static void bwd(void *user, const struct meg_pipe_step *s)
 
 static const struct meg_pipe_ops ops = { fwd, bwd, bwd_input, bwd_weight };
 
-/* Execute an action list twice; return the number of errors on this rank. */
+/* Run a schedule twice; return the number of errors on this rank. */
 static int run(struct meg_comm *pp, const struct meg_pipe_schedule_conf *c, const struct meg_pipe_tensor *tensor,
                int rank)
 {

@@ -1,9 +1,9 @@
 /*
  * experts.c - a family of models for tests/experts.t that is not in the library: a layer is an MLP and a block of
- * experts.  There is no router: expert (position mod EXPERTS) computes a token.  The expert-parallel ranks all-gather
- * their tokens, each computes those of its experts, and the outputs are reduce-scattered.  A program that is linked
- * with this file accepts --model experts, and reads the expert-parallel size from the environment variable EP.  On a
- * rank with the variable FAULT, an element of each layer's experts is 0.
+ * experts.  There is no router: expert p mod EXPERTS computes the token at position p.  The expert-parallel ranks
+ * all-gather their tokens, each rank computes those of its experts, and the outputs are reduce-scattered.  A program
+ * that is linked with this file accepts --model experts, and reads the expert-parallel size from the environment
+ * variable EP.  On a rank with the variable FAULT, one weight of each layer's experts is 0.
  */
 #include <stdlib.h>
 #include "model/family.h"
@@ -87,7 +87,7 @@ static struct experts_acts acts_of(const struct meg_ctx *c, const struct experts
     return (struct experts_acts){ meg_mat_rows(a->pre, part * n, n), meg_mat_rows(a->mid, part * n, n) };
 }
 
-/* Return the weight of a part's expert, or its gradient. */
+/* Return the rows of a part's expert in w, the weights of this rank's experts or their gradients. */
 static struct meg_mat weight_of(const struct meg_ctx *c, const struct experts *l, struct meg_mat w, int64_t part)
 {
     return meg_mat_rows(w, part / c->b * (w.rows / l->n), w.rows / l->n);

@@ -111,7 +111,7 @@ static inline void fill_params(float *flat, const struct meg_params *p, int seed
             flat[p->row[i].offset + k] = (float)(p->row[i].offset + k) + (float)seed * 65536;
 }
 
-/* Copy the rows of a map from a foreign tensor to a native one. */
+/* Copy all rows of the row map p from a foreign tensor to a native one. */
 static inline void rows_from_foreign(float *native, const float *foreign, const struct ckpt_row_map *p)
 {
     float v[CKPT_ROWS_MAX * 64];

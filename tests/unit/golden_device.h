@@ -1,6 +1,6 @@
 /*
- * golden_device.h - the device of tests that compare models with reference numbers: the GPU if MEG_TEST_GPU is set, else
- * the CPU.  tests/cuda_golden.t runs these tests on the CUDA backend.
+ * golden_device.h - the device of tests that compare models with reference numbers: the GPU if MEG_TEST_GPU is set,
+ * else the CPU.  tests/cuda_golden.t runs these tests on the CUDA backend.
  */
 #ifndef TESTS_GOLDEN_DEVICE_H
 #define TESTS_GOLDEN_DEVICE_H

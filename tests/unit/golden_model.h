@@ -112,8 +112,8 @@ static inline void check_gradients(const struct meg_model *g, const struct golde
 }
 
 /*
- * The exact gradient of a key bias, to which softmax is invariant, is 0.  The computed gradient is a rounding error of at
- * most e, and a step of AdamW is at most lr * e / (e + eps).  Return the sum of five such steps.
+ * The exact gradient of a key bias, to which softmax is invariant, is 0.  The computed gradient is a rounding error
+ * of at most e, and a step of AdamW is at most lr * e / (e + eps).  Return the sum of five such steps.
  */
 static inline double rounding_of_steps(const json_t *grad)
 {
@@ -127,7 +127,7 @@ static inline bool is_zero(const json_t *grad)
     return number(grad, "max_abs") <= 10 * number(grad, "f32_max_abs_err");
 }
 
-/* Return whether some elements of a tensor of Megatron core are key biases; the last one is not. */
+/* Return whether a tensor of Megatron core contains key biases.  If so, its last element is a value bias. */
 static inline bool contains_key_bias(const char *name)
 {
     return strstr(name, "linear_qkv.bias") || strstr(name, "linear_kv.bias");
@@ -139,7 +139,7 @@ struct summary {
     int64_t numel, last_row;
 };
 
-/* `weights` is a copy of g->w in host memory. */
+/* Return the summary of the Hugging Face tensor `name`.  `weights` is a copy of g->w in host memory. */
 static inline struct summary summary_of(const struct meg_model *g, const float *weights, const char *name,
                                         struct hf_row hf_row_of(const char *name, int64_t o))
 {

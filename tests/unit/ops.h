@@ -62,7 +62,7 @@ static inline int run_cases(const struct ops_case *cases, size_t n)
     return _cmocka_run_group_tests("ops", test, k, NULL, NULL);
 }
 
-/* Return a random number, uniform in [-1, 1), the same in every run. */
+/* Return a random number, uniform in [-1, 1).  The sequence of numbers is the same in every run. */
 static uint64_t rng_state = 88172645463325252u;
 static inline double rnd(void)
 {
@@ -107,7 +107,7 @@ static inline void put(struct meg_mat m, int64_t r, int64_t c, float v)
     }
 }
 
-/* Return a matrix of random values of type t, with pad columns of NaN between the rows. */
+/* Return a matrix of random values of type t.  The row padding, pad elements between rows, is NaN. */
 static inline struct meg_mat rnd_mat_of(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad)
 {
     struct meg_mat m = { malloc((size_t)(rows * (cols + pad)) * meg_dtype_size(t)), t, rows, cols, cols + pad };

@@ -24,8 +24,8 @@ struct shared_comm {
 };
 
 /*
- * Publish buf and wait until all ranks have published theirs.  Returns the memory, which is valid until the next
- * barrier.
+ * Publish buf and wait until all ranks have published theirs.  Return the shared memory, whose contents are valid
+ * until the next barrier.
  */
 static inline struct shared_memory *shared_put(struct meg_comm *c, const void *buf, size_t nbytes)
 {

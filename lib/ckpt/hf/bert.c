@@ -72,7 +72,7 @@ static const struct ckpt_format pre_norm_format = {
 
 /* ---- config.json ---- */
 
-/* Hugging Face applies hidden_act in the layers and in the language-model head. */
+/* Read hidden_act, the activation of both the layers and the language-model head in Hugging Face's models. */
 static int read_activation(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {
     const int r = ckpt_hf_read_gelu(&m->openai_gelu, config, "hidden_act", "gelu", from, e);

@@ -34,7 +34,7 @@ static const struct ckpt_rename names[] = {
     { 0 }
 };
 /* clang-format on */
-/* Buffers of the causal mask, which are not weights. */
+/* Buffers of the causal mask, which older versions of transformers store with the weights. */
 static const char *const ignored[] = { FOREIGN "attn.bias", FOREIGN "attn.masked_bias", NULL };
 static const struct ckpt_format format = {
     .name = "hf", .rename = names, .prefix = "transformer.", .ignored = ignored

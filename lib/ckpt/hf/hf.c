@@ -52,8 +52,8 @@ out:
 }
 
 /*
- * Open the weights.  Files of safetensors take precedence over files of torch.save, and an index of several files over
- * a single file.
+ * Open the weights.  safetensors files take precedence over files of torch.save; for each of these formats, an index of
+ * several files takes precedence over a single file.
  */
 static int open_weights(struct meg_ckpt *c, struct meg_err *e)
 {
@@ -380,7 +380,7 @@ static void set_text_ids(json_t *o, const struct ckpt_hf_family *family, const s
     free(ends.v);
 }
 
-/* Return the id of [PAD] in BERT's vocab.txt, its line number from 0, or 0 if there is no such line. */
+/* Return the id of [PAD] in BERT's vocab.txt: its line number, counted from 0, or 0 if there is no such line. */
 static int64_t pad_id_of(const struct meg_str *vocab)
 {
     static const char pad[] = "[PAD]";
@@ -461,7 +461,7 @@ static const struct ckpt_hf_family *family_of_model(const struct meg_model_conf 
     return meg_model_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;
 }
 
-/* Return the reason why only T5 has a setting of the model, or NULL. */
+/* Return why only T5's format can represent the model, or NULL if the model has no setting that only T5 has. */
 static const char *t5_option_of(const struct meg_model_conf *m)
 {
     if (m->glu_activation != MEG_GLU_ACTIVATION_NONE || m->activation_func != MEG_ACTIVATION_FUNC_GELU)

@@ -1,9 +1,9 @@
 /*
  * t5.c - Hugging Face's T5ForConditionalGeneration: T5 v1.0 (Raffel et al. 2020) and v1.1 (Shazeer 2020).
  *
- * T5 has RMSNorm, no biases, a relative bias, and scores without a scale.  In v1.0, the MLP has ReLU, and the output
- * layer is the word embedding, whose input is divided by the square root of d_model.  In v1.1, the MLP is gated, and
- * the output layer has its own weight.
+ * T5 has RMSNorm, linear layers without biases, and attention scores with a relative bias and without scaling.
+ * In v1.0, the MLP has ReLU, the output layer is tied to the word embedding, and the input of the output layer is
+ * divided by the square root of d_model.  In v1.1, the MLP is gated, and the output layer has its own weight.
  */
 #include <math.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static const struct ckpt_rename gated_names[] = {
     { 0 }
 };
 /* clang-format on */
-/* Files of the first versions have a table that Hugging Face does not use. */
+/* Old files have a relative bias of cross-attention, which Hugging Face does not use. */
 static const char *const ignored[] = { "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", NULL };
 static const struct ckpt_rename copies[] = {
     { "embedding.word_embeddings.weight", "encoder.embed_tokens.weight", CKPT_SAME },
@@ -124,8 +124,9 @@ static const struct activation *activation_of(const struct meg_model_conf *m)
 }
 
 /*
- * Read whether the output layer is tied to the word embedding, which its scaled input implies.  transformers 5 writes
- * this as scale_decoder_outputs; tie_word_embeddings is then always true.
+ * Read whether the output layer is tied to the word embedding.  The input of the output layer is scaled if and only if
+ * the output layer is tied.  transformers 5 stores this in scale_decoder_outputs, and always sets tie_word_embeddings
+ * to true.
  */
 static int read_tie(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {

@@ -39,7 +39,7 @@ struct chunk {
     int first, n; /* tensors [first, first + n) of st */
 };
 
-/* State of opening the files of all ranks. */
+/* State while the files of all ranks are opened. */
 struct reader {
     struct meg_ckpt *c;
     const char *first; /* path of the first rank's file, used in messages */
@@ -286,8 +286,8 @@ static void drop_extra_state(struct chunk *k)
 }
 
 /*
- * Rename the tensors of a chunk that begins with layers first_layer of the encoder and of the decoder; set nlayers to
- * their numbers of layers in the chunk.
+ * Rename the tensors of a chunk to their native names.  The chunk begins with layer first_layer[0] of the encoder and
+ * layer first_layer[1] of the decoder.  Set nlayers to the numbers of encoder and decoder layers in the chunk.
  */
 static void rename_chunk(struct chunk *k, enum meg_model_family family, const int64_t first_layer[2],
                          int64_t nlayers[2])
@@ -393,7 +393,7 @@ static int drop_copies(const struct reader *rd, int64_t t, struct meg_err *e)
 }
 
 /*
- * Give all tensors their native names, and sort the tensors of each file.  The layers of a stack are numbered
+ * Rename all tensors to their native names, and sort the tensors of each file.  The layers of a stack are numbered
  * consecutively over chunk 0 of all pipeline stages, then over chunk 1 of all pipeline stages, and so on.
  */
 static int rename_all(const struct reader *rd, struct meg_err *e)

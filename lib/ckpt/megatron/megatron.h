@@ -29,8 +29,8 @@ int ckpt_refuse_distributed(const char *dir, struct meg_err *e);
 const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages);
 
 /*
- * Return the name of the attribute of args for an option of the model, either in buf or a constant.  Return NULL for an
- * alias, for an ignored option and for --model, because args does not have the family of the model.
+ * Return the name of the attribute of args for an option of the model: a constant, or a name printed to buf.  Return
+ * NULL for an alias, for an ignored option and for --model, because args does not have the family of the model.
  */
 const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 
@@ -52,7 +52,7 @@ struct ckpt_prefix_map {
     const char *foreign, *native;
 };
 extern const struct ckpt_prefix_map ckpt_legacy_names[], ckpt_legacy_decoder_names[], ckpt_te_names[];
-/* Names of the language-model head of BERT and T5; nothing is removed from them. */
+/* Prefixes for the language-model head of BERT and T5, which is not in a layer stack: compared with complete names. */
 extern const struct ckpt_prefix_map ckpt_legacy_head_names[];
 
 MEG_END_DECLS

@@ -69,7 +69,7 @@ const struct ckpt_prefix_map ckpt_legacy_names[] = { { "input_norm.", "input_lay
                                                      { "final_norm.", "final_layernorm." },
                                                      { 0 } };
 
-/* Names of a decoder layer with cross-attention, before those of ckpt_legacy_names. */
+/* Names in decoder layers with cross-attention.  This table is searched before ckpt_legacy_names. */
 const struct ckpt_prefix_map ckpt_legacy_decoder_names[] = {
     { "post_attention_norm.", "pre_cross_attn_layernorm." },
     { "post_attention_layernorm.", "pre_cross_attn_layernorm." },

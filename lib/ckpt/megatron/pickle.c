@@ -1,4 +1,4 @@
-/* pickle.c - interpret the opcodes of a pickle into a graph of nodes. */
+/* pickle.c - interpret the opcodes of a pickle to build a graph of nodes. */
 #include "ckpt/megatron/pickle.h"
 
 #include <inttypes.h>

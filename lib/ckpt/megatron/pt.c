@@ -117,7 +117,7 @@ static const struct meg_py *tensor_call(const struct meg_py *o)
     return is_call(o, "_rebuild_tensor_v2") || is_call(o, "_rebuild_tensor") ? o : NULL;
 }
 
-/* A tensor of the pickle during decoding. */
+/* State while one tensor of the pickle is decoded. */
 struct view {
     const struct meg_pt *pt;
     const char *name;

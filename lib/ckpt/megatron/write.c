@@ -29,13 +29,19 @@ struct item {
     char name[CKPT_NAME_CHARS]; /* keys of nested dicts, separated by / */
 };
 
-/* All stages have the same number of layers; those of T5 have layers of one stack, unless there is only one stage. */
+/*
+ * Return the number of layers per pipeline stage, which is the same in all stages.  If a T5 has several stages, each
+ * stage has layers of only one stack.
+ */
 static int64_t layers_per_stage(const struct export *x)
 {
     return meg_model_all_layers(x->s->model) / x->to->pipeline;
 }
 
-/* Return the number of stages of T5's encoder, which is the number of the decoder's first stage; 0: none. */
+/*
+ * Return the number of pipeline stages of T5's encoder, which is also the index of the decoder's first stage.  Return 0
+ * if there is only one stage, or the model is not a T5.
+ */
 static int64_t split_rank(const struct export *x)
 {
     const bool is_split = x->s->model->family == MEG_FAMILY_T5 && x->to->pipeline > 1;
@@ -105,13 +111,13 @@ static bool replace_prefix(struct meg_str *out, const char *name, const struct c
     return false;
 }
 
-/* Return whether a tensor is in a decoder with cross-attention. */
+/* Return whether the tensor `name` is in a decoder with cross-attention, which only T5 has. */
 static bool has_cross_attention(const struct export *x, const char *name)
 {
     return x->s->model->family == MEG_FAMILY_T5 && strncmp(name, "decoder.", 8) == 0;
 }
 
-/* Append the foreign name of a tensor of a stack, whose name without the stack and the layer is `rest`. */
+/* Append the foreign equivalent of `rest`, which is the native `name` without the layer stack and the layer number. */
 static void append_in_stack(struct meg_str *out, const struct export *x, const char *name, const char *rest)
 {
     const bool is_legacy = x->to->names == MEG_CKPT_NAMES_LEGACY;
@@ -233,7 +239,7 @@ static bool is_in_stage(const struct export *x, const struct meg_param *row, int
 /* List the tensors of tensor-parallel rank t of stage p in *out, which the caller frees.  Return their number. */
 static int list_items(struct item **out, const struct export *x, int64_t t, int64_t p)
 {
-    enum { MORE = 3 }; /* at most: the tied output weight, and the second names of the output weight and its bias */
+    enum { MORE = 3 }; /* at most the tied output weight, and copies of the output weight and its bias */
     const struct meg_params *params = x->s->params;
     const struct meg_model_conf *m = x->s->model;
     const struct meg_param *word = meg_params_find(params, "embedding.word_embeddings.weight");
@@ -272,7 +278,7 @@ static void put_bool(struct meg_pickle_writer *p, const char *key, bool v)
     meg_pickle_put_bool(p, v);
 }
 
-/* Return whether args has an option: those that Megatron's models usually do not have are written only if they are set. */
+/* Return whether to write an option to args.  Options that few of Megatron's models have are written only if set. */
 static bool is_written(const char *name, const struct meg_model_conf *m)
 {
     const struct {

@@ -5,7 +5,7 @@
 #include "cuda/attention/attention.h"
 #include "cuda/cudnn/attention.h"
 
-/* LANES threads process a row of a head. */
+/* LANES threads process one query of one head. */
 enum { THREADS = 256, LANES = 8, ROWS_PER_BLOCK = THREADS / LANES };
 
 /* A query of a head: row [i, j, t] of lse and delta. */

@@ -83,7 +83,7 @@ __device__ inline int64_t query_position(const struct meg_attn_desc &desc, int64
     return (desc.query_start ? desc.query_start[i] : desc.q0) + t;
 }
 
-/* Return the keys that query t of sequence i attends to.  Neither end is less than that of an earlier query. */
+/* Return the range of keys that query t of sequence i attends to.  Both of its ends are nondecreasing in t. */
 __device__ inline struct attn_range visible_keys(const struct meg_attn_desc &desc, int64_t t, int64_t i)
 {
     const int s_k = (int)desc.s_k, k0 = (int)desc.k0, position = (int)query_position(desc, t, i) - k0,
@@ -103,8 +103,8 @@ __device__ inline struct attn_range visible_keys(const struct meg_attn_desc &des
 }
 
 /*
- * Return the range of queries that attend to a key of [begin, end), as far as only window_left and window_right are
- * considered.  query_start is ignored: it is for decoding only.
+ * Return the range of queries that may attend to a key of [begin, end), considering only window_left and window_right.
+ * query_start is ignored, because it is for decoding only.
  */
 __device__ inline struct attn_range queries_in_window(const struct meg_attn_desc &desc, int64_t begin, int64_t end)
 {
@@ -148,8 +148,8 @@ __device__ inline int rel_bias_bucket(const struct meg_attn_desc &desc, int64_t 
 }
 
 /*
- * Return the bias of head j at a relative position.  `bucket` is its bucket; without a relative attention bias, it is
- * not used.
+ * Return the bias of head j at a relative position.  `bucket` is the bucket of this position, which is ignored without
+ * a relative attention bias.
  */
 __device__ inline float score_bias(const struct meg_attn_desc &desc, int64_t j, int64_t relative, int bucket)
 {
@@ -169,8 +169,8 @@ __device__ inline float sink_of(const struct meg_attn_desc &desc, int64_t j)
 }
 
 /*
- * Return the score of a query and a key whose product is qk, before biases, and the score's derivative with respect to
- * scale * qk in *slope.
+ * Return the score of a query and a key whose dot product is qk, before biases are added.  Set *slope to the derivative
+ * of the score with respect to scale * qk.
  */
 __device__ inline float capped_score(const struct meg_attn_desc &desc, float qk, float *slope)
 {
@@ -227,7 +227,7 @@ __device__ inline uint8_t kept_keys(const struct meg_attn_desc &desc, const stru
 
     meg_philox_dropout(word, drop.seed, drop.stream, (uint32_t)(unit / 8), (uint32_t)position, drop.sample[i]);
 #pragma unroll
-    for (int n = 0; n < 4; n++) { /* each word has two numbers of 16 bits, which are compared in its upper half */
+    for (int n = 0; n < 4; n++) { /* compare both 16-bit numbers of a word as upper halves */
         if (word[n] << 16 >= threshold)
             kept |= 1u << 2 * n;
         if (word[n] >= threshold)

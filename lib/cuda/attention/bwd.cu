@@ -6,8 +6,8 @@
  * recompute the scores and the gradients of the weights, 7 products of matrices instead of 5, so that no gradient is
  * the sum of the results of several blocks, and the results do not depend on the order of blocks.
  *
- * A tile of what a block iterates over is copied to shared memory while the previous one is processed.  A warp owns 16
- * or 32 rows of its block and keeps weights in registers, where they are operands of the next product.
+ * The next tile that a block iterates over is copied to shared memory while the current one is processed.  A warp owns
+ * 16 or 32 rows of its block and keeps weights in registers, where they are operands of the next product.
  */
 #include "cuda/attention/tiles.h"
 
@@ -21,8 +21,8 @@ struct attn_mma_bwd {
 };
 
 /*
- * Sizes for heads of D columns: a block owns OWN rows, of which a warp has M tiles of 16, and iterates over tiles of STEP
- * rows, such that tiles fit in shared memory and accumulators in registers.
+ * Sizes for heads of D columns: a block owns OWN rows, of which a warp has M tiles of 16, and iterates over tiles of
+ * STEP rows, such that tiles fit in shared memory and accumulators in registers.
  */
 template <int D, bool is_plain> struct own_sizes {
     static constexpr int LD = D + ROW_PAD, M = D <= 64 && is_plain ? 2 : 1, OWN = 64 * M, THREADS = 4 * WARP;
@@ -43,9 +43,9 @@ template <int D, bool is_plain> struct dq_sizes : own_sizes<D, is_plain> {
 };
 
 /*
- * Replace s, a product q.k, by the weight after dropout, and dp, a product d_o.v, by the gradient with respect to scale *
- * q.k, both divided by the factor of kept weights, chunk.scale.  The kernels multiply their sums by it.  lse contains the
- * factor log2(e), and delta is divided by chunk.scale.
+ * Replace s, a dot product q.k, by the weight after dropout, and dp, a dot product d_o.v, by the gradient with respect
+ * to scale * q.k.  Both results lack the factor chunk.scale of kept weights, by which the kernels multiply their sums
+ * at the end.  lse must be multiplied by log2(e), and delta divided by chunk.scale, before the call.
  */
 template <bool is_plain>
 static __device__ inline void bwd_weight(const struct attn_mma_bwd &x, float &s, float &dp, float lse, float delta,
@@ -230,8 +230,8 @@ template <class T, int D, bool is_plain> struct dq_tiles {
 };
 
 /*
- * Compute bwd_weight for queries row0, row0 + 1, ... of a block (rows) and a tile of keys (columns).  `kept` contains bits
- * of each query of the block, and first_bit is the bit of the first key of the tile.
+ * Compute bwd_weight for queries row0, row0 + 1, ... of a block (rows) and a tile of keys (columns).  `kept` contains
+ * a word of dropout bits for each query of the block, in which bit first_bit is that of the first key of the tile.
  */
 template <bool is_plain, bool drops, int OWN, int N>
 static __device__ inline void dq_weights(float (&s)[N][4], float (&dp)[N][4], const struct attn_mma_bwd &x,
@@ -382,7 +382,7 @@ bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *de
     x.delta = args->delta;
     x.r = (int)(desc->a / desc->g);
     x.accumulate = args->accumulate;
-    /* The tiles of plain cases with 128 columns are larger.  GPUs without space for them use those of other cases. */
+    /* The tiles of plain cases with 128 columns are larger.  If they do not fit, use the kernels of other cases. */
     fits_plain = (desc->d > desc->d_v ? desc->d : desc->d_v) <= 96 || fits_shared(sizeof(dq_tiles<bf16, 128, true>));
     with_mma_type(type, desc, fits_plain && is_plain_attention(desc), [&](auto t, auto size, auto plain) {
         using T = decltype(t);

@@ -1,5 +1,5 @@
 /*
- * f32.cu - attention in f32 arithmetic, for all that struct meg_attn_desc can describe.
+ * f32.cu - attention in f32 arithmetic, for all cases that struct meg_attn_desc describes.
  *
  * A block keeps a tile of queries and a tile of keys in shared memory as f32, and multiplies them there.  In the
  * forward pass, a tile contains the queries of all heads of a group, and long sequences of keys are split over blocks
@@ -17,13 +17,13 @@ enum { THREADS = 128, BQ = 32, BK = 64, BK_BWD = 32, MAX_SHARED = 160 << 10, SPL
 
 /* ---- tiles ---- */
 
-/* Return whether tiles of nbytes are too large: they exceed what the GPU in use has, or reduce the number of blocks. */
+/* Return whether tiles of nbytes exceed MAX_SHARED or the shared memory of the GPU in use. */
 static bool is_too_large(size_t nbytes)
 {
     return nbytes > MAX_SHARED || (int64_t)nbytes > meg_cuda_max_shared();
 }
 
-/* End the process with a message if the smallest tiles, which have nbytes, exceed the shared memory of the GPU in use. */
+/* End the process with a message if the smallest tiles, of nbytes, exceed the shared memory of the GPU in use. */
 static void check_shared(const struct meg_attn_desc *desc, size_t nbytes)
 {
     if ((int64_t)nbytes > meg_cuda_max_shared())
@@ -177,7 +177,7 @@ static __device__ inline int64_t fill_buckets(int *bucket, const struct meg_attn
     return first;
 }
 
-/* Return the score of a query and a key whose product is qk; `bucket` and first_relative are those of fill_buckets. */
+/* Return the score of a query and a key whose dot product is qk; see fill_buckets for `bucket` and first_relative. */
 static __device__ inline float score_of(const struct meg_attn_desc &desc, const struct query &query, int64_t key,
                                         float qk, const int *bucket, int64_t first_relative, float *slope)
 {
@@ -197,10 +197,10 @@ struct attn_f32_fwd {
     struct weight_drop drop;
     float *lse;
     float *part; /* [b, a, s_q, splits, d_v + 1]: the output of each split, and its log-sum-exp; NULL for one split */
-    int bq, bk;  /* rows (a query and one of its heads) and keys per tile */
+    int bq, bk;  /* rows (pairs of a query and a head) and keys per tile */
     int splits;  /* number of blocks among which the keys are split */
     int split_size;                                              /* keys per split, a multiple of bk */
-    bool is_o_aligned, is_q_aligned, is_k_aligned, is_v_aligned; /* the heads (has_aligned_heads) */
+    bool is_o_aligned, is_q_aligned, is_k_aligned, is_v_aligned; /* results of has_aligned_heads */
 };
 
 /* The arrays of a block in shared memory. */
@@ -248,7 +248,7 @@ static MEG_HOST_DEVICE struct fwd_arrays fwd_arrays_at(char *p, const struct meg
     return x;
 }
 
-/* Replace the products of a tile in s by scores, and by -infinity for masked keys. */
+/* Replace the dot products of a tile in s by scores, or by -infinity for masked keys. */
 static __device__ inline void score_tile(const struct attn_f32_fwd &x, const struct fwd_arrays &sh, int nq, int key,
                                          int64_t first)
 {
@@ -377,7 +377,7 @@ static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_f32_fwd x
     }
 }
 
-/* Merge the outputs of the splits: a warp merges those of one query. */
+/* Merge the outputs of the splits: a warp merges those of one query of one head. */
 template <class O> static __global__ void merge_splits(struct attn_f32_fwd x)
 {
     const struct meg_attn_desc &desc = x.desc;

@@ -30,7 +30,7 @@ template <class T, int D> struct fwd_tiles {
         alignas(16) uint64_t kept[BQ];
     } keys[2];
     struct attn_range visible[BQ];
-    int i, group; /* sequence and group of the block, here because kernels for 64 columns have no registers for them */
+    int i, group; /* of the block; in shared memory because kernels for 64 columns need all registers */
     struct score_biases<BQ, BK> biases;
 };
 
@@ -81,7 +81,7 @@ static __device__ inline void softmax(float (&s)[M][NK][4], float (&o)[M][N][4],
 
 /* ---- a tile of keys ---- */
 
-/* Replace the products of rows row0, row0 + 1, ... of a tile by their scores (score2). */
+/* Replace the dot products of rows row0, row0 + 1, ... of a tile by their scores (score2). */
 template <int M, int NK, int BQ>
 static __device__ inline void score_tile(float (&s)[M][NK][4], const struct meg_attn_desc &desc,
                                          const struct score_biases<BQ, 8 * NK> &biases, int row0, struct lane lane)
@@ -123,8 +123,9 @@ static __device__ inline void mask_tile(float (&s)[M][NK][4], const struct attn_
 }
 
 /*
- * Replace weights by 0 where dropout drops them.  `kept` contains bits of each query of the block, and first_bit is the
- * bit of the first key of the tile.  store_output multiplies the output by the factor of kept weights.
+ * Replace weights by 0 where dropout drops them.  `kept` contains a word of bits for each query of the block, in which
+ * bit first_bit is that of the first key of the tile.  store_output multiplies the output by the factor of kept
+ * weights.
  */
 template <int M, int NK>
 static __device__ inline void drop_tile(float (&s)[M][NK][4], const uint64_t *kept, int first_bit, int row0,

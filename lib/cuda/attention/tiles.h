@@ -42,7 +42,7 @@ template <class F> void with_mma_type(enum meg_dtype type, const struct meg_attn
         with_plain(f16());
 }
 
-/* Return whether kernels for tensor cores can read heads x of `d` columns, and `type`, their type, is bf16 or f16. */
+/* Return whether heads x of d columns have the type `type`, bf16 or f16, and kernels for tensor cores can read them. */
 static inline bool fits_mma(struct meg_heads x, enum meg_dtype type, int64_t d)
 {
     return x.dtype == type && type != MEG_DTYPE_F32 && d % 8 == 0 && d <= MAX_D && has_aligned_heads(x) &&
@@ -72,21 +72,21 @@ static inline bool is_plain_attention(const struct meg_attn_desc *desc)
 struct head_chunk {
     uint64_t *bits; /* [ni, heads, words, rows] in scratch memory, or NULL without dropout */
     int i0, ni, g0, ng;
-    int j0, heads; /* the query heads of the groups */
+    int j0, heads; /* query heads [j0, j0 + heads) of the groups */
     int words, rows;
     float scale; /* factor of kept weights; 1 without dropout */
 };
 
 /*
- * Return the first chunk, without bits and heads: as many heads as meg_cuda_kept_nbytes allows, but at least one group;
- * without dropout, all heads.
+ * Return the first chunk, in which `bits`, j0 and `heads` are not set.  It has as many groups as meg_cuda_kept_nbytes
+ * allows, but at least one; without dropout, it has all groups of all sequences.
  */
 struct head_chunk meg_cuda_first_chunk(const struct meg_attn_desc *desc, const struct weight_drop *drop);
 /* Queue the computation of the bits of a chunk, unless they are NULL. */
 void meg_cuda_fill_kept_bits(struct meg_stream *st, const struct meg_attn_desc *desc, const struct weight_drop *drop,
                              const struct head_chunk *x);
 
-/* Call f(chunk) for all chunks of the heads. */
+/* Divide the heads into chunks.  For each, queue the computation of its bits, and call f(chunk). */
 template <class F>
 void for_chunks(struct meg_stream *st, const struct meg_attn_desc *desc, const struct weight_drop *drop, F f)
 {
@@ -108,7 +108,7 @@ void for_chunks(struct meg_stream *st, const struct meg_attn_desc *desc, const s
         }
 }
 
-/* Begin to copy the bits of a word of n queries from query t0 on, for head j of sequence i.  t0 and n are even. */
+/* Begin to copy word `word` of the bits of queries [t0, t0 + n) of head j of sequence i.  t0 and n are even. */
 static __device__ inline void load_kept(uint64_t *to, const struct head_chunk &x, int i, int j, int word, int t0, int n)
 {
     const uint64_t *const from =
@@ -123,7 +123,7 @@ static __device__ inline void load_kept(uint64_t *to, const struct head_chunk &x
 /*
  * Begin to copy ROWS rows of d columns to shared memory by THREADS threads.  row(r) returns a pointer to the first
  * element of row r in global memory; it is called once for each row of the thread, in ascending order.  Rows outside
- * [begin, end), to which the pointer may be invalid, and columns from d on are not read, but are 0.
+ * [begin, end), for which the pointer may be invalid, and columns from d on are not read, but set to 0 in the copy.
  */
 template <class T, int D, int ROWS, int THREADS, class F>
 static __device__ inline void load_rows(T *to, int d, int begin, int end, F row)
@@ -226,8 +226,8 @@ static __device__ inline void fill_biases(struct score_biases<ROWS, KEYS> *x, co
 }
 
 /*
- * Return log2(e) times the score of a query and a key whose product is qk.  `bias` contains the factor log2(e).
- * *slope, which is that of capped_score, does not.
+ * Return log2(e) times the score of a query and a key whose dot product is qk.  `bias` is already multiplied by
+ * log2(e).  *slope is that of capped_score, without this factor.
  */
 static __device__ inline float score2(const struct meg_attn_desc &desc, float qk, float bias, float *slope)
 {

@@ -97,7 +97,7 @@ static void print_key(char text[TEXT_NBYTES], const struct key *k)
              k->has_dbias ? " dbias" : "");
 }
 
-/* ---- variants: a product of which cuBLASLt computes the epilogue, a part of it, or nothing ---- */
+/* ---- variants: cuBLASLt computes the complete epilogue of a product, a part of it, or none of it ---- */
 
 struct variant {
     cublasLtEpilogue_t epilogue;
@@ -216,7 +216,7 @@ static cublasStatus_t multiply(cudaStream_t stream, const struct variant *v, con
                                        out, v->d, algo, workspace, workspace_nbytes, stream);
 }
 
-/* Queue what cuBLASLt does not compute, except dbias. */
+/* Queue the parts of the epilogue that cuBLASLt does not compute, except dbias. */
 static void queue_epilogue(struct meg_stream *st, const struct meg_gemm *g, cublasLtEpilogue_t epilogue)
 {
     const struct meg_mat out = output_of(g, epilogue);
@@ -264,7 +264,7 @@ static size_t nbytes_of(struct meg_mat m)
 }
 
 /*
- * Allocate one block of memory for operands of the sizes in *g and, after these *nbytes bytes, a workspace, and set the
+ * Allocate a block of memory that consists of *nbytes bytes for operands of the sizes in *g, and a workspace.  Set the
  * pointers of *g, a copy of the caller's product, to the operands.  Return the block, or NULL if it cannot be
  * allocated.
  */
@@ -444,7 +444,7 @@ static int list_candidates(struct candidate *c, int n, const struct variant *v, 
     return ncandidates;
 }
 
-/* Look up the stored choice.  Return whether there is one that this GPU can execute. */
+/* Set *out to the stored choice and return true.  Return false if there is none that this GPU can execute. */
 static bool find_stored(struct candidate *out, const struct variant *v, int nvariants, const char *text)
 {
     struct meg_gemm_choice stored;
@@ -554,7 +554,7 @@ static const struct plan *find_plan(struct meg_stream *st, const struct meg_gemm
     return *bucket = p;
 }
 
-/* Set a matrix to 0: a product with k = 0, which cuBLASLt rejects. */
+/* Set a matrix to 0, the result of a product with k = 0, which cuBLASLt rejects. */
 static void zero(struct meg_stream *st, struct meg_mat m)
 {
     for (int64_t r = 0; r < m.rows; r++)

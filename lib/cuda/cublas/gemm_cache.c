@@ -1,4 +1,4 @@
-/* gemm_cache.c - the file of algorithms: its path, and its lines, which are read at each look-up and appended. */
+/* gemm_cache.c - the file of algorithms: find its path, read it at each look-up, and append lines to it. */
 #include "cuda/cublas/gemm_cache.h"
 #include <ctype.h>
 #include <errno.h>
@@ -132,7 +132,7 @@ bool meg_gemm_cache_find(struct meg_gemm_choice *out, const char *key)
     return is_found;
 }
 
-/* Append a line in one write, which does not mix with those of other processes. */
+/* Append a line by one call of write, so that it does not mix with the lines of other processes. */
 static int append(const char *path, const struct meg_str *line, struct meg_err *e)
 {
     const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);

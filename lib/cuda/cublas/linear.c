@@ -5,7 +5,7 @@
 #include "cuda/internal.h"
 #include "tensor/suballoc.h"
 
-/* A struct meg_linear * is a struct meg_linear_desc *: gemm.c has the plans. */
+/* A struct meg_linear is only a struct meg_linear_desc, because gemm.c stores the plans. */
 static const struct meg_linear_desc *desc_of(const struct meg_linear *l)
 {
     return (const struct meg_linear_desc *)(const void *)l;

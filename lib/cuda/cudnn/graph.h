@@ -36,30 +36,30 @@ meg_cudnn_tensor meg_cudnn_memory(struct meg_cudnn_graph *g, int64_t id, cudnnDa
 meg_cudnn_tensor meg_cudnn_number(struct meg_cudnn_graph *g, int64_t id);
 meg_cudnn_tensor meg_cudnn_virtual(struct meg_cudnn_graph *g, cudnnDataType_t type, struct meg_cudnn_shape shape);
 
-/* y = mode(x, b, t), element by element; b and t may be NULL, and are broadcast along dimensions of extent 1. */
+/* Add y = mode(x, b, t), element by element; b and t may be NULL, and are broadcast along dimensions of extent 1. */
 void meg_cudnn_pointwise(struct meg_cudnn_graph *g, cudnnPointwiseMode_t mode, meg_cudnn_tensor y, meg_cudnn_tensor x,
                          meg_cudnn_tensor b, meg_cudnn_tensor t);
-/* y, of type i32, = the index of each element of x along dimension `axis`; x has the shape of y. */
+/* Add an operation that sets y, of type i32, to the index of each element of x, of the same shape, along `axis`. */
 void meg_cudnn_index(struct meg_cudnn_graph *g, meg_cudnn_tensor y, meg_cudnn_tensor x, int64_t axis);
-/* c = a b for each batch and head.  If b has fewer heads than a, consecutive heads of a use one head of b. */
+/* Add c = a b for each batch and head.  If b has fewer heads than a, consecutive heads of a use one head of b. */
 void meg_cudnn_matmul(struct meg_cudnn_graph *g, meg_cudnn_tensor c, meg_cudnn_tensor a, meg_cudnn_tensor b);
-/* Reduce x along the dimensions in which y has a smaller extent. */
+/* Add the reduction of x to y along the dimensions in which y has a smaller extent. */
 void meg_cudnn_reduce(struct meg_cudnn_graph *g, cudnnReduceTensorOp_t op, meg_cudnn_tensor y, meg_cudnn_tensor x);
 /*
- * y = x with the extents and strides of y: elements at the same offset are equal, so that strides in another order
+ * Add y = x with the extents and strides of y: elements at the same offset are equal, so strides in another order
  * transpose x.
  */
 void meg_cudnn_reshape(struct meg_cudnn_graph *g, meg_cudnn_tensor y, meg_cudnn_tensor x);
 
 /*
  * Write up to `max` engine configurations that the heuristics propose to cfg, best first, and return their number; on
- * failure, set g->e and return 0.  Either handle or device is NULL; device is a descriptor of the properties of a GPU,
- * with which no GPU is needed.  The configurations are freed with the graph.
+ * failure, set g->e and return 0.  Exactly one of handle and device is NULL.  device describes the properties of a GPU,
+ * so that no actual GPU is needed.  The configurations are freed with the graph.
  */
 int meg_cudnn_graph_configs(struct meg_cudnn_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t device,
                             cudnnBackendDescriptor_t *cfg, int max);
 /*
- * Build a plan of the first of the best configurations for which that is possible and whose workspace has at most
+ * Build a plan from the first proposed configuration for which cuDNN can build one whose workspace has at most
  * max_nbytes bytes.  Return MEG_EFAIL, with a message in g->e, if there is none.
  */
 int meg_cudnn_graph_plan(struct meg_cudnn_graph *g, cudnnHandle_t handle, int64_t max_nbytes);

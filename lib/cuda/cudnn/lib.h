@@ -25,7 +25,7 @@ enum { MEG_CUDNN_OLDEST = 91900 };
 
 #define MEG_POINTER(f) __typeof__(&f) f;
 struct meg_cudnn_lib {
-    bool is_usable; /* the library was found, its version is not refused, and creating a handle did not fail */
+    bool is_usable; /* the library was found, it is not too old, and creating a handle did not fail */
     MEG_CUDNN_CALLS(MEG_POINTER)
 };
 #undef MEG_POINTER

@@ -24,7 +24,7 @@ static struct meg_cudnn_shape stats_shape(const struct meg_cudnn_sdpa *x)
     return contiguous(x->b, x->h, x->s_q, 1);
 }
 
-/* Return the shape of tensor i, which is heads in memory. */
+/* Return the shape of tensor i, which consists of heads in device memory. */
 static struct meg_cudnn_shape heads_shape(const struct meg_cudnn_sdpa *x, enum meg_cudnn_sdpa_tensor i)
 {
     const bool is_query = i == SDPA_Q || i == SDPA_DQ || i == SDPA_O || i == SDPA_D_O;
@@ -35,13 +35,13 @@ static struct meg_cudnn_shape heads_shape(const struct meg_cudnn_sdpa *x, enum m
                                      { x->ld[i].b, x->ld[i].h, x->ld[i].s, 1 } };
 }
 
-/* Return a tensor for heads in memory. */
+/* Return tensor i, which consists of heads in device memory. */
 static meg_cudnn_tensor heads(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x, enum meg_cudnn_sdpa_tensor i)
 {
     return meg_cudnn_memory(g, i + 1, (cudnnDataType_t)x->type, heads_shape(x, i));
 }
 
-/* Return the same memory as a tensor whose rows and columns are swapped. */
+/* Return tensor i with rows and columns swapped, in the same memory. */
 static meg_cudnn_tensor heads_transposed(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x,
                                          enum meg_cudnn_sdpa_tensor i)
 {

@@ -7,7 +7,7 @@
 #define MEG_CUDA_CUDNN_SDPA_H
 #include "cuda/cudnn/graph.h"
 
-/* The tensors; their id in the graph is 1 + the value. */
+/* The tensors of a graph.  The id of a tensor is 1 + its value here. */
 enum meg_cudnn_sdpa_tensor {
     SDPA_Q,
     SDPA_K,

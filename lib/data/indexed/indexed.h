@@ -88,7 +88,7 @@ int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum
 int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e);
 /*
  * Append in steps; several threads can write at once.  Call `convert`, and `reserve` or `extend`, before `pwrite`.
- * To call `reserve` or `extend` after `append` or `append_dataset` on one writer is a bug.
+ * Calling `reserve` or `extend` after `append` or `append_dataset` on the same writer is a bug.
  *   convert  checks `ids` and converts them to the token type; `out` [n] may be the array `ids` if the type has at most
  *            4 bytes.  Returns MEG_EFORMAT if an id is out of the range of the token type.
  *   reserve  adds a sequence of n tokens and returns its byte offset in .bin; one thread at a time

@@ -18,7 +18,7 @@ struct meg_legacy_index {
     int64_t entries;              /* document index entries */
     const unsigned char *sizes;   /* [sequences] length of each sequence in tokens */
     const unsigned char *offsets; /* [sequences + 1] offset of each sequence in .bin, in tokens */
-    const unsigned char *docs;    /* [entries] first sequence of each document; then `sequences` */
+    const unsigned char *docs;    /* [entries] first sequence of each document, then the number of sequences */
 };
 
 /* Return true if the n bytes begin with the magic of this format. */

@@ -11,7 +11,7 @@ MEG_BEGIN_DECLS
 /*
  * meg_masked_data_plan - open the files that conf names, and compute the splits (data/data_splits.h)
  * meg_masked_data_open - plan, then load or build the index of each split
- *   conf   names token datasets with one sequence for each sentence, whose documents are divided over the splits
+ *   conf   names token datasets with one sequence for each sentence; a split reads a range of their documents
  *   spec   seq_length is the length of a BERT sample or of the input of the T5 encoder
  *   masked, vocab  copied; the arrays of vocab are borrowed until the data are closed
  * Both return MEG_EUSAGE if a setting is out of range or the vocabulary lacks a required special token.  Other errors

@@ -59,7 +59,7 @@ static void shuffle(struct meg_sentence_map *m, uint32_t seed)
 
 /* ---- building ----------------------------------------------------------------------------------- */
 
-/* State while building a block map, or a sentence map if titles is NULL. */
+/* State of building a block map or, if titles is NULL, a sentence map. */
 struct map_builder {
     struct meg_sentence_map *m;
     int64_t cap;

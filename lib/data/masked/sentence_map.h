@@ -65,8 +65,8 @@ void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed
 
 /*
  * Return whether the first and the last sentence in the map are those of the documents [begin, end) that
- * meg_sentence_map_build does not skip.  A map that meg_sentence_map_build built for a different range differs in one of
- * them, unless it has the same rows.
+ * meg_sentence_map_build does not skip.  A map that was built for a different range differs in one of these sentences,
+ * unless the map has the same rows.
  */
 bool meg_sentence_map_matches_range(const struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin,
                                     int64_t end, const struct meg_sentence_map_conf *c);

@@ -78,7 +78,7 @@ static int32_t replacement(int32_t id, enum meg_masked_type type, const struct m
 void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target, enum meg_masked_type type,
                      const struct meg_mask_conf *c, const struct meg_masked_vocab *v, struct meg_mt19937 *g)
 {
-    /* As in Megatron-LM, the limit is not an integer.  With 6.75, spans are still drawn after 6 tokens are masked. */
+    /* As in Megatron-LM, the limit is not rounded: if it is 6.75, spans are still drawn after 6 tokens are masked. */
     const double limit = fmin(c->prob * (double)target, fmax(1, rint((double)n * c->prob)));
     double *probs = ngram_probs(c);
     bool *is_masked = meg_new((size_t)n * sizeof *is_masked);
@@ -115,7 +115,7 @@ void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int
         }
         m->first[++m->nspan] = m->n;
     }
-    meg_mt19937_shuffle_i32(g, order, w.n); /* not used: only advances g, as in Megatron-LM */
+    meg_mt19937_shuffle_i32(g, order, w.n); /* advance g as Megatron-LM does; the new order is not used */
     free(order);
     free(w.position);
     free(w.first);

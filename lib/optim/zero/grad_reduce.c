@@ -1,7 +1,7 @@
 /*
- * grad_reduce.c - reduction of gradients and all-gather of parameters, one bucket at a time.  The next bucket starts
- * after a wait for the one in flight, never from a poll.  All ranks therefore start their collectives in the same
- * order.
+ * grad_reduce.c - reduction of gradients and all-gather of parameters, one bucket at a time.  The collective of the
+ * next bucket starts after a wait for the one in flight, never in a poll.  All ranks therefore start their
+ * collectives in the same order.
  */
 #include "optim/zero/grad_reduce.h"
 #include <stdlib.h>
@@ -138,8 +138,8 @@ void meg_reducer_poll(struct meg_reducer *r)
 }
 
 /*
- * Perform reduction 3 of grad_reduce.h: all-reduce the gradient of each tied parameter, or this rank's shard of it, over
- * the stages that have the parameter.
+ * Perform reduction 3 of grad_reduce.h: all-reduce the gradient of each tied parameter, or this rank's shard of it,
+ * over the stages that have the parameter.
  */
 static void reduce_tied(struct meg_reducer *r)
 {

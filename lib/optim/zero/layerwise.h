@@ -28,7 +28,9 @@ struct meg_layer_reducer {
     const struct meg_device *device;
     struct meg_nan_guard *nan_guard;
     const struct meg_sp_grads *sp_grads;
-    /* [meg_params_unsharded_numel] gradients of type dtype, overwritten by each pass; padding between parameters is 0 */
+    /*
+     * [meg_params_unsharded_numel] gradients of type dtype, overwritten by each pass; padding between parameters is 0
+     */
     char *g;
     enum meg_dtype dtype;
     void *grad_shards; /* this rank's gradient shards of type dtype, concatenated: sums over passes and ranks */

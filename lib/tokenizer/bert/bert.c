@@ -97,7 +97,7 @@ static struct meg_tokenizer *bert_clone(const struct meg_tokenizer *base)
     return &t->base;
 }
 
-enum { MAX_CACHED_WORD = 1 << 12 }; /* longer words and chunks are not looked up in the cache */
+enum { MAX_CACHED_WORD = 1 << 12 }; /* in bytes; longer ASCII words are truncated, longer chunks are not cached */
 
 /* Encode a word or chunk with the basic tokenizer and WordPiece. */
 static int encode_uncached(struct bert *t, const char *s, int64_t n, struct meg_ids *out,
@@ -198,7 +198,7 @@ static void undo_chunk(struct bert *t, const struct chunk *x, struct meg_ids *ou
         out->n = x->first;
 }
 
-/* The class of a byte in the fast loop. */
+/* How the fast loop processes a byte. */
 enum byte_class { BYTE_LETTER, BYTE_PUNCTUATION, BYTE_SPACE, BYTE_SLOW_PATH };
 
 static const unsigned char *byte_classes(void)

@@ -2,8 +2,8 @@
  * BPE merges: a hash table of ranked pairs, and the merging of symbols.
  *
  * Most lookups are of pairs without a merge.  The hash table can be larger than the CPU caches, so a small Bloom filter
- * is probed first.  Pairs of two symbols below DENSE_IDS are in a dense table instead.  These symbols often include the
- * bytes.
+ * is probed first.  Pairs of two symbols below DENSE_IDS are in a dense table instead.  In byte-level vocabularies,
+ * these symbols often include the single bytes.
  */
 #include "tokenizer/bpe/bpe.h"
 
@@ -133,7 +133,7 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
     }
 }
 
-/* The variant of BPE, with its table of pairs. */
+/* The table of pairs, and the variant of BPE with which symbols are merged. */
 struct merge_mode {
     const struct meg_bpe *b;
     bool is_leftmost;                    /* merge as meg_bpe_merge_leftmost does */

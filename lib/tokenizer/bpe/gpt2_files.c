@@ -134,7 +134,7 @@ static int index_by_id(struct meg_gpt2_files *f, const struct raw_vocab *v, stru
         struct meg_str token = meg_strtab_get(&v->tokens, nth[id] - 1);
 
         if (meg_byte_alphabet_decode(&f->bytes, token.s, (int64_t)token.n) < 0)
-            meg_str_add(&f->bytes, token.s, token.n); /* an added token that is spelled as plain text */
+            meg_str_add(&f->bytes, token.s, token.n); /* an added token, not in the byte alphabet */
         f->at[id + 1] = (int64_t)f->bytes.n;
     }
     free(nth);
@@ -178,7 +178,7 @@ static char *next_word(char **line)
     return s;
 }
 
-/* State of reading the merges. */
+/* State of load_merges. */
 struct merge_reader {
     struct meg_gpt2_files *f;
     const struct raw_vocab *vocab;

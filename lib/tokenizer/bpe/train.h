@@ -1,10 +1,10 @@
 /*
  * train.h - train a vocabulary: split text into words, then repeatedly merge the most frequent adjacent pair (Sennrich
  * et al. 2016).
- *   - Byte-level BPE: words are the pre-tokens of GPT-2's pattern, and symbols are bytes.  Merges and ids equal those of
- *     Hugging Face's BpeTrainer, even if counts are equal (train.c).
- *   - WordPiece: words are those of BERT's BasicTokenizer, and symbols are characters.  A symbol that continues a word has
- *     the prefix "##", which the merge removes from the right symbol.  The algorithm is that of Hugging Face's
+ *   - Byte-level BPE: words are the pre-tokens of GPT-2's pattern, and symbols are bytes.  Merges and ids equal those
+ *     of Hugging Face's BpeTrainer, even if pairs have equal counts (train.c).
+ *   - WordPiece: words are those of BERT's BasicTokenizer, and symbols are characters.  A symbol that continues a word
+ *     has the prefix "##", which a merge removes from the right symbol.  The algorithm is that of Hugging Face's
  *     WordPieceTrainer.
  */
 #ifndef MEG_TOKENIZER_BPE_TRAIN_H
@@ -23,7 +23,10 @@ MEG_BEGIN_DECLS
 #define MEG_ENDOFTEXT "<|endoftext|>"
 enum { MEG_BPE_MIN_VOCAB_SIZE = 257 }; /* number of ids before the first merge: <|endoftext|> and 256 bytes */
 
-/* The counts of words.  A trainer starts as { 0 } or, for WordPiece, as { .is_wordpiece = true, .basic = ... }. */
+/*
+ * The words of the texts counted so far, and their counts.  A trainer starts as { 0 } or, for WordPiece, as
+ * { .is_wordpiece = true, .basic = ... }.
+ */
 struct meg_bpe_trainer {
     bool is_wordpiece;
     struct meg_bert_basic_tokenizer basic; /* WordPiece: splits texts into words */

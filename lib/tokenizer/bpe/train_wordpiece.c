@@ -14,7 +14,7 @@ struct character {
     int64_t count;
 };
 
-/* Ids of a character: of the token that begins a word, and of the one that continues it. */
+/* Ids of the two tokens of a character: one begins a word; the other, with the prefix ##, continues a word. */
 struct char_ids {
     int32_t first, rest;
 };

@@ -1,4 +1,4 @@
-/* train_wordpiece.h - the words and initial tokens from which a WordPiece vocabulary is trained (train.h). */
+/* train_wordpiece.h - split words into characters, the initial tokens of WordPiece training (train.h). */
 #ifndef MEG_TOKENIZER_BPE_TRAIN_WORDPIECE_H
 #define MEG_TOKENIZER_BPE_TRAIN_WORDPIECE_H
 
@@ -9,15 +9,15 @@
 
 MEG_BEGIN_DECLS
 
-#define MEG_WORDPIECE_PREFIX "##" /* of tokens that continue a word */
+#define MEG_WORDPIECE_PREFIX "##" /* prefix of tokens that continue a word */
 /* number of special tokens: [PAD] [UNK] [CLS] [SEP] [MASK]; and maximum number of different characters */
 enum { MEG_WORDPIECE_NUM_SPECIAL = 5, MEG_WORDPIECE_MAX_CHARS = 1000 };
 
 /*
  * meg_wordpiece_split - split words into their characters
- *   tokens  out  starts empty: the special tokens; the characters by code point; characters that continue a word, with
- *                the prefix, by code point.  Of more than MEG_WORDPIECE_MAX_CHARS characters, the most frequent are kept,
- *                on ties the smaller code point.
+ *   tokens  out  empty before the call; then the special tokens, the characters by code point, and the characters that
+ *                continue a word, with the prefix, by code point.  Of more than MEG_WORDPIECE_MAX_CHARS characters, the
+ *                most frequent are kept, on ties those with smaller code points.
  *   words   UTF-8; count [words->n] is the count of each word
  *   sym     out  word i has the token ids sym[words->offset[i]] .. sym[words->offset[i] + len[i] - 1]; characters that
  *                are not kept are omitted

@@ -1,6 +1,6 @@
 /*
  * Write the files of a vocabulary.  vocab.json and merges.txt equal, byte for byte, the files that Hugging Face's BPE
- * model saves.  vocab.txt is the file of BERT.
+ * model saves.  vocab.txt has the format of BERT's vocabulary file.
  */
 #include <inttypes.h>
 #include <stdbool.h>

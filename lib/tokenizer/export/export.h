@@ -12,7 +12,7 @@ MEG_BEGIN_DECLS
 
 /* The result of meg_tok_export: the texts of the files.  It starts as { 0 }. */
 struct meg_tok_export_files {
-    struct meg_str tokenizer; /* s NULL: the conversion failed, or the tokenizer was read from a tokenizer.json */
+    struct meg_str tokenizer; /* .s is NULL if the conversion failed or the tokenizer was read from tokenizer.json */
     struct meg_str config, special_map;
     int32_t eod, bos; /* ids of the end-of-document and the beginning-of-text token, or -1 */
     /*

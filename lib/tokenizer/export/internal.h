@@ -17,7 +17,7 @@ MEG_BEGIN_DECLS
 
 /* An entry of added_tokens. */
 struct meg_export_added_token {
-    struct meg_str text; /* s NULL: this id is not an added token */
+    struct meg_str text; /* text.s is NULL if this id is not an added token */
     bool is_normalized;  /* the token is matched in normalized text and is not special */
 };
 

@@ -59,7 +59,7 @@ struct meg_hf_files {
     bool clean_up;                                  /* decoding removes spaces before punctuation */
     struct meg_tok_special_ids special_ids;
     int64_t vocab_size;    /* largest id + 1 */
-    struct meg_str *token; /* [vocab_size] tokens by id, borrowed from `model.vocab` and `added`; s NULL: unused id */
+    struct meg_str *token; /* [vocab_size] tokens by id, borrowed from model.vocab and added; .s is NULL if unused */
 };
 
 /*

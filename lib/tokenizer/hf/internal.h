@@ -182,7 +182,7 @@ bool meg_hf_pretokenizer_is_metaspace(const struct meg_hf_pretokenizer *p, struc
  */
 
 struct meg_hf_raw_vocab {
-    struct meg_span vocab, merges; /* JSON text of each member; s NULL: missing or of another type */
+    struct meg_span vocab, merges; /* JSON text of each member; .s is NULL if it is missing or of another type */
 };
 /*
  * Find vocab and merges in the text of a tokenizer.json.  Append the text to rest, with vocab and merges replaced by

@@ -154,7 +154,7 @@ static int split_between_chars(struct meg_hf_files *f, const struct meg_span *ma
             return 0;
     }
     s = f->safe_split = meg_new(sizeof *s);
-    /* normalization makes at most 4 bytes of each byte (a space becomes a mark), and Prepend may add a string */
+    /* normalization replaces a byte by at most 4 bytes (a space by a mark), and Prepend may add a string */
     s->max_gap = 5 * MEG_HF_MAX_CHUNK;
     meg_safe_split_init(&s->table);
     for (int64_t k = 0; k < f->model.vocab.tokens.n; k++) {

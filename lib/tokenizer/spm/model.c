@@ -37,7 +37,7 @@ enum {
     NORMALIZER_ESCAPE
 };
 
-/* State of loading a model. */
+/* State of meg_spm_model_load. */
 struct loader {
     struct meg_spm_model *m;
     struct meg_strtab matched, reserved; /* pieces read so far: matched in text; not matched in text */

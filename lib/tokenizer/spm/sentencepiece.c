@@ -27,7 +27,7 @@ struct added_tokens {
     struct meg_special_tokens matcher;
 };
 
-/* The data that a tokenizer and its clones share. */
+/* The data that a tokenizer owns and its clones use. */
 struct shared_model {
     struct meg_spm *spm;
     struct added_tokens added;

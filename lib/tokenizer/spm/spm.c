@@ -305,7 +305,7 @@ static void find_safe_splits(struct meg_spm_encoder *enc)
     }
 }
 
-/* Check that n bytes of text are within the limit for a word.  The text may be one word. */
+/* Return MEG_EFORMAT if n bytes of text, which may be one word, exceed the limit for a word. */
 static int check_word(const struct meg_spm_encoder *enc, int64_t n, struct meg_err *e)
 {
     bool is_buffered =

@@ -41,7 +41,7 @@ static void make_bert(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_
 
 /* ---- Hugging Face ---- */
 
-/* The weights and settings that another program wrote are written unchanged. */
+/* Import a folder that another program wrote and export it again: the weights and settings are unchanged. */
 static void folders_of_other_programs_are_reproduced(void **state)
 {
     (void)state;
@@ -78,7 +78,7 @@ static void hf_round_trip_is_bit_identical(void **state)
 static char renamed[200][100];
 static int nrenamed;
 
-/* Replace suffixes of norms as in the first checkpoints, and remove the prefix "bert.". */
+/* Rename a tensor as in the first BERT checkpoints: norms have gamma and beta, and the prefix "bert." is missing. */
 static void make_old(struct meg_st_tensor *t)
 {
     char *name = renamed[nrenamed++], *norm;
@@ -91,7 +91,7 @@ static void make_old(struct meg_st_tensor *t)
     t->name = name;
 }
 
-/* The first files have gamma and beta of norms, buffers, and copies of the tied weight and bias. */
+/* The first BERT checkpoints have gamma and beta in norms, and store buffers and copies of the tied weight and bias. */
 static void reads_older_names_buffers_and_copies(void **state)
 {
     static const int64_t position[8] = { 0 };
@@ -342,7 +342,7 @@ static void refuses_to_export_what_hf_cannot_express(void **state)
 }
 
 /*
- * The padding id is the number of the line [PAD], from 0.  The tokenizer type follows from do_lower_case, strip_accents
+ * The padding id is the zero-based line number of [PAD].  The tokenizer type follows from do_lower_case, strip_accents
  * and tokenize_chinese_chars.
  */
 static void the_tokenizer_follows_from_vocab_txt(void **state)
@@ -393,7 +393,7 @@ static void the_tokenizer_follows_from_vocab_txt(void **state)
 
 /* ---- Megatron ---- */
 
-/* The shards of the padded vocabulary have 8 rows. */
+/* The vocabulary of 11 tokens is padded to 16 rows, so that a tensor-parallel rank of two has 8. */
 static void every_parallel_size_has_the_same_weights(void **state)
 {
     static void (*const tune[])(struct meg_model_conf *) = { NULL,       set_post_norm, set_no_binary_head,
@@ -419,7 +419,10 @@ static void every_parallel_size_has_the_same_weights(void **state)
 #define FIRST "out/iter_0000007/mp_rank_00_000/model_optim_rng.pt"
 #define LAST "out/iter_0000007/mp_rank_01_001/model_optim_rng.pt"
 
-/* Rank 1 has 3 rows of the vocabulary.  Padding of the embedding is copies of the last row; that of the bias is 0. */
+/*
+ * Tensor-parallel rank 1 has 3 rows of the vocabulary.  The word embedding is padded with copies of the last row, the
+ * output bias with 0.
+ */
 static void pads_the_embedding_and_the_bias(void **state)
 {
     const float *word, *bias;

@@ -15,8 +15,8 @@
 #include "shared_comm.h"
 
 /*
- * Run f(arg) in a child process and return its wait status.  Unless at is 0, call number at has the fault fault_errno,
- * a value of MEG_FAULT_ERRNO in tests/fault/fault.c.
+ * Run f(arg) in a child process and return its wait status.  Unless at is 0, call number `at` to an intercepted
+ * function fails with fault_errno, a value of MEG_FAULT_ERRNO in tests/fault/fault.c.
  */
 static int in_child(void (*f)(const void *), const void *arg, const char *fault_errno, int at)
 {
@@ -62,7 +62,7 @@ static void save(const void *arg)
     free_fixture(&b);
 }
 
-/* Copy the shard of a rank from unsharded values. */
+/* Return a copy of the elements of unsharded values that are in the shard p of a rank. */
 static float *shard_copy(const struct meg_params *p, const struct meg_params *unsharded, const float *numbers)
 {
     float *v = meg_new((size_t)p->flat_numel * sizeof *v);
@@ -254,7 +254,10 @@ static void fail_every_nth_call(save_fn *f, const struct saving *s, const char *
         assert_int_equal(is_committed, strcmp(fault_errno, "SHORT") != 0 && s->faulty == 0);
 }
 
-/* A forked process takes twenty times as long under a sanitizer, which does not detect the errors tested here. */
+/*
+ * Test fewer calls under a sanitizer: a forked process takes twenty times as long, and the sanitizer does not detect
+ * the errors tested here.
+ */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { STRIDE = 17, PART_STRIDE = 53 };
 #else

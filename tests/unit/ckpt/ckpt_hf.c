@@ -39,8 +39,8 @@ static void gpt2_row_maps_to_native(float *native, float *foreign, const struct 
 static void qkv_rows_are_interleaved_by_head(void **state)
 {
     /*
-     * 2 heads of 2 channels, 3 inputs.  In the foreign tensor [in, out], columns are q0 q0 q1 q1 k0 .. v1, and element
-     * (r, c) is 100 r + c.
+     * The layer has 2 heads of 2 channels, and 3 inputs.  In the foreign tensor [in, out], columns are
+     * q0 q0 q1 q1 k0 .. v1, and element (r, c) is 100 r + c.
      */
     float foreign[3 * 12], native[12 * 3], back[3 * 12];
     static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
@@ -131,8 +131,8 @@ static void gpt2_round_trip_is_bit_identical(void **state)
 }
 
 /*
- * Older files have names without "transformer.", attention masks, and a copy of the tied head.  Here they are two
- * shards in bf16.
+ * Older files have names without "transformer.", attention masks, and a copy of the tied head.  The test
+ * writes such a checkpoint as two files in bf16.
  */
 static void reads_older_names_shards_and_missing_prefixes(void **state)
 {

@@ -296,7 +296,7 @@ static bool is_model_option(const char *name)
     return strcmp(name, "openai_gelu") == 0;
 }
 
-/* All switches of a release are turned on, except the settings above and the options of the model. */
+/* Set all args of a release that are false to true, except the settings above and the options of the model. */
 static void switches_without_effect_are_accepted(void **state)
 {
     static const char *const release[] = { "0.10", "0.14", "0.20" };

@@ -55,7 +55,7 @@ static long peak_kib(void)
     return u.ru_maxrss;
 }
 
-/* 64 views of one storage, more than tied weights need. */
+/* Tied weights are views of one storage, but 64 views of one storage are refused. */
 static void refuses_many_tensors_of_one_storage(void **state)
 {
     struct meg_st *st = NULL;

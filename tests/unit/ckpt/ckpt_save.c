@@ -184,7 +184,7 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
     make_fixture(&b, 1, 8, 1);
     free(b.w);
     meg_params_free(&b.p);
-    b.m.vocab_size = 530000; /* a word embedding of 17 MB, two chunks */
+    b.m.vocab_size = 530000; /* a word embedding of 17 MB has two chunks with checksums */
     meg_model_params(&b.p, &b.m, &meg_mesh_one);
     b.w = new_params(&b.p, 1);
     {

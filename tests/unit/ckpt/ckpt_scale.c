@@ -1,6 +1,6 @@
 /*
- * The CPU time and memory that a start and a save need on one rank of 10,000 with 46,000 parameter tensors: groups,
- * parameter table, shards, model, checkpoint.  Each simulated rank is a process; no network is used.
+ * Measure the CPU time and memory that startup and a save need on one rank of 10,000 with 46,000 parameter tensors:
+ * groups, parameter table, shards, model, checkpoint.  Each simulated rank is a process; no network is used.
  *
  * The broadcasts of rank 0 are recorded in a file, which the other ranks replay.  An all-reduce leaves the rank's own
  * values unchanged.
@@ -108,7 +108,7 @@ static const struct meg_layout layouts[] = {
 struct sim {
     int64_t rank;
     const struct meg_layout *layout;
-    bool is_wide; /* the table of wide_params instead of the GPT's */
+    bool is_wide; /* use the parameter table of wide_params, not that of deep_gpt */
 };
 
 static double cpu_s(void)
@@ -137,7 +137,7 @@ static void lap(const char *what)
     last_s = now_s;
 }
 
-/* Build a table of about as many rows in few layer groups: 60 layers of 255 experts with three matrices each. */
+/* Build a parameter table of about ROWS rows in few layer groups: 60 layers of 255 experts with 3 matrices each. */
 static void wide_params(struct meg_params *p, const struct meg_mesh *mesh)
 {
     static const char *const name[3] = { "gate", "up", "down" };

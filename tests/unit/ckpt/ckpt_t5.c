@@ -7,7 +7,7 @@
 #include "ckpt_pt_builder.h"
 #include <math.h>
 
-/* The arrangement of Megatron: learned positions, LayerNorm, biases, tied embeddings. */
+/* Keep the defaults, which are Megatron's T5: learned positions, LayerNorm, biases, tied embeddings. */
 static void set_megatron(struct meg_model_conf *m)
 {
     (void)m;
@@ -25,7 +25,7 @@ static void set_untied(struct meg_model_conf *m)
     m->is_untied = true;
 }
 
-/* What T5 v1.0 and v1.1 have in common. */
+/* Set the options that T5 v1.0 and v1.1 have in common. */
 static void set_rms_norm(struct meg_model_conf *m)
 {
     set_relative(m);
@@ -50,7 +50,7 @@ static void set_v1_1(struct meg_model_conf *m)
     m->is_untied = true;
 }
 
-/* Create a T5 of 2 and 4 layers, and 4 heads of 6; tune modifies its configuration. */
+/* Create a T5 of 2 encoder layers, 4 decoder layers, and 4 heads of 6 channels; tune modifies its configuration. */
 static void make_t5(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_model_conf *m))
 {
     begin_model(b);
@@ -69,7 +69,7 @@ static void make_t5(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_mo
 
 /* ---- Hugging Face ---- */
 
-/* The weights and settings that another program wrote are written unchanged. */
+/* Import a folder that another program wrote and export it again: the weights and settings are unchanged. */
 static void folders_of_other_programs_are_reproduced(void **state)
 {
     (void)state;
@@ -77,7 +77,7 @@ static void folders_of_other_programs_are_reproduced(void **state)
     assert_folder_is_reproduced("t5-v1_1-tiny");
 }
 
-/* transformers 5 writes other members to config.json, which mean the same model. */
+/* transformers 5 writes different members to config.json for the same model. */
 static void newer_settings_mean_the_same_model(void **state)
 {
     struct meg_str weights = read_bytes(golden("models/t5-v1_0-tiny/model.safetensors")), config, again;
@@ -164,7 +164,7 @@ static void hf_round_trip_is_bit_identical(void **state)
     }
 }
 
-/* Older files have copies of the word embedding, and a table that Hugging Face does not use. */
+/* Older files have copies of the word embedding, and a relative bias of cross-attention, which Hugging Face ignores. */
 static void reads_copies_and_the_unused_table(void **state)
 {
     static const float unused[24] = { 1 };
@@ -273,7 +273,7 @@ static void reads_settings_and_their_defaults(void **state)
     free_fixture(&a);
 }
 
-/* transformers 5 writes tie_word_embeddings as true for T5 v1.1, too. */
+/* transformers 5 writes tie_word_embeddings as true for T5 v1.1, too, so scale_decoder_outputs is decisive. */
 static void unscaled_outputs_imply_an_untied_head(void **state)
 {
     static const char config[] =
@@ -415,7 +415,7 @@ static void other_families_do_not_have_settings_of_t5(void **state)
     }
 }
 
-/* The decoder starts with the bos id of the tokenizer, and an imported start is the bos id. */
+/* The tokenizer's bos id is exported as decoder_start_token_id, which is imported as the bos id. */
 static void the_first_token_of_the_decoder_is_bos(void **state)
 {
     const struct meg_ckpt_tokenizer files = { .eod = 4, .bos = 3 };
@@ -583,7 +583,7 @@ static void legacy_names_are_those_of_megatron(void **state)
     free_fixture(&a);
 }
 
-/* The output layer has two names, and each stage has the relative biases of both stacks. */
+/* The output layer is stored under two names, and each stage has the relative biases of encoder and decoder. */
 static void core_names_and_settings_are_those_of_megatron(void **state)
 {
     static const struct key_count keys[] = {
@@ -726,7 +726,7 @@ static void reads_older_legacy_names(void **state)
     free_fixture(&a);
 }
 
-/* Megatron core has the output layer as a member of the head, or under both names, of which one is a copy. */
+/* Files with core names have the output layer as a member of lm_head only, or a copy of it as output_layer, too. */
 static void reads_both_names_of_the_output_layer(void **state)
 {
     static const char *const in_head[][2] = { { "output_layer.", "lm_head.output_layer." } };

@@ -326,9 +326,9 @@ static void run(const struct meg_ops *ops, struct attn *a, uint64_t *h)
 }
 
 /*
- * Return a bound of the errors of scores in f32, which is also that of the relative errors of weights and their sums.
- * A score is below sqrt(d) and sums d products.  The bias of ALiBi is up to s_k, and scores are up to softcap: rounding
- * errors are proportional to these.
+ * Return a bound of the errors of scores in f32, which also bounds the relative errors of softmax weights and of their
+ * sums.  A score is below sqrt(d) and sums d products.  The bias of ALiBi is up to s_k, and scores are up to softcap:
+ * rounding errors are proportional to these.
  */
 static double score_tol(const struct attn *a)
 {
@@ -356,7 +356,10 @@ static void check_forward(const struct attn *a)
             }
 }
 
-/* A sum of products in f64.  The rounding errors of the sum in f32 are proportional to that of the absolute values. */
+/*
+ * A sum of products in f64, and the sum of their absolute values, `magnitude`, to which rounding errors of the sum in
+ * f32 are proportional.
+ */
 struct sum64 {
     double value, magnitude;
 };
@@ -367,12 +370,12 @@ static void add64(struct sum64 *y, double x, double magnitude)
     y->magnitude += magnitude;
 }
 
-/* Gradients of the sum of d_o * o; each has the shape of the array of struct attn. */
+/* Gradients of the sum of d_o * o; each has the shape of the corresponding array of struct attn. */
 struct grads64 {
     struct sum64 *q, *kv, *table, *sink;
 };
 
-/* Return the derivative of score64 by qk. */
+/* Return the derivative of score64 with respect to qk. */
 static double score_slope64(const struct attn *a, double qk)
 {
     const double scale = a->desc.scale, cap = a->desc.softcap, y = cap > 0 ? tanh(scale * qk / cap) : 0.0;
@@ -387,7 +390,7 @@ static struct sum64 dot64(const double *x, const double *y, int64_t n)
     return sum;
 }
 
-/* Add the gradients of query t of sequence i and head j. */
+/* Add the contributions of query t of sequence i and head j to the gradients. */
 static void add_row_grads64(const struct attn *a, struct grads64 *g, int64_t t, int64_t i, int64_t j)
 {
     const struct meg_attn_desc *desc = &a->desc;
@@ -471,7 +474,7 @@ static void check_backward(const struct attn *a)
     grads64_free(&g);
 }
 
-/* Compare a gradient in f64 with central differences of the loss by x [n]. */
+/* Compare a gradient in f64 with central differences of the loss with respect to x [n]. */
 static void check_differences(struct attn *a, double *x, const struct sum64 *grad, int64_t n, const char *what)
 {
     const struct fd f = { loss, a, 1e-6, MEG_DTYPE_F32 };
@@ -534,7 +537,7 @@ static void many_tiles(const struct meg_ops *ops)
     all_of(ops, shape(140, 600, 1, 1, 1, 12, 0, 0, 0.3f), 0, 0.0f);
 }
 
-/* Test few queries in sequences whose keys are in a cache, mostly at the end. */
+/* Test few queries with many keys, as in decoding with a KV cache; queries are mostly at the end of the sequence. */
 static void decoding(const struct meg_ops *ops)
 {
     all_of(ops, shape(1, 301, 2, 4, 2, 64, 300, 1, 0.125f), 0, 0.0f);
@@ -544,8 +547,8 @@ static void decoding(const struct meg_ops *ops)
 }
 
 /*
- * Compute the attention of queries [t0, t1) chunk by chunk of the keys: merge the outputs, sum the gradients.  All keys
- * of the first chunks may be masked.
+ * Compute the attention of queries [t0, t1) for one chunk of the keys at a time: merge the outputs, sum the gradients.
+ * All keys of the first chunks may be masked.
  */
 static void run_rows_in_chunks(const struct meg_ops *ops, struct attn *a, int64_t t0, int64_t t1, const int64_t *bound,
                                int nchunks)
@@ -735,8 +738,8 @@ static void half_gradients(const struct meg_ops *ops)
 }
 
 /*
- * If dq, dk and dv are bf16 or f16, a workspace has f32 sums of one group for each thread that has work.  With
- * parameter gradients, it has f64 sums for each head of each sequence.  One thread uses all of its workspace.
+ * If dq, dk and dv are bf16 or f16, the workspace has their f32 sums of one group for each thread that has work.  With
+ * parameter gradients, it also has f64 sums for each head of each sequence.  With one thread, all bytes are used.
  */
 static void workspace(const struct meg_ops *ops)
 {
@@ -860,8 +863,8 @@ static void buckets(const struct meg_ops *ops)
 }
 
 /*
- * With KV caches in blocks, each sequence of a batch has the same outputs as the sequence alone with contiguous keys and
- * values.
+ * With KV caches in blocks, each sequence of a batch has the same outputs as the sequence alone with contiguous keys
+ * and values.
  */
 static void cache_in_blocks(const struct meg_ops *ops, int64_t block, int64_t per_seq)
 {
@@ -933,7 +936,7 @@ static void separate_caches(const struct meg_ops *ops)
     cache_in_blocks(ops, 320, 1);
 }
 
-/* Half of the heads, computed with their global index, have the same outputs as among all heads. */
+/* Half of the heads, computed alone with their global indices, have the same outputs as with all heads. */
 static void shard_of_heads(const struct meg_ops *ops)
 {
     struct attn a = attn_new(shape(50, 50, 2, 4, 2, 8, 0, 1, 0.35f), 0, 0.25f);

@@ -96,7 +96,7 @@ static void embed(const struct meg_ops *ops)
             }
 }
 
-/* Add 1 for each of 550 occurrences of a word.  With a rounding to bf16 at each addition, the sum would stay at 256. */
+/* Add 1 for each of 550 occurrences of a token.  If each addition were rounded to bf16, the sum would stay at 256. */
 static void frequent_words(const struct meg_ops *ops)
 {
     enum { MANY = 1100 };

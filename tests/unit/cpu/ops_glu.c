@@ -58,8 +58,9 @@ static void unit_of(const struct meg_ops *ops, const struct meg_glu *unit, int64
     struct meg_mat x = rnd_mat_of(tx, n, 2 * f, 0), y = rnd_mat_of(ty, n, f, 2), dx = rnd_mat_of(tx, n, 2 * f, 0);
     struct glu g = { unit, n, f, NULL, rnd_mat_of(ty, n, f, 1) };
     /*
-     * For gate and up below 6, gradients are up to 72 for the squared ReLU, and up to 7 for the other units.  The quick GELU
-     * has twelve roundings: of alpha * a, exp (two), 1 + e, 1 / (1 + e), 1 - s, four products, the sum and the result.
+     * For gate and up below 6, gradients are up to 72 for the squared ReLU, and up to 7 for the other units.  The quick
+     * GELU has twelve roundings: of alpha * a, exp (two), 1 + e, 1 / (1 + e), 1 - s, four products, the sum and the
+     * result.
      */
     const double most = unit->type == MEG_GLU_SQUARED_RELU ? 72 : 7;
     const struct fd fd = { loss, &g, 12 * EPS * most, tx };

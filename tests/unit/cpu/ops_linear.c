@@ -1,4 +1,4 @@
-/* ops_linear.c - linear layers with bias and activation, and scale, against f64, gradients against central differences. */
+/* ops_linear.c - linear layers (bias, activation) and scale against f64, gradients against central differences. */
 #include "ops.h"
 
 static double act64(enum meg_act a, double x)
@@ -69,7 +69,10 @@ static void layer_free(const struct meg_ops *ops, struct layer *l)
     free(l->bias.p);
 }
 
-/* Compute x w^T + bias in f64, and the sum of magnitudes, to which the rounding error is proportional. */
+/*
+ * Return element (r, c) of x w^T + bias in f64, and set *size to the sum of the magnitudes of its terms, to which the
+ * rounding error is proportional.
+ */
 static double dot64(const struct layer *l, int64_t r, int64_t c, int has_bias, double *size)
 {
     double s = has_bias ? at(l->bias, 0, c) : 0.0;
@@ -216,8 +219,8 @@ static void gradient_of_an_activation(const struct meg_ops *ops)
 }
 
 /*
- * For shapes of several blocks, the sums agree with f64, are added to dw and dbias or overwrite NaN there, and are
- * equal for any number of threads.
+ * For shapes of several blocks, dx, dw and dbias agree with f64 and are equal for one and two threads.  dw and dbias
+ * are added to the previous values if accumulate is true; otherwise, they overwrite NaN.
  */
 static void gradients_of_many_blocks_of(const struct meg_ops *ops, struct types types, bool accumulate)
 {

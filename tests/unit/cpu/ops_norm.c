@@ -165,7 +165,7 @@ static void rms_norm(const struct meg_ops *ops)
     norm(ops, MEG_NORM_RMS_1P);
 }
 
-/* The skip is added to dx, also in place, and gradients of weights are accumulated. */
+/* The gradient of the skip connection is added to dx, also in place, and gradients of weights are accumulated. */
 static void norm_bwd_adds(const struct meg_ops *ops)
 {
     for (size_t t = 0; t < LEN(mixes); t++) {
@@ -195,7 +195,7 @@ static void norm_bwd_adds(const struct meg_ops *ops)
     }
 }
 
-/* Check residual addition with dropout against its definition.  In f32, the dropout factors must have equal bits. */
+/* Check residual addition with dropout against its definition.  In f32, dy must be exactly dz times the factor. */
 static void add_of(const struct meg_ops *ops, int64_t n, int64_t h, float rate, struct mix t)
 {
     const int64_t sample[3] = { 5, 1ll << 40, 0 };
@@ -283,7 +283,7 @@ static void shard_of_columns(const struct meg_ops *ops)
     free(part.p);
 }
 
-/* The norm is computed from the rounded sum. */
+/* add_norm_fwd agrees with add_fwd and norm_fwd, so it computes the norm from the sum rounded to its type. */
 static void check_add_norm(const struct meg_ops *ops, enum meg_norm type, struct mix t)
 {
     const int64_t sample[1] = { 3 };

@@ -290,7 +290,7 @@ static void rounding_is_unbiased(const struct meg_ops *ops)
     double sum = 0, want = 0, step = 0;
 
     fill(begin);
-    /* v = 1 decays to 0.999, which is nearer to 1 than to the next lower bf16: rounding to nearest would not change v */
+    /* v = 1 decays to 0.999, nearer to 1 than to the next lower bf16: rounding to nearest would not change v */
     for (int i = 0; i < M; i++) {
         begin->v[i] = meg_to_bf16(1);
         begin->g[i] = 0;

@@ -45,7 +45,7 @@ static double loss(void *arg)
     return s;
 }
 
-/* Return a view of random heads of type t, in rows with other columns between the groups. */
+/* Return a view of random heads of type t, with padding after each group and each row. */
 static struct meg_heads rnd_heads(enum meg_dtype t, int64_t d)
 {
     const int64_t ld_g = (HEADS + 1) * d, ld = G * ld_g + 3;
@@ -160,7 +160,7 @@ static void all_types(const struct meg_ops *ops)
         }
 }
 
-/* With the heads as rows of a matrix, the result is that of norm_fwd and rope. */
+/* The result equals that of norm_fwd, with the heads as rows of a matrix, and then rope. */
 static void equals_norm_and_rope(const struct meg_ops *ops)
 {
     enum { D = 24 };

@@ -32,7 +32,7 @@ static void rotate(const struct meg_ops *ops, struct rope *r, float sign)
     ops->rope(NULL, x, S, B, G, HEADS, r->half, r->is_interleaved, r->cos, r->sin, r->position, sign);
 }
 
-/* Compute column c of a head after rotation; columns after the pairs are unchanged. */
+/* Return column c of a head after rotation; columns after the rotated pairs are unchanged. */
 static double want(const struct rope *r, const float *before, int64_t row, int64_t c)
 {
     const int64_t pair = r->is_interleaved ? c / 2 : c % r->half, first = r->is_interleaved ? 2 * pair : pair;
@@ -78,7 +78,7 @@ static void halves_and_adjacent(const struct meg_ops *ops)
     check(ops, 3, 1);
 }
 
-/* bf16 and f16 are converted exactly and rounded once. */
+/* bf16 and f16 inputs are converted exactly; outputs are rounded once. */
 static void half_types(const struct meg_ops *ops)
 {
     static struct rope r;

@@ -1,4 +1,7 @@
-/* ops_threads.c - bind threads: one per processor if there are as many as processors; the caller is not bound. */
+/*
+ * ops_threads.c - binding of threads: if there are as many threads as processors, each is bound to its own processor,
+ * except the calling thread, which is not bound.
+ */
 #define _GNU_SOURCE
 #include <sched.h>
 #include "ops.h"

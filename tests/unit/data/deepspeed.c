@@ -285,8 +285,8 @@ static void a_group_reads_ranges_of_files(void **state)
     assert_int_equal(access("ga_X_indexmap_2ns_4sl_5s_sample_idx.npy", F_OK), 0);
 
     /*
-     * Different ranges of documents have the same file names.  The arrays of one range are not used for another, even if
-     * their sizes are equal: the second range has half the documents and twice the epochs.
+     * Different ranges of documents have the same file names.  The arrays of one range are not used for another, even
+     * if their sizes are equal: the second range has half the documents and twice the epochs.
      */
     for (int i = 0; i < 3; i++) {
         static const char *const ranges[] = { "V1: 1 0.4:0.6 ga", "V1: 1 0.4:0.5 ga", "V1: 1 0.4:0.6 ga" };

@@ -394,7 +394,7 @@ static void a_cache_older_than_its_dataset_is_rebuilt(void **state)
     train_of(&d, "older", "older.cache");
     meg_data_splits_close(d);
     assert_int_equal(utimensat(AT_FDCWD, cache_file("older.cache", "sample_index"), past, 0), 0);
-    make_dataset("older", other, 2); /* equal numbers of sequences and tokens: only the modification time reveals it */
+    make_dataset("older", other, 2); /* equal numbers of sequences and tokens: only modification times differ */
     assert_null(train_of(&d, "older", "older.cache")->map[0].p);
     meg_data_splits_close(d);
 }
@@ -603,7 +603,10 @@ static void several_processes_may_build_one_index_at_once(void **state)
 
 /* ---- micro-batches -------------------------------------------------------------------------------- */
 
-/* Assert that sequence i of b, of two, equals the sample r at these positions, or, if NULL, at all positions. */
+/*
+ * Check that sequence i of the two in b equals sample r at positions position [b->s] or, if position is NULL, at all
+ * positions.
+ */
 static void check_sequence(const struct meg_batch *b, int i, const struct row *r, const int64_t *position)
 {
     for (int t = 0; t < b->s; t++) {

@@ -119,8 +119,8 @@ static void int64_arrays_have_the_same_numbers(void **state)
 }
 
 /*
- * As in Megatron-LM, the sample index is int32 if the document index has less than 2^31 entries, and the shuffle index
- * is uint32 below 2^32 - 2 samples.  Otherwise they are int64.
+ * As in Megatron-LM, the sample index is int32 if the document index has fewer than 2^31 entries, and the shuffle
+ * index is uint32 below 2^32 - 2 samples.  Otherwise they are int64.
  */
 static void arrays_are_int64_from_megatrons_limits_on(void **state)
 {

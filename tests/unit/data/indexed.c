@@ -243,7 +243,7 @@ static void the_token_type_follows_the_vocabulary_size(void **state)
 
 /*
  * Create a dataset of two documents, of 3 tokens and 1 token; in its file with the extension ext, replace nbytes bytes
- * at offset at.  Unless size is negative, truncate the file or append zeros to get this size.  Return the status of
+ * at offset `at`.  Unless size is negative, truncate the file or append zeros to get this size.  Return the status of
  * opening the dataset.
  */
 static int open_changed(const char *ext, long at, const void *bytes, size_t nbytes, long size, struct meg_err *e)

@@ -1,7 +1,7 @@
 /* Indexed datasets with the legacy index format (TNTIDX), which --dataset-impl lazy and cached write. */
 #include "data_util.h"
 
-/* An index file of two documents with the sequences 7 8, 9 and 5, int32; fields in file order. */
+/* An index file of two documents, of sequences 7 8 and 9 and of sequence 5, as int32; fields in file order. */
 struct legacy {
     char magic[8];
     uint64_t version, type, size, items, sizes, entries;
@@ -94,7 +94,7 @@ static void refuses_a_damaged_index(void **state)
             "truncated or belongs to another index");
 }
 
-/* The reference has documents as lists of sequences. */
+/* In the reference data, a document is a list of sequences. */
 static void golden_files_are_read(void **state)
 {
     json_t *all = golden_data("fork/datasets.json"), *want;

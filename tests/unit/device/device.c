@@ -58,7 +58,7 @@ static void refuses_cuda_without_a_gpu(void **state)
 #endif
 }
 
-/* The size exceeds that of the staging buffer, and is not a multiple of it. */
+/* Read a block that is larger than the staging buffer and not a multiple of its size. */
 static void check_size(const struct meg_device *d)
 {
     const size_t n = (5 << 20) / 2 + 13;
@@ -80,7 +80,7 @@ static void check_size(const struct meg_device *d)
     free(back);
 }
 
-/* Rows of these sizes are divided by the ends of the staging buffer, and the longest exceed it. */
+/* Read matrices, some of whose rows are split at the end of the staging buffer; the longest rows exceed it. */
 static void check_rows(const struct meg_device *d)
 {
     enum { ROWS = 7 };

@@ -73,7 +73,7 @@ static void invalid_text_is_an_error(void **state)
 
 /* ---- predictions ---- */
 
-/* Compare the list of all ids but padding at a mask with the reference logits [v]. */
+/* Compare the log-probabilities of all ids except padding at a mask with the reference logits [v]. */
 static void check_top(const struct meg_token_logprob *top, const float *logits, int64_t v, double most)
 {
     double sum = 0;

@@ -283,7 +283,7 @@ enum { RACERS = 8, ROUNDS = 25 };
 
 /*
  * Counters shared by the racing processes, which wait for each other before they acquire the lock and before they
- * release it.  So one of them succeeds, and `inside` is at most 1.
+ * release it.  So exactly one of them must acquire the lock, and `inside` must not exceed 1.
  */
 struct shared {
     int ready, tried, inside, wins, overlaps;

@@ -428,7 +428,10 @@ static float *position_embedding(int64_t position)
     return (float *)g->w + row->offset + position * g->conf.hidden_size;
 }
 
-/* The second and third of four sequences get NaN in the same step, in which the first gets a token and the fourth none. */
+/*
+ * The logits of the second and third of four sequences are NaN in the same step.  In this step, the first sequence
+ * gets a token, and the fourth, which is after the error, does not.
+ */
 static void the_first_sequence_with_nan_is_reported(void **state)
 {
     const struct meg_request request = { .max_tokens = 5, .sampling = greedy };

@@ -97,7 +97,7 @@ static void top_p_keeps_the_token_that_crosses_it(void **state)
     free(s.p);
 }
 
-/* Megatron drops a token if the sum before it exceeds top_p; if it equals top_p the token is kept. */
+/* Megatron drops a token if the sum of the probabilities before it exceeds top_p, but not if it equals top_p. */
 static void top_p_keeps_the_token_after_a_sum_equal_to_it(void **state)
 {
     const float logits[4] = { 0, 0, 0, 0 }; /* four times 1/4, exactly */

@@ -76,7 +76,7 @@ static void preprocess(void *arg)
 
 /*
  * Check the memory limit for a tokenizer type on lines of mib MiB that repeat `what`; several lines use two workers.
- * file and with are names in data/tokenizers; with is a second file or NULL.
+ * `file` and `with` are names of files in data/tokenizers; `with` may be NULL.
  */
 static void keeps_to_the_bound(const char *type, const char *file, const char *with, const char *what, int64_t mib,
                                int lines)

@@ -1,8 +1,8 @@
 /*
- * bert_golden.c - megatron-bert-tiny (norm before a block) and bert-tiny (norm after it) against an independent float64
- * implementation (tests/data/golden/README.md): both losses, logits, every gradient, five steps of AdamW, and losses and
- * gradient norm under other options.  The tolerances of logits and gradients are ten times the error of the reference's
- * own float32 run.
+ * bert_golden.c - megatron-bert-tiny (norm before a block) and bert-tiny (norm after it) against an independent
+ * float64 implementation (tests/data/golden/README.md): both losses, logits, every gradient, five steps of AdamW, and
+ * losses and gradient norm under other options.  The tolerances of logits and gradients are ten times the error of
+ * the reference's own float32 run.
  */
 #include "golden_model.h"
 #include "ckpt/ckpt.h"
@@ -166,7 +166,7 @@ static struct meg_model *create(const struct tiny_bert *t)
     return create_from_golden(&t->conf, &run, t->dir, t->hf_row_of);
 }
 
-/* Run forward and backward of the mean losses; `sop` is the factor of the sop loss.  Store the losses. */
+/* Run forward and backward, and store the mean losses.  `sop` is the factor of the sop loss in the gradients only. */
 static void train_pass(struct meg_model *g, const struct meg_batch *x, double num_masked, double sop, double *loss)
 {
     const struct meg_loss_factors f = { { 1 / num_masked, sop / B }, { 1 / num_masked, 1.0 / B } };

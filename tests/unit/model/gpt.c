@@ -450,7 +450,10 @@ static void dropout_depends_on_the_sample_id_only(void **state)
 
 static const struct meg_decode_conf returns_logits = { .returns_logits = true };
 
-/* The logits of decoding steps of at most `rows` rows are those of a forward pass. */
+/*
+ * Check that the logits of decoding steps are those of a forward pass, on a backend with these values of decode_rows
+ * and pads_decode_steps.
+ */
 static void check_steps(struct meg_model_conf c, int64_t rows, bool pads)
 {
     const struct meg_model_run run = { .s = S, .b = B, .seed = 7 };

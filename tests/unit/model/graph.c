@@ -53,7 +53,7 @@ static void graph_destroy(struct meg_graph *graph)
     num_graphs--;
 }
 
-/* The operation of the test: execute a value, or add it to the graph. */
+/* Number of calls of run(), which executes a value or, during a capture, adds it to the graph. */
 static int num_runs;
 static void run(struct meg_model *g, const void *value)
 {
@@ -127,7 +127,7 @@ static void the_least_recently_used_graph_is_freed(void **state)
     assert_true(calls(&graphs, 0, 0)); /* key 1 is now the least recently used one */
     assert_int_equal(num_waits, 0);
     assert_true(calls(&graphs, MODEL_MAX_GRAPHS, 1));
-    assert_int_equal(num_waits, 1); /* the graph may be in execution */
+    assert_int_equal(num_waits, 1); /* before the graph of key 1 is destroyed, which may still be in execution */
     assert_int_equal(num_graphs, MODEL_MAX_GRAPHS - 1);
     for (int key = 0; key < MODEL_MAX_GRAPHS; key++)
         if (key != 1)

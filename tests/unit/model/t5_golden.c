@@ -1,8 +1,9 @@
 /*
  * t5_golden.c - T5 with learned and with relative positions, T5 v1.1 and T5 v1.0, against an independent float64
- * implementation (tests/data/golden/README.md): loss, logits, every gradient, five steps of AdamW, and losses and gradient norm under
- * other options.  The tolerances of logits and gradients are ten times the error of the reference's own float32 run.
- * Decoding with a KV cache has the logits of the complete sequences, and the greedy tokens of Hugging Face.
+ * implementation (tests/data/golden/README.md): loss, logits, every gradient, five steps of AdamW, and losses and
+ * gradient norm under other options.  The tolerances of logits and gradients are ten times the error of the
+ * reference's own float32 run.  Decoding with a KV cache must result in the logits of the complete sequences and in
+ * the greedy tokens of Hugging Face.
  */
 #include "golden_model.h"
 #include "ckpt/ckpt.h"
@@ -85,7 +86,7 @@ static bool packed_row(struct hf_row *p, const char *rest, const char *block, in
     return true;
 }
 
-/* Return the tensor and the row that correspond to row o of a parameter in a reference with the names of Hugging Face. */
+/* Return the tensor and the row that correspond to row o of a parameter in a reference with Hugging Face's names. */
 static struct hf_row hf_t5_row(const char *name, int64_t o, struct widths w)
 {
     struct hf_row p = { .row = o };
@@ -444,8 +445,8 @@ static void logits_close(const float *got, const float *want, int64_t v, double 
 static const struct meg_decode_conf returns_logits = { .returns_logits = true };
 
 /*
- * Decode two sequences, with encoder inputs of different lengths and from different numbers of tokens on.  Then decode
- * the second one alone, in the slot of the first, whose memory is reused.
+ * Decode two sequences, whose encoder inputs and prefilled prefixes have different lengths.  Then decode the second
+ * one alone, in the slot of the first, whose memory is reused.
  */
 static void check_decoding(const struct tiny_t5 *t)
 {

@@ -12,7 +12,7 @@
 
 enum { NUMEL = 4 * 12 * 10 };
 
-/* The sharding of a parameter [4, 12, 10]: experts, rows and columns. */
+/* Shardings of a parameter [4, 12, 10], whose dimensions are experts, rows and columns. */
 static const struct meg_sharding shardings[][3] = {
     { { MEG_AXIS_NONE, 1 }, { MEG_AXIS_NONE, 1 }, { MEG_AXIS_NONE, 1 } },
     { { MEG_AXIS_EP, 1 }, { MEG_AXIS_NONE, 1 }, { MEG_AXIS_NONE, 1 } },
@@ -114,7 +114,7 @@ static void shard_ranges_are_the_elements_of_the_rank(void **state)
     for_each_rank(check_ranges);
 }
 
-/* Contiguous elements are one range: those of several experts, and of all columns. */
+/* Contiguous elements form one range, also if they are in several rows or experts. */
 static void ranges_are_as_long_as_possible(void **state)
 {
     static const struct {
@@ -149,7 +149,7 @@ static void initial_weights_do_not_depend_on_the_layout(void **state)
     for_each_rank(check_init);
 }
 
-/* The fans of an expert are those of its matrix. */
+/* Fan-in and fan-out in the Xavier limit are the dimensions of one expert's matrix. */
 static void xavier_limit_is_that_of_one_expert(void **state)
 {
     const double limit = sqrt(6.0 / (12 + 10));

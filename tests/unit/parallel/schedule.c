@@ -256,8 +256,8 @@ static void invalid_configurations_are_reported(void **state)
 }
 
 /*
- * Configurations whose lists are damaged.  Together they have every type of action, and two stages that are each
- * other's neighbors on both sides.
+ * Configurations whose lists of actions are damaged.  Together they contain every type of action, and two stages each
+ * of which is both the previous and the next stage of the other.
  */
 static const struct meg_pipe_schedule_conf damaged[] = {
     { MEG_PIPE_1F1B, 3, 1, 5, 0, false },        { MEG_PIPE_INTERLEAVED, 2, 3, 8, 5, false },

@@ -111,7 +111,7 @@ struct published {
     struct layout_case where;
     bool stores_scores;
     double seconds;
-    double less; /* 0: the prediction is within 15 percent; else it is too fast, by 15 percent to this fraction */
+    double less; /* 0: the predicted time is within 15 percent; else it is too short, by 15 percent to this fraction */
     const char *why;
 };
 

@@ -1,6 +1,6 @@
 /*
- * Test the operations and collectives that count.  The counts of small models equal formulas that are written here from
- * the architecture, with hardware whose rates are simple numbers.
+ * Test the operations and collectives that count FLOPs and bytes instead of computing.  The counts of small models
+ * must equal formulas that are derived here from the architecture; the rates of the hardware are simple numbers.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -180,7 +180,7 @@ enum { SE = 40, NE = SE * B };
 
 static void layers_of_t5_have_the_lengths_of_their_stacks(void **state)
 {
-    static const int index[2 * L] = { 0, 0, 1, 2, 3, 3 }; /* counts 1 include the norm, counts 2 the embedding */
+    static const int index[2 * L] = { 0, 0, 1, 2, 3, 3 }; /* 1: also the final norm; 2: also the decoder's embedding */
     const double linear = Q + 2 * KV + Q + 2 * F, cross = 2.0 * (N * H * 2 * Q + NE * H * 2 * Q);
     const double cross_scores = 2.0 * B * A * S * SE * D, all_scores = 2.0 * B * A * SE * SE * D;
     const double decoder = 2.0 * N * H * linear + cross;
@@ -413,7 +413,7 @@ static void equal_layers_are_counted_once(void **state)
 
 /* ---- operations ---------------------------------------------------------------------------------------- */
 
-/* Return the number of pairs in which the window of the query contains the key. */
+/* Return the number of pairs of a query and a key in the window of this query. */
 static double count_pairs(const struct meg_attn_desc *d)
 {
     double n = 0;
@@ -492,7 +492,7 @@ static void every_operation_of_a_pass_is_counted(void **state)
     }
 }
 
-/* Counts of single operations that the models above do not have, or only together with others. */
+/* Test single operations that the models above do not call, or call only together with others. */
 static void operations_count_what_they_read_and_write(void **state)
 {
     const struct meg_ops *op = &cost_count_ops;
@@ -532,7 +532,7 @@ static void a_product_takes_longer_with_partial_tiles_and_small_dimensions(void 
         double m, k, n, seconds;
     } cases[] = {
         { 128, 256, 64, 2.0 * 128 * 64 * 256 / (8 * 0.5 * 64 / (64 + 32)) },
-        { 120, 256, 64, 2.0 * 128 * 64 * 256 / (8 * 0.5 * 64 / (64 + 32)) }, /* 120 rows are computed as 128 */
+        { 120, 256, 64, 2.0 * 128 * 64 * 256 / (8 * 0.5 * 64 / (64 + 32)) }, /* 120 rows take as long as 128 */
         { 128, 256, 3, 2.0 * 128 * 16 * 256 / (8 * 0.5 * 16 / (16 + 32)) },
         { 128, 5, 64, 2.0 * 128 * 64 * 5 / (8 * 0.5 * 5 / (5 + 32)) },
     };

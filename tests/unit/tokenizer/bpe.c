@@ -199,7 +199,7 @@ static void merging_a_long_input_is_not_quadratic(void **state)
     for (int32_t i = 0; i < 20; i++)
         meg_bpe_add(&b, i, i, i, i + 1);
     memset(sym, 0, (size_t)n * sizeof *sym);
-    /* 10^7 = 9 * 2^20 + the binary digits of the remainder */
+    /* rule i merges two runs of 2^i: 9 runs of 2^20 remain, and one for each binary 1 of the remainder */
     assert_int_equal(meg_bpe_merge(&b, sym, n), 9 + __builtin_popcount(10000000 % (1 << 20)));
     free(sym);
     meg_bpe_free(&b);

@@ -403,7 +403,7 @@ static void bpe_model_becomes_tokenizer_json(void **state)
     }
 }
 
-/* The random models of tests/data/spm: those that tokenizer.json cannot represent are refused with a reason. */
+/* Export the random models of tests/data/spm; those that tokenizer.json cannot represent are refused with a reason. */
 static void sentencepiece_becomes_tokenizer_json(void **state)
 {
     static const char *const type[] = { "GPTSentencePieceTokenizer", "Llama2Tokenizer", "SentencePieceTokenizer" };

@@ -222,7 +222,7 @@ static void byte_fallback_decodes_byte_tokens(void **state)
     }
 }
 
-/* A decoder step sees the tokens that the previous step joined as one token. */
+/* Tokens that a decoder step joins are one token for the next step. */
 static void decoder_steps_see_joined_bytes(void **state)
 {
     static const struct {
@@ -384,7 +384,7 @@ static void files_over_64_mib_are_refused(void **state)
     refuses_the_file(MEG_EFORMAT, "tokenizer.json: size is 104857600 bytes; the limit");
 }
 
-/* Each step maps bytes to characters, most of which have two bytes. */
+/* Each ByteLevel step maps bytes to characters, most of which have two bytes in UTF-8, so the text grows. */
 static void pretokens_over_256_mib_are_refused(void **state)
 {
     struct meg_str members = { 0 }, text = { 0 };

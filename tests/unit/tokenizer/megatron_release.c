@@ -36,7 +36,7 @@ static const char *str(const json_t *j, const char *key)
     return json_string_value(json_object_get(j, key));
 }
 
-/* Open a tokenizer with the options of an object { option: value }.  Unless release is NULL, add --megatron-release. */
+/* Open a tokenizer with the options of a JSON object { name: value } and, unless NULL, --megatron-release release. */
 static int open_as(struct meg_tokenizer **t, json_t *options, const char *release, struct meg_err *e)
 {
     struct meg_tok_conf c = { 0 };

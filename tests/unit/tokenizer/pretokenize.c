@@ -144,7 +144,7 @@ static uint64_t lcg(uint64_t *x)
     return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
 }
 
-/* Test random texts of many characters, or of few, which end anywhere in the scanner's blocks of 64 bytes. */
+/* Test random texts of many or few different characters, whose ends are anywhere in the scanner's 64-byte blocks. */
 static void splits_random_texts(void **state)
 {
     static const char *const parts[] = {

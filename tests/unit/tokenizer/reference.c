@@ -77,7 +77,7 @@ static void check_lines(FILE *f, const char *name, struct meg_tokenizer *t)
     free(text_line);
 }
 
-/* Check one file, and set bit i of *types if it is of the type number i. */
+/* Check one file, and set bit i of *types, where i is the index of its type in the list of --tokenizer-type. */
 static void check_file(const char *name, uint64_t *types)
 {
     char path[512], *line = NULL;

@@ -304,7 +304,7 @@ static void rounding_does_not_enter_the_cache(void **state)
     free(alone.v);
 }
 
-/* Check that model m is refused with a message that contains words. */
+/* Check that model m is refused with a message that contains the text `words`. */
 static void is_refused(const struct meg_str *m, const char *words)
 {
     const struct meg_tok_conf c = { .type = "GPTSentencePieceTokenizer",

@@ -87,7 +87,7 @@ static void equals_tiktoken_on_cl100k(void **state)
 
 static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/* Write a vocabulary file of the 256 bytes as text or JSON, followed by rest. */
+/* Write a vocabulary file of the 256 single-byte tokens as text or JSON, followed by rest. */
 static void write_file(bool is_json, const char *rest)
 {
     struct meg_str s = { 0 };

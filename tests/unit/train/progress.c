@@ -4,7 +4,7 @@
 #include "comm/comm.h"
 #include "train/trainer.h"
 
-/* A start whose line is damaged is not found; cumulative throughput then covers the current job. */
+/* If the line of the first start is damaged, the cumulative throughput covers only the current job. */
 static void a_damaged_log_has_the_throughput_of_this_job(void **state)
 {
     struct meg_train_job job = { .log.log_progress = true, .ckpt.save = "." };

@@ -117,7 +117,7 @@ static void train(const char *options)
     free(job);
 }
 
-/* Return a number of line n of the metrics, counted from 0 among those of steps or of evaluations. */
+/* Return the number `key` of line n of the metrics, counted from 0 among the lines of steps or of evaluations. */
 static double logged(const char *key, int n, bool is_evaluation)
 {
     FILE *f = fopen("log", "r");

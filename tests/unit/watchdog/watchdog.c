@@ -136,7 +136,7 @@ static void closes_a_connection_whose_first_frame_is_no_join_request(void **stat
     watchdog_close_conn(&c);
 }
 
-/* Let a rank start many collectives before it reads the first result: more bytes than the sockets hold. */
+/* Let a rank start collectives with more bytes than the socket buffers hold before it reads the first result. */
 static void read_results_late(struct watchdog_conn *c)
 {
     enum { N = 400 };
