@@ -12,7 +12,7 @@ static const struct meg_opt ignored_opts[] = {
     MEG_IGNORED("megatron-path", "DIR", "no code of Megatron is run"),
     MEG_IGNORED("max-queue-size", "N", "there is no queue"),
     MEG_IGNORED("no-checking", NULL, "checks are always performed"),
-    MEG_IGNORED("loader-transformer-impl", "NAME", "the names of norms in both implementations are recognized"),
+    MEG_IGNORED("loader-transformer-impl", "NAME", "the names of norms of either implementation are recognized"),
     MEG_IGNORED("checkpoint-type", "TYPE", "the format of --load-dir is detected"),
     MEG_IGNORED("model-size", "NAME", "the sizes of the model are read from the checkpoint"),
     MEG_IGNORED("tokenizer-model", "FILE", "the tokenizer's files in --load-dir are copied"),

@@ -95,7 +95,7 @@ static int64_t count_masks(const struct meg_ids *ids, int32_t mask)
     return n;
 }
 
-/* Append how to write masks, for the message about a line without masks. */
+/* Append the notation of masks, for the message about a line without masks. */
 static void add_mask_name(struct meg_str *out, const struct filler *f)
 {
     const int32_t mask = meg_tokenizer_special_ids(f->m->tok)->mask;
@@ -133,7 +133,7 @@ static int check_line(const struct filler *f, struct meg_ids *ids, int64_t *nmas
     return MEG_EFORMAT;
 }
 
-/* Replace the ids of a text with sentinels by those of the filled text (meg_fill_spans_predict). */
+/* Replace ids, a text that contains sentinels, by the text in which they are filled (meg_fill_spans_predict). */
 static int fill_spans(const struct filler *f, struct meg_ids *ids, struct meg_token_logprob *top, int64_t ntop,
                       struct meg_err *e)
 {

@@ -18,7 +18,7 @@ static void list_token(struct token_list *l, const char *text, int64_t n, int32_
     meg_str_add(&l->text, text, (size_t)n);
 }
 
-/* List a token of the tokenizer, unless id is -1. */
+/* Append a token of the tokenizer and its text to l, unless id is -1 or the token has no text. */
 static void list_id(struct token_list *l, const struct meg_tokenizer *tok, int32_t id)
 {
     struct meg_str text = { 0 };

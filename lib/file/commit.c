@@ -370,7 +370,7 @@ int meg_commit_dir(const char *tmp, const char *dir, struct meg_err *e)
         return r;
     }
     if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
-        return meg_fail_errno(e, "%s: exchange with %s failed", dir, tmp);
+        return meg_fail_errno(e, "%s: cannot replace this directory with %s", dir, tmp);
     return replace_dir(&m, e);
 }
 

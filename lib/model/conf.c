@@ -68,7 +68,7 @@ const struct meg_opt meg_model_opts[] = {
     { "softmax-scale", 0, MEG_F64(C, softmax_scale), "X", NULL,
       "multiply attention scores by X before the softmax; default: 1 / sqrt(--kv-channels)" },
     { "logits-scale", 0, MEG_F64(C, logits_scale), "X", NULL,
-      "multiply the input of the output layer of T5, and so the logits, by X; default: 1" },
+      "multiply the input of the output layer of T5, and so the logits without their bias, by X; default: 1" },
     { "disable-bias-linear", 0, MEG_STORE_FALSE(C, has_bias), NULL, "no",
       "omit the biases of linear layers, except in the heads of BERT" },
     { "add-qkv-bias", 0, MEG_BOOL(C, add_qkv_bias), NULL, "no",
@@ -190,7 +190,9 @@ static int check_size(const struct meg_model_conf *c, struct meg_err *e)
     const double n = layers + h * (double)(2 * c->vocab_size + c->max_position_embeddings);
 
     if (meg_model_all_layers(c) > 99999)
-        return meg_fail(e, MEG_EUSAGE, "--num-layers %" PRId64 ": must be at most 99999", c->num_layers);
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-layers %" PRId64 ": the model would have %" PRId64 " layers; the limit is 99999",
+                        c->num_layers, meg_model_all_layers(c));
     if (n > 0x1p48)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-layers %" PRId64 " and --hidden-size %" PRId64

@@ -83,8 +83,8 @@ static void split_experts(struct meg_mesh *m)
 }
 
 /*
- * Split the stages with replicas of the parameters of tie k.  The split is collective over world, so ranks of other
- * stages call it; each gets a group of one rank.
+ * Create a communicator of the pipeline stages with replicas of the tied parameters l->tie[k].  The call is collective
+ * over world: a rank of another stage gets a communicator that contains only itself.
  */
 static struct meg_comm *split_tie(struct meg_mesh *m, int k)
 {

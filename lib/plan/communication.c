@@ -77,7 +77,8 @@ static double zero3_gather_nbytes(const struct meg_cost_model *cost)
 
 /*
  * Add the bytes of the reduction of gradients and of the all-gather of parameters for the buckets of a data-parallel
- * group.  Gradients are reduced over the shards num_reduces times in a step.
+ * group.  With shards, a step has num_reduces reduce-scatters over the shards and one all-reduce over the optimizer
+ * instances, otherwise one all-reduce and no all-gather.
  */
 static void add_dp_comm(struct cost_step_comm *s, const struct meg_cost_model *cost, enum meg_dp_group group,
                         double num_reduces)

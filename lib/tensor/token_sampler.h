@@ -38,8 +38,8 @@ struct meg_sampled_token meg_sample_token(struct meg_token_sampler *s, const str
                                           const float *logits, bool has_logprob);
 
 /*
- * Return the id of the largest of logits [v], v >= 1; on a tie, the lowest id.  NaNs are ignored.  If no other logit is
- * above -Inf, the result is 0.
+ * Return the id of the largest of logits [v], v >= 1; on a tie, the lowest id.  NaNs are ignored.  If all
+ * logits are NaN or -Inf, the result is 0.
  */
 int32_t meg_most_likely(const float *logits, int64_t v);
 

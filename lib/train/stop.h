@@ -10,8 +10,9 @@
 MEG_BEGIN_DECLS
 
 /*
- * Catch SIGTERM, SIGUSR1, SIGINT and SIGHUP from now on.  The first signal is recorded and does not end the process.  A
- * SIGINT or SIGHUP that is ignored, as under nohup(1), stays ignored.
+ * Catch SIGTERM, SIGUSR1, SIGINT and SIGHUP from now on.  The first signal is only recorded.  After
+ * it, SIGTERM, SIGUSR1 or SIGINT removes the temporary files and ends the process.  A SIGINT or SIGHUP that is ignored,
+ * as under nohup(1), stays ignored.
  */
 void meg_stop_catch(void);
 

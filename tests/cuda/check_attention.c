@@ -126,8 +126,8 @@ static int64_t block_row(const struct conf *c, int64_t index)
 }
 
 /*
- * Return keys or values.  The rows are those of tokens or, in KV caches, of all blocks, where only keys below
- * key_length are defined.
+ * Return random keys or values, with one row per token.  Of a KV cache in blocks, return the rows of all blocks, of
+ * which only those of visible keys are set.
  */
 static struct twin keys_random(const struct conf *c, enum meg_dtype t, int64_t d)
 {

@@ -147,8 +147,8 @@ static void qk_norm_fwd_types(void)
 }
 
 /*
- * The values of one head are 10^4 times as large as those of the others, so that the rstd of another head would change
- * the result much.
+ * The values of one head are 10^4 times as large as those of the others, so that with the rstd of the wrong head, the
+ * result would be clearly different.
  */
 static void qk_norm_fwd_scale(void)
 {

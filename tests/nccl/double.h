@@ -119,7 +119,7 @@ bool is_device(const void *p, size_t n);
  */
 void set_accessible(bool is_accessible);
 
-/* Let `to` also follow the tasks that precede `from`. */
+/* Set each element of vector clock `to` to the maximum of both, so that `to` also follows what precedes `from`. */
 void merge_clock(struct clock *to, const struct clock *from);
 
 /* Remove the accesses that the host knows to be complete: whatever it queues from now on is ordered after them. */

@@ -179,7 +179,7 @@ static void sgd_and_fill(struct meg_stream *st, const struct meg_update_arrays *
     fill_gradients_with_nan(x, range, nranges);
 }
 
-/* Return a size that is not 0 for f32 gradients either, as on GPUs, where attn_bwd always requires a workspace. */
+/* Return a nonzero size even for f32 gradients, as on GPUs, where attn_bwd always requires a workspace. */
 static size_t attn_bwd_nbytes(const struct meg_attn_desc *desc, enum meg_dtype grad, bool has_param_grads)
 {
     return cpu_table->attn_bwd_nbytes(desc, grad, has_param_grads) +

@@ -227,7 +227,7 @@ __device__ inline uint8_t kept_keys(const struct meg_attn_desc &desc, const stru
 
     meg_philox_dropout(word, drop.seed, drop.stream, (uint32_t)(unit / 8), (uint32_t)position, drop.sample[i]);
 #pragma unroll
-    for (int n = 0; n < 4; n++) { /* compare both 16-bit numbers of a word as upper halves */
+    for (int n = 0; n < 4; n++) { /* the lower 16 bits of a word do not affect the second comparison */
         if (word[n] << 16 >= threshold)
             kept |= 1u << 2 * n;
         if (word[n] >= threshold)

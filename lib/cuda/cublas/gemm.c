@@ -26,7 +26,7 @@ static void check(cublasStatus_t status, const char *f)
     if (status == CUBLAS_STATUS_SUCCESS)
         return;
     meg_cuda_check_earlier(f);
-    meg_die(MEG_EFAIL, "GPU %d (%s): %s fails: %s", meg_cuda_device.index, meg_cuda_device.name, f,
+    meg_die(MEG_EFAIL, "GPU %d (%s): %s failed: %s", meg_cuda_device.index, meg_cuda_device.name, f,
             meg_cublaslt.cublasLtGetStatusString(status));
 }
 

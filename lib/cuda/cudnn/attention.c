@@ -182,7 +182,7 @@ static void execute(struct meg_stream *st, const struct plan *plan, const struct
     p[SDPA_WINDOW] = plan->x.window_left >= 0 ? &window : NULL;
     p[SDPA_ONE] = plan->x.is_backward ? &one : NULL;
     if ((status = meg_cudnn.cudnnSetStream(handle, meg_cuda_stream(st))) != CUDNN_STATUS_SUCCESS)
-        meg_die(MEG_EFAIL, "GPU %d (%s): cudnnSetStream fails: %s", meg_cuda_device.index, meg_cuda_device.name,
+        meg_die(MEG_EFAIL, "GPU %d (%s): cudnnSetStream failed: %s", meg_cuda_device.index, meg_cuda_device.name,
                 meg_cudnn.cudnnGetErrorString(status));
     MEG_CUDA_QUEUE_HERE();
     if (meg_cudnn_graph_execute(&plan->graph, handle, p, SDPA_TENSORS, workspace, &e) < 0) {

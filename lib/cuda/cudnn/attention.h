@@ -28,9 +28,9 @@ bool meg_cudnn_attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
  */
 size_t meg_cudnn_attn_bwd_nbytes(const struct meg_attn_desc *desc, enum meg_dtype grad);
 /*
- * The deterministic backward pass requires 2 * a * s_q * s_k bytes of workspace per sequence.  It computes as many
- * key-value groups at a time, of all sequences, as this number of bytes is enough for, but at least one.  Tests reduce
- * the number.
+ * Target size in bytes of the workspace of the deterministic backward pass, which requires 2 * a * s_q * s_k bytes per
+ * sequence.  The key-value groups of all sequences are processed in chunks that fit, of at least one group.  Tests
+ * reduce the size.
  */
 extern int64_t meg_cudnn_chunk_nbytes;
 #else

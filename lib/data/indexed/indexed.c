@@ -351,6 +351,8 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
             out[i] = (int32_t)v;
         }
         return 0;
-    default: return meg_fail(e, MEG_EFORMAT, "%s.idx: contains %s, not token ids", d->prefix, types[d->dtype].name);
+    default:
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: the dtype of tokens is %s, expected an integer type", d->prefix,
+                        types[d->dtype].name);
     }
 }

@@ -511,8 +511,8 @@ static void refuses_to_export_what_megatron_cannot_express(void **state)
         { set_megatron, 4, MEG_CKPT_NAMES_MCORE,
           "--target-pipeline-parallel-size 4: must divide the number of layers" },
         { set_megatron, 2, MEG_CKPT_NAMES_MCORE,
-          "--target-pipeline-parallel-size 2: each stage would have 3 layers, which must divide the layers of the "
-          "encoder, 2" },
+          "--target-pipeline-parallel-size 2: each stage would have 3 layers, which must divide the number of encoder "
+          "layers, 2, because no stage may have layers of both stacks" },
         { set_relative, 1, MEG_CKPT_NAMES_LEGACY, "--position-embedding-type relative|use --saver mcore" },
     };
 

@@ -394,7 +394,9 @@ static void a_cache_older_than_its_dataset_is_rebuilt(void **state)
     train_of(&d, "older", "older.cache");
     meg_data_splits_close(d);
     assert_int_equal(utimensat(AT_FDCWD, cache_file("older.cache", "sample_index"), past, 0), 0);
-    make_dataset("older", other, 2); /* equal numbers of sequences and tokens: only modification times differ */
+    make_dataset(
+        "older", other,
+        2); /* with equal numbers of sequences and tokens: only the modification times show that the cache is stale */
     assert_null(train_of(&d, "older", "older.cache")->map[0].p);
     meg_data_splits_close(d);
 }

@@ -69,11 +69,11 @@ static void refuses_a_damaged_index(void **state)
             "document index entries");
     REFUSES(all, x.version = 2, "old.idx: version 2 of the legacy format, expected 1");
     REFUSES(all, x.type = 9,
-            "old.idx: found dtype code 9 with 4 bytes per token at byte 16, expected a code with its size as in "
-            "meg-idx(5)");
+            "old.idx: found dtype code 9 with 4 bytes per token at byte 16, expected a code from 1 to 8 and the size "
+            "of this dtype (meg-idx(5))");
     REFUSES(all, x.type = 8,
-            "old.idx: found dtype code 8 with 4 bytes per token at byte 16, expected a code with its size as in "
-            "meg-idx(5)");
+            "old.idx: found dtype code 8 with 4 bytes per token at byte 16, expected a code from 1 to 8 and the size "
+            "of this dtype (meg-idx(5))");
     REFUSES(all, x.sizes = 6, "old.idx: found 6 dimension sizes for 3 sequences, expected one for each sequence");
     REFUSES(all, x.dims[1] = 2,
             "old.idx: sequence 0 has length 2 and dimension offsets 0 and 2; expected a length from 0 to 2147483647 "

@@ -727,7 +727,7 @@ static void refuses_more_parameters_than_fit_64_bits(void **state)
     (void)state;
     c.num_layers = 100000;
     assert_int_equal(meg_model_conf_check(&c, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--num-layers 100000: must be at most 99999");
+    assert_string_equal(e.msg, "--num-layers 100000: the model would have 100000 layers; the limit is 99999");
     c = conf();
     c.hidden_size = (int64_t)1 << 33;
     assert_int_equal(meg_model_conf_check(&c, &e), MEG_EUSAGE);

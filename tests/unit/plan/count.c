@@ -96,10 +96,10 @@ static void a_layer_of_gpt_2(void **state)
     const struct cost_part *l = &c->layer[0].part[0];
 
     (void)state;
-    /* norm; residual and norm; residual; the input of GELU */
+    /* bytes read and written: norm; residual and norm; residual; the input of GELU */
     check(&l->fwd, "forward", layer_flops, 2 * SCORES, 2 * CAUSAL, 0.5,
           N * H * ((R + E) + (2 * R + 2 * E) + (2 * R + E)) + N * F * E);
-    /* twice the gradient of the residual and of the norm; GELU; delta */
+    /* bytes read and written: backward of residual and norm, both twice; backward of GELU; delta of attention */
     check(&l->bwd, "backward", 2 * layer_flops, 5 * SCORES, 5 * CAUSAL, 0.25,
           2 * N * H * ((R + E) + (3 * R + E)) + N * F * E + 2 * N * Q * E);
     check(&l->bwd_weight, "deferred", 0, 0, 0, 1, 0);
@@ -453,8 +453,8 @@ static void only_scores_in_the_window_take_time(void **state)
 }
 
 /*
- * Members of struct meg_ops that a model does not call in a forward or backward pass: transfers through pinned memory,
- * sampling, and the operations of the optimizer.  Streams and free memory belong to the device.
+ * Members of struct meg_ops that the cost model need not count, because they are no operations of a forward or backward
+ * pass: free memory, transfers through pinned memory, streams, events, graphs, sampling, the optimizer.
  */
 static const size_t not_in_a_pass[] = {
     offsetof(struct meg_ops, free_nbytes),    offsetof(struct meg_ops, alloc_pinned),
