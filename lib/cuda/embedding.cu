@@ -187,14 +187,7 @@ static __global__ void scan_counts(int32_t *x, int64_t n)
             v[j] = i + j < n ? x[i + j] : 0;
             own += v[j];
         }
-        sum = own;
-#pragma unroll
-        for (int distance = 1; distance < WARP; distance *= 2) {
-            const int32_t before = __shfl_up_sync(ALL_LANES, sum, distance);
-
-            if ((int)threadIdx.x % WARP >= distance)
-                sum += before;
-        }
+        sum = warp_prefix_sum(own);
         if (threadIdx.x % WARP == WARP - 1)
             of_warp[threadIdx.x / WARP] = sum;
         __syncthreads();

@@ -224,6 +224,19 @@ template <class T> __device__ inline T warp_sum(T x)
     return x;
 }
 
+/* Return the sum of x over the lanes of a warp up to the calling one.  All threads of the warp call it. */
+template <class T> __device__ inline T warp_prefix_sum(T x)
+{
+#pragma unroll
+    for (int distance = 1; distance < WARP; distance *= 2) {
+        const T before = __shfl_up_sync(ALL_LANES, x, distance);
+
+        if ((int)threadIdx.x % WARP >= distance)
+            x += before;
+    }
+    return x;
+}
+
 /* Return the larger of two numbers; of a number and NaN, the number. */
 __device__ inline float larger(float x, float y)
 {

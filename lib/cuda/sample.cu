@@ -88,19 +88,6 @@ struct entries {
     }
 };
 
-/* Return the inclusive prefix sum of x over the lanes of a warp. */
-static __device__ inline u64 sum_up_to_lane(u64 x)
-{
-#pragma unroll
-    for (int distance = 1; distance < WARP; distance *= 2) {
-        const u64 before = __shfl_up_sync(ALL_LANES, x, distance);
-
-        if ((int)threadIdx.x % WARP >= distance)
-            x += before;
-    }
-    return x;
-}
-
 /* Return the sum of value(x) over all entries, in every thread. */
 template <class F> static __device__ u64 sum_of(const entries &e, struct block_memory *memory, F value)
 {
@@ -147,7 +134,7 @@ static __device__ found_key find_key(const entries &e, u64 target, struct block_
         for (int i = 0; i < PER_LANE; i++)
             sum += memory->of_digit[digit + i];
         own = sum;
-        sum = p.before + sum_up_to_lane(sum);
+        sum = p.before + warp_prefix_sum(sum);
         owner = min(__builtin_popcount(__ballot_sync(ALL_LANES, sum < target)), WARP - 1);
         before = sum - own;
         while (digit < lane * PER_LANE + PER_LANE - 1 && before + memory->of_digit[digit] < target)
@@ -177,12 +164,12 @@ template <class F> static __device__ int find_id(const entries &e, u64 target, s
     if (lane == 0)
         memory->of_warp[warp] = sum;
     __syncthreads();
-    before = sum_up_to_lane(memory->of_warp[lane]);
+    before = warp_prefix_sum(memory->of_warp[lane]);
     if (__builtin_popcount(__ballot_sync(ALL_LANES, before < target)) == warp) {
         before = __shfl_sync(ALL_LANES, before, warp) - sum;
         for (int first = begin; first < end; first += WARP) {
             const int id = first + lane;
-            const u64 up_to = before + sum_up_to_lane(id < end ? value(e.row[id]) : 0);
+            const u64 up_to = before + warp_prefix_sum(id < end ? value(e.row[id]) : 0);
             const int found = __builtin_popcount(__ballot_sync(ALL_LANES, up_to < target));
 
             if (found < WARP) {

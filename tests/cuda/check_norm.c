@@ -353,7 +353,7 @@ static void add_bwd_shapes(void)
         }
 }
 
-/* So many rows that a warp processes several groups of them, and a column has several partial sums. */
+/* Compare with so many rows that a warp processes more than one batch of them, and a column has partial sums. */
 static void add_bwd_many_rows(void)
 {
     for (int k = 3; k < 5; k++)

@@ -150,7 +150,7 @@ static void column_sums_types(void)
         }
 }
 
-/* So many rows that a warp loads several batches of them. */
+/* Compare with so many rows that a warp loads more than one batch of them. */
 static void column_sums_long(void)
 {
     compare_column_sums(MEG_DTYPE_BF16, MEG_DTYPE_F32, 9001, 8, 0, 0, false);

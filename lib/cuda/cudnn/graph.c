@@ -11,7 +11,8 @@ static void check(struct meg_cudnn_graph *g, cudnnStatus_t status, const char *w
     if (status == CUDNN_STATUS_SUCCESS)
         return;
     meg_cudnn.cudnnGetLastErrorString(text, sizeof text);
-    meg_fail(&g->e, MEG_EFAIL, "cuDNN could not %s: %s (%s)", what, meg_cudnn.cudnnGetErrorString(status), text);
+    meg_fail(&g->e, MEG_EFAIL, "cuDNN could not %s: %s%s%s", what, meg_cudnn.cudnnGetErrorString(status),
+             *text ? ": " : "", text);
 }
 
 static cudnnBackendDescriptor_t create(struct meg_cudnn_graph *g, cudnnBackendDescriptorType_t type)
