@@ -96,6 +96,8 @@ refuses 2 '^meg-train: --max-position-embeddings 48: must be at least --decoder-
 for option in --reset-position-ids --reset-attention-mask --eod-mask-loss --calculate-per-token-loss; do
     refuses 2 "^meg-train: $option: (requires --model gpt|cannot be combined with --model t5)" $option
 done
+refuses 2 '^meg-train: --num-layers 60000: the model would have 120000 layers; the limit is 99999' --num-layers 60000 \
+    --decoder-num-layers 60000 --dry-run
 refuses 2 '^meg-train: --context-parallel-size 2: requires --model gpt' --context-parallel-size 2 --world-size 2 --dry-run
 refuses 2 '--pipeline-model-parallel-split-rank 2: must be at least 1 and less than' --world-size 2 --dry-run \
     --pipeline-model-parallel-size 2 --pipeline-model-parallel-split-rank 2
