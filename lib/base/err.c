@@ -73,7 +73,7 @@ static void die_with(int code, const char *text, const char *why)
     void (*hook)(int status, const char *why, void *ctx) = die_hook;
 
     meg_log_lines(MEG_LOG_ERROR, text);
-    die_hook = NULL; /* if the hook itself dies, it is not called again */
+    die_hook = NULL; /* if the hook calls meg_die, it is not called again */
     if (hook)
         hook(meg_exit_status(code), why, die_ctx);
     exit(meg_exit_status(code));

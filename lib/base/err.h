@@ -20,7 +20,7 @@ enum {
     MEG_ENOENT = -4,  /* an input does not exist                       exit 66 */
     MEG_EPEER = -5,   /* communication with another rank failed        exit 69 */
     MEG_EIO = -6,     /* an operation on a file failed                 exit 74 */
-    MEG_ESTOP = -7    /* stopped by a signal after saving: requeue     exit 75 */
+    MEG_ESTOP = -7    /* stopped by a signal after saving; can resume  exit 75 */
 };
 
 struct meg_err {

@@ -116,7 +116,10 @@ void meg_progress_init(struct meg_progress *p, double interval_s)
     p->next_s = meg_now_s() + (p->is_tty ? 0 : interval_s);
 }
 
-/* Return the maximum length of a progress line in bytes.  If the line wrapped, \r would not return to its beginning. */
+/*
+ * Return the maximum length of a progress line in bytes.  A longer line would wrap, and \r would then return only to
+ * the beginning of its last row.
+ */
 static int columns(void)
 {
     struct winsize w;

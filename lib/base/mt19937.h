@@ -33,8 +33,8 @@ void meg_mt19937_shuffle_i32(struct meg_mt19937 *g, int32_t *a, int64_t n);
 void meg_mt19937_shuffle_u32(struct meg_mt19937 *g, uint32_t *a, int64_t n);
 void meg_mt19937_shuffle_i64(struct meg_mt19937 *g, int64_t *a, int64_t n);
 /*
- * meg_mt19937_seed_python seeds the generator as Python's random.Random(seed) does.  meg_python_randrange returns a
- * random integer in [0,n), for n in [1, 2^32), as Python's randrange(n) does.
+ * meg_mt19937_seed_python - seed the generator as Python's random.Random(seed) does
+ * meg_python_randrange - return a random integer in [0,n), for n in [1, 2^32), as Python's randrange(n) does
  */
 void meg_mt19937_seed_python(struct meg_mt19937 *g, uint64_t seed);
 int64_t meg_python_randrange(struct meg_mt19937 *g, int64_t n);

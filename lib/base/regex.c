@@ -68,7 +68,8 @@ static void translate_property(const char *s, size_t n, struct meg_str *out)
 }
 
 /*
- * Translate an escape; is_inside means inside of brackets.  Returns the length of the escape, or 0 with *e filled.
+ * Translate the escape at `offset`.  is_inside states whether the escape is inside brackets.  Returns the length of the
+ * escape, or 0 with *e filled.
  */
 static size_t translate_escape(const char *pattern, size_t offset, bool is_inside, struct meg_str *out,
                                struct meg_err *e)

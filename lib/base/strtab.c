@@ -7,7 +7,7 @@
 
 /* A slot of the open-addressing hash table. */
 struct meg_strtab_slot {
-    uint32_t hash;        /* upper half of the hash; strings are compared only if it is equal */
+    uint32_t hash;        /* upper half of the hash; strings are compared only if these halves are equal */
     uint32_t index_plus1; /* index of the string + 1; 0 if the slot is free */
 };
 

@@ -123,7 +123,7 @@ static int check_crc_at(const void *list, int64_t i, struct meg_err *e)
     return check_crc(&((const struct ckpt_mapped_tensor *)list)[i], e);
 }
 
-/* Check items [first, last) in parallel; return the error of one that failed. */
+/* Check items [first, last) in parallel.  If any items fail, return the error of one of them. */
 static int check_in_parallel(check_fn *check, const void *list, int64_t first, int64_t last, struct meg_err *e)
 {
     int r = 0;

@@ -57,7 +57,10 @@ const struct meg_opt meg_convert_opts[] = {
 enum target_format { TO_NATIVE, TO_HF, TO_MEGATRON, TO_MCORE };
 static const char *const target_names[] = { "native", "hf", "megatron", "mcore" };
 
-/* Resolve --saver.  If --saver is auto and no target parallel size is set, is_source_native determines the format. */
+/*
+ * Resolve --saver.  With --saver auto, the target format is mcore if a target parallel size is set.  Otherwise, it is
+ * hf for a native source, and native for any other source.
+ */
 static enum target_format target_format_of(const struct meg_convert_conf *c, bool is_source_native)
 {
     for (int i = TO_NATIVE; i <= TO_MCORE; i++)

@@ -19,7 +19,7 @@ struct ckpt_mapped_tensor {
 };
 
 /*
- * An index by name of the tensors in the files of one tensor-parallel rank.  If the tensors are unsharded, all files
+ * The tensors in the files of one tensor-parallel rank, indexed by name.  If the tensors are unsharded, all files
  * belong to rank 0.
  */
 struct ckpt_tensor_index {
@@ -218,7 +218,7 @@ int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_
  */
 void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t loaded);
 
-/* ---- shard_ranges.c: which elements of a tensor a shard holds ---- */
+/* ---- shard_ranges.c: the elements of a tensor that a shard contains ---- */
 
 /* A range of n elements.  It begins at tensor_offset in a tensor and at shard_offset in the data of a shard. */
 struct ckpt_shard_range {
@@ -288,7 +288,7 @@ int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e);
 
 struct ckpt_file {
     char name[64];
-    struct meg_st_tensor *t; /* [n] file_offset is set, data is not */
+    struct meg_st_tensor *t; /* [n] file_offset is set; data is not set */
     int n;
     struct meg_str header;
     int64_t nbytes; /* size of the file */

@@ -249,7 +249,7 @@ static void broadcast_text(struct meg_comm *world, struct meg_str *text)
 
     meg_host_broadcast(world, &n, 1, MEG_DTYPE_I64, 0);
     if (world->rank == 0)
-        meg_str_add(text, "\0\0\0", 4); /* the broadcast transfers complete 32-bit integers */
+        meg_str_add(text, "\0\0\0", 4); /* pad, because the broadcast transfers 32-bit integers */
     else
         *text = (struct meg_str){ .s = meg_new((size_t)n + 4) };
     meg_host_broadcast(world, text->s, n / 4 + 1, MEG_DTYPE_I32, 0);

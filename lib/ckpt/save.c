@@ -40,7 +40,7 @@ struct meg_ckpt_async_save {
     const struct meg_lock *lock;
     struct ckpt_file *file;
     int nfiles;
-    const struct meg_device *device;      /* device on which the extents are; NULL: host memory */
+    const struct meg_device *device;      /* device that has the data of the extents; NULL: host memory */
     const struct meg_ckpt_reader *reader; /* the extents are read when they are written; NULL: they are in memory */
     enum meg_dtype dtype;                 /* dtype of the weights */
     struct ckpt_extent *extent;           /* [nextents] byte ranges that this rank writes */

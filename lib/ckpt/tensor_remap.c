@@ -14,7 +14,7 @@ static bool is_transposed(enum ckpt_remap remap)
     return remap == CKPT_TRANSPOSED || remap == CKPT_QKV_TRANSPOSED;
 }
 
-/* Return into how many tensor-parallel shards a dimension of a foreign tensor is split. */
+/* Return the number of tensor-parallel shards into which dimension k of a foreign tensor is split. */
 static int64_t shards_of(const struct ckpt_tp_shard *shard, const struct meg_param *row, int k, enum ckpt_remap remap)
 {
     return row->sharding[k].axis == MEG_AXIS_TP && remap != CKPT_REPLICATED ? shard->tp_size : 1;
@@ -72,7 +72,7 @@ static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *
 {
     const struct meg_model_conf *m = shard->model;
     const int64_t d = m->kv_channels, groups = m->num_query_groups / shard->tp_size;
-    const int64_t group = row->dim[0] / m->num_query_groups, q = group - 2 * d; /* rows of a group; of its queries */
+    const int64_t group = row->dim[0] / m->num_query_groups, q = group - 2 * d; /* rows, query rows of a group */
     const int64_t dst = shard->tp_rank * groups * group, nparts = group / d;
 
     if (remap == CKPT_Q)

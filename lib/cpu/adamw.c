@@ -1,5 +1,7 @@
 /* isa: baseline v3 v4 */
-/* adamw.c - AdamW in one pass over the arrays: scale the gradient, update, store a copy if requested. */
+/*
+ * adamw.c - AdamW.  One pass scales the gradients, updates the parameters and moments, and stores a copy if requested.
+ */
 #include <math.h>
 #include "cpu/update.h"
 

@@ -114,8 +114,8 @@ struct key_range {
 };
 
 /*
- * Return the end of the keys of a row [nk] for which exp is computed.  A few keys after the last visible one are
- * included, because a loop over a multiple of 16 keys has no scalar remainder; their results are overwritten by 0.
+ * Return the end of the range of keys for which exp is computed in a row of nk scores.  The range is extended to a
+ * multiple of 16 keys, so that the loop has no scalar remainder; the results of the added keys are overwritten by 0.
  */
 static int64_t padded_end(struct key_range keys, int64_t nk)
 {
@@ -181,7 +181,7 @@ static const float *drop_in_tile(struct drop_buf *buf, const struct meg_attn_des
     return drop_factors(buf, drop, unit, x->nk, query_position(desc, x->t0 + t, x->i), d->sample[x->i]);
 }
 
-/* Return whether a score is scale * q.k. */
+/* Return whether scores are scale * q.k: there is no soft cap, no ALiBi, and no relative position bias. */
 static bool is_plain(const struct meg_attn_desc *desc)
 {
     return desc->softcap == 0.0f && !desc->alibi_slope && !desc->rel_bias.p;
@@ -226,7 +226,7 @@ static void bias_in_tile(float *bias, const struct meg_attn_desc *desc, const st
     }
 }
 
-/* For one query and the keys of a range, replace q.k in s by the score, and set slope to d score / d q.k. */
+/* Replace q.k in s by the scores of one query and the keys of a range, and set slope to d score / d q.k. */
 static void score_row(float *s, float *slope, const float *bias, struct key_range keys,
                       const struct meg_attn_desc *desc)
 {
@@ -438,8 +438,8 @@ struct bwd {
 };
 
 /*
- * For one query whose scores are scale * s, s [nk], replace s by the attention weights after dropout, and dp = d_o v^T
- * by the gradient of s.  Both are 0 outside `keys`.
+ * Replace s [nk] by the attention weights of one query after dropout, and dp = d_o v^T by the gradient of s.  The
+ * scores of the query are scale * s.  Both results are 0 outside `keys`.
  */
 static void bwd_row(float *s, float *dp, struct key_range keys, int64_t nk, float scale, float lse, float delta,
                     const float *factor)
@@ -466,7 +466,7 @@ static void bwd_row(float *s, float *dp, struct key_range keys, int64_t nk, floa
         s[k] = dp[k] = 0.0f;
 }
 
-/* Return delta of query t, whose row of d_o is packed. */
+/* Return delta of query t: w->delta[t], or the dot product of d_o and o.  d_o is the packed row of the query. */
 static float delta_of(const struct bwd *w, const float *d_o, int64_t t, int64_t d_v)
 {
     float o[PACK_FLOATS / 8];
@@ -486,7 +486,8 @@ static void add_to_buckets(double *d_rel_bias, const float *d_bias, const struct
 }
 
 /*
- * Like bwd_row, for s = q.k and scores that are not scale * q.k.  Also add the gradients of the scores to d_bias.
+ * Like bwd_row, but s contains q.k, and the scores are those of score_row (is_plain is false).  Also add the gradients
+ * of the scores to d_bias.
  */
 static void bwd_score_row(float *s, float *dp, float *d_bias, const float *bias, struct key_range keys, int64_t nk,
                           const struct meg_attn_desc *desc, float lse, float delta, const float *factor)
@@ -536,14 +537,14 @@ static void bwd_tile(const struct meg_attn_desc *desc, const struct bwd *w, cons
 
 /*
  * Return the number of f32 sums that a thread needs for gradients of type `grad`: sums of dq of one head, and of dk and
- * dv of one group.
+ * dv of one group.  It is 0 if `grad` is f32, because f32 gradients are summed in place.
  */
 static int64_t sums_per_thread(const struct meg_attn_desc *desc, enum meg_dtype grad)
 {
     return grad == MEG_DTYPE_F32 ? 0 : desc->s_q * desc->d + desc->s_k * (desc->d + desc->d_v);
 }
 
-/* Return the number of f64 sums of parameter gradients [b, a, buckets + 1]: of d_rel_bias, and of d_sink. */
+/* Return the number of f64 sums [b, a, buckets + 1] of parameter gradients: those of d_rel_bias, and of d_sink. */
 static int64_t num_param_sums(const struct meg_attn_desc *desc)
 {
     return desc->b * desc->a * (desc->rel_bias.rows + 1);
@@ -666,7 +667,7 @@ void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_desc *desc, c
     const int64_t nparams = x->d_rel_bias.p || x->d_sink.p ? num_param_sums(desc) : 0;
     double *params = x->workspace.p;
     float *bufs = (void *)(params + nparams);
-    int64_t nthreads = 0; /* threads with work */
+    int64_t nthreads = 0; /* number of threads that process a group */
     (void)st;
     MEG_ASSERT_EQ(desc->a % desc->g, 0);
     MEG_ASSERT_LE(desc->k0 + desc->s_k, desc->s);

@@ -8,7 +8,7 @@ enum { ROWS = 8 }; /* rows per task */
 /* Inline a function into each loop that DEFINE defines, where `type` and is_plain are constants. */
 #define INLINE static inline __attribute__((always_inline))
 
-/* Return the value at a of the activation function of this type. */
+/* Return act(a) for the activation function `type`. */
 INLINE float act(enum meg_glu_type type, float a)
 {
     switch (type) {
@@ -21,7 +21,7 @@ INLINE float act(enum meg_glu_type type, float a)
     }
 }
 
-/* Given d, the gradient of y = act(a) * u, set *da and *du to the gradients of a and u. */
+/* Set *da and *du to the gradients of a and u, given d, the gradient of y = act(a) * u. */
 INLINE void unit_bwd(enum meg_glu_type type, float *da, float *du, float a, float u, float d)
 {
     const float alpha = type == MEG_GLU_QUICK_GELU ? 1.702f : 1.0f;

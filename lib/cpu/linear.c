@@ -3,8 +3,9 @@
  * linear.c - linear layers, computed in blocks of the output.  Bias and activation are applied to a block while the
  * block is in cache.  Block sizes depend only on shapes and types.
  *
- * Sums are accumulated in f32: in the output (in pre, if it is kept) if that matrix is f32, else in a tile on the
- * stack, whose values are rounded to bf16 or f16 when they are stored.
+ * Sums are accumulated in f32.  If the output is f32, it is the accumulator; in the forward pass, pre replaces the
+ * output if it is stored.  Otherwise, the accumulator is a tile on the stack, whose values are rounded to bf16 or f16
+ * when they are stored.
  */
 #include "cpu/row.h"
 #include "cpu/vmath.h"
@@ -20,7 +21,7 @@ struct block_shape {
 
 enum { MAX_COLS = 768, MIN_COLS = 128 };
 
-/* Return the size, a positive multiple of 16, of the blocks into which n elements are split: at most k blocks. */
+/* Return the block size, a positive multiple of 16, with which n elements are split into at most k blocks. */
 static int64_t block_size(int64_t n, int64_t k)
 {
     return max64(16, (ceil_div(n, k) + 15) & ~(int64_t)15);

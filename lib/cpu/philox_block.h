@@ -1,4 +1,6 @@
-/* philox_block.h - many consecutive numbers of Philox (base/philox.h), in loops that the compiler vectorizes. */
+/*
+ * philox_block.h - compute many consecutive random numbers of Philox (base/philox.h) in loops that compilers vectorize.
+ */
 #ifndef MEG_CPU_PHILOX_BLOCK_H
 #define MEG_CPU_PHILOX_BLOCK_H
 #include <stdint.h>

@@ -58,7 +58,7 @@ static void rotate_head(const struct meg_qk_norm *q, float *x, int64_t row, floa
     rotate_pairs(x, q->half, q->is_interleaved, q->cos + at, q->sin + at, sign);
 }
 
-/* Return a head of a view, head k of group j in a row, as a matrix of one row. */
+/* Return head k of group j of a row of x as a matrix of one row. */
 static struct meg_mat head_row(struct meg_heads x, const struct meg_qk_norm *q, int64_t row, int64_t j, int64_t k)
 {
     const int64_t first = row / q->b * x.ld_s + row % q->b * x.ld_b + j * x.ld_g + k * x.ld_h;

@@ -1,4 +1,4 @@
-/* update.h - one block of the arrays of an optimizer step, converted to f32 and rounded back. */
+/* update.h - load a block of the arrays of an optimizer step as f32, and round and store the updated block. */
 #ifndef MEG_CPU_UPDATE_H
 #define MEG_CPU_UPDATE_H
 #include <string.h>

@@ -22,8 +22,8 @@ static inline float vpow2i(int32_t n)
 }
 
 /*
- * Return x, but least if x < least and most if x > most.  Both comparisons are of x, not of the result of the other
- * one: gcc 12 turns dependent comparisons into branches, which it vectorizes as chains of masks.
+ * Return x clamped to [least, most].  Both comparisons use x, because gcc 12 turns comparisons that depend on each
+ * other into branches, which it vectorizes as chains of masks.
  */
 static inline float vclamp(float x, float least, float most)
 {
@@ -32,7 +32,7 @@ static inline float vclamp(float x, float least, float most)
 }
 
 /*
- * Return vexp(x) for x in [-104, 89].
+ * Return e^x for x in [-104, 89].
  *   x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r) with q within 3.1e-9
  * 2^n is computed as a product of two factors, because n may be outside the range of vpow2i.
  */
@@ -63,8 +63,8 @@ static inline float vexp(float x)
 }
 
 /*
- * Return tanh(x) within 1.3 ulp: x + x^3 p(x^2) for |x| < 0.625, where p is that of Cephes' tanhf, otherwise
- * 1 - 2 / (exp(2|x|) + 1) with the sign of x.
+ * Return tanh(x) within 1.3 ulp.  For |x| < 0.625, this is x + x^3 p(x^2), where p is the polynomial of Cephes' tanhf.
+ * For larger |x|, it is 1 - 2 / (exp(2|x|) + 1) with the sign of x.
  */
 static inline float vtanh(float x)
 {
@@ -86,8 +86,8 @@ static inline float vgelu_tanh(float x)
 }
 
 /*
- * Return the derivative of vgelu_tanh: s + x * s * (1 - s) * 2u', where s means s(2u).  x is clamped to [-10, 10]:
- * beyond, the derivative is 0 or 1 to within 3e-36.
+ * Return the derivative of vgelu_tanh: s + x * s * (1 - s) * 2u', where s means s(2u).  x is clamped to [-10, 10],
+ * because outside of this interval, the derivative is 0 or 1 to within 3e-36.
  */
 static inline float vgelu_tanh_grad(float x)
 {

@@ -1,4 +1,4 @@
-/* act.cu - kernels for activations, their gradients, bias addition and scaling, without a matrix product. */
+/* act.cu - kernels for activation functions, their gradients, bias addition and scaling, not fused with a product. */
 #include "cuda/act.h"
 #include "cuda/elementwise.h"
 

@@ -20,7 +20,7 @@ __device__ inline float divide(float x, float y)
 #endif
 }
 
-/* Return x, but at least `least` and at most `most`. */
+/* Return x clamped to [least, most]. */
 __device__ inline float clamp(float x, float least, float most)
 {
     return x < least ? least : x > most ? most : x;
@@ -92,7 +92,7 @@ struct gelu_erf {
     }
 };
 
-/* x * s(alpha * x) with the logistic function s: SiLU if alpha is 1. */
+/* Swish: x * s(alpha * x) with the logistic function s.  It is SiLU if alpha is 1. */
 struct swish {
     float alpha;
 

@@ -1,4 +1,6 @@
-/* adamw.cu - AdamW in one pass over the arrays: scale the gradient, update, store a copy if requested. */
+/*
+ * adamw.cu - AdamW.  One pass scales the gradients, updates the parameters and moments, and stores a copy if requested.
+ */
 #include "cuda/update.h"
 
 struct adamw_rule {

@@ -29,10 +29,11 @@ void meg_cuda_add_fwd(struct meg_stream *st, struct meg_mat z, struct meg_mat x,
 /* ---- backward ---- */
 
 /*
- * A block computes a tile of TILE_COLS columns of dy in every nparts-th group of WARPS rows, one row per warp, and the
- * sums of these columns.  A grid has at most MOST_BLOCKS blocks, unless dy has more tiles.  A thread fetches VEC
- * columns of BATCH rows before it uses the first.  drop_row_of requires a division, so each lane calls it for only one
- * of these rows, and receives the results for the other rows from other lanes.
+ * A block computes TILE_COLS columns of dy, and the sums of these columns over its rows.  Its rows are every nparts-th
+ * group of WARPS rows, and each warp computes one row of a group.  A grid has at most MOST_BLOCKS blocks, unless dy has
+ * more tiles of TILE_COLS columns.  A thread fetches VEC columns of BATCH rows before it uses the first.  drop_row_of
+ * requires a division, so each lane calls it for only one of these rows, and receives the results for the other rows
+ * from other lanes.
  */
 enum { THREADS = 256, WARPS = THREADS / WARP, TILE_COLS = WARP * VEC, BATCH = 4, MOST_BLOCKS = 16 * SMS };
 

@@ -52,7 +52,7 @@ void meg_cuda_copy_heads(struct meg_stream *st, struct meg_heads dst, const int6
     const int64_t size = (int64_t)meg_dtype_size(src.dtype);
     const struct strides to = { dst.ld_s * size, dst.ld_b * size, dst.ld_g * size };
     const struct strides from = { src.ld_s * size, src.ld_b * size, src.ld_g * size };
-    /* a unit must divide all offsets in bytes */
+    /* the size of a unit must divide all addresses and strides in bytes */
     const uint64_t bits =
         (uintptr_t)dst.p | (uintptr_t)src.p | (uint64_t)(to.s | to.b | to.g | from.s | from.b | from.g | d * size);
     const auto copy = [&](auto unit) {

@@ -21,7 +21,7 @@ void launch_rows(launch_stream st, void (*kernel)(P...), int64_t rows, int64_t n
 }
 
 /*
- * Launch a kernel in which a thread computes VEC columns, as in for_each_vector with the same numbers of rows and
+ * Launch a kernel that calls for_each_vector with the same numbers of rows and columns, so that a thread computes VEC
  * columns.
  */
 template <class... P, class... A>

@@ -71,7 +71,7 @@ void meg_cuda_position_fwd(struct meg_stream *st, struct meg_mat x, const int32_
 /* ---- sort tokens ---- */
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
-enum { TILE = 2048, WARP_TILE = TILE / WARPS }; /* tokens that a block sorts, and those of a warp */
+enum { TILE = 2048, WARP_TILE = TILE / WARPS }; /* number of tokens that a block and a warp sort */
 enum { MAX_BITS = 9 };                          /* maximum number of bits of a digit of the radix sort */
 
 /* The tokens of a table of `rows` rows: row index[i] - v0 belongs to token i. */
@@ -92,7 +92,7 @@ static __device__ inline int64_t row_of(const tokens &t, int64_t i)
 struct radix_pass {
     const int32_t *in; /* [n] tokens in the order of the previous pass; NULL: 0, 1, ... */
     int32_t *out;      /* [n] tokens in the new order */
-    int32_t *count;    /* [2^bits, tiles] number of tokens with a digit in a tile, then position of the first one */
+    int32_t *count;    /* [2^bits, tiles] number of tokens of a tile with a digit, then position of the first */
     int shift, bits;
 };
 

@@ -125,8 +125,8 @@ struct row_sums {
 /* ---- forward ---- */
 
 /*
- * Number of blocks of MAX_THREADS threads that a multiprocessor executes at a time: what the registers for K vectors of
- * T permit.
+ * Number of blocks of MAX_THREADS threads that a multiprocessor executes at a time.  It is limited by the registers for
+ * K vectors of T.
  */
 template <int K, class T> constexpr int fwd_blocks = K == 1 ? 4 : K == 2 ? 3 : 2;
 template <int K> constexpr int fwd_blocks<K, float> = K <= 2 ? 2 : 1;
@@ -438,7 +438,7 @@ struct norm_bwd {
     int per_row; /* threads per row */
 };
 
-/* What the gradient of a row needs: statistics of the row, and the means of g and g * n. */
+/* The values from which the gradient of a row is computed: its statistics, and the means of g and g * n. */
 struct norm_row {
     float mean, rstd, mean_g, mean_gn;
 };
@@ -571,7 +571,10 @@ static __global__ void __launch_bounds__((bwd_threads<K, S>), 1) norm_bwd(struct
         write_sums(db, 1);
 }
 
-/* Compute norm_bwd for longer rows, which are read twice.  The sums of dw and db are in global memory. */
+/*
+ * Compute norm_bwd for rows that are too long for the registers; they are read twice.  The sums of dw and db are in
+ * global memory.
+ */
 enum { LONG_THREADS = 512 };
 
 template <class S, class B> static __global__ void __launch_bounds__(LONG_THREADS) norm_bwd_long(struct norm_bwd q)

@@ -251,7 +251,7 @@ void meg_cuda_sum_partials(struct meg_stream *st, void *out0, void *out1, enum m
 
 /*
  * A block sums TILE columns; each of its warps reads different rows, at least ROWS if there are enough.  A grid has at
- * most MOST_BLOCKS blocks, which can all run at the same time, unless x has more than TILE * MOST_BLOCKS columns.
+ * most MOST_BLOCKS blocks, so that all can run at the same time, but always at least one block per TILE columns.
  */
 enum { TILE = WARP * VEC, ROWS = 8, MOST_BLOCKS = 4 * SMS, MOST_ROW_BLOCKS = MOST_BLOCKS / 3 };
 

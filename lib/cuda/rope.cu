@@ -65,8 +65,8 @@ struct angles {
 };
 
 /*
- * Call f(is_vector) with a constant argument in each of two inlined calls.  Where it is true, `load` has no branches,
- * so that all loads of f precede the first use of a value.
+ * Call f(is_vector).  f is inlined twice, with the constants true and false.  Where the argument is true, `load` has no
+ * branches, so that all loads of f precede the first use of a value.
  */
 template <class F> static __device__ inline void specialize(bool is_vector, F f)
 {
@@ -159,7 +159,9 @@ static __device__ inline T *address(const struct meg_heads &x, const struct meg_
 
 /* ---- launches ---- */
 
-/* A grid of groups of threads, one for each head, or fewer, which loop over the heads. */
+/*
+ * A grid of groups of threads.  There is a group for each head, or there are fewer groups, which loop over the heads.
+ */
 struct head_grid {
     int n;     /* number of heads */
     int group; /* threads per head: a power of two up to 32, or all threads of a block, a multiple of 32 */

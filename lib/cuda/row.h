@@ -1,6 +1,6 @@
 /*
- * row.h - rows of matrices in vectors of VEC elements, which are fetched early and converted later, so that many loads
- * are in flight; kernels for the element types of several matrices.
+ * row.h - access rows of matrices in vectors of VEC elements, and select the kernel for the element types of several
+ * matrices.  Vectors are fetched early and converted later, so that many loads are in flight.
  */
 #ifndef MEG_CUDA_ROW_H
 #define MEG_CUDA_ROW_H

@@ -15,7 +15,7 @@ typedef unsigned long long u64;
 
 /* The shared memory of a block. */
 struct block_memory {
-    u64 of_digit[NUM_DIGITS]; /* sums of the entries that have a digit */
+    u64 of_digit[NUM_DIGITS]; /* for each digit but the largest, the sum of value(x) of its entries (find_key) */
     union {
         u64 of_warp[WARPS];
         double f64_of_warp[WARPS];
@@ -40,7 +40,7 @@ template <class F> static __device__ inline void for_each_logit(const float *row
     }
 }
 
-/* Return bits that, as an integer, are ordered like x; those of 0 and -0 are equal. */
+/* Return an integer for x such that the integers have the order of the numbers; it is the same for 0 and -0. */
 static __device__ inline uint32_t ordered_bits(float x)
 {
     uint32_t bits;
@@ -50,7 +50,7 @@ static __device__ inline uint32_t ordered_bits(float x)
     return bits >> 31 ? ~bits : bits | 1u << 31;
 }
 
-/* Return the number that has these ordered bits. */
+/* Return the number whose ordered_bits are `ordered`. */
 static __device__ inline float from_ordered_bits(uint32_t ordered)
 {
     const uint32_t bits = ordered >> 31 ? ordered & ~(1u << 31) : ~ordered;

@@ -1,4 +1,4 @@
-/* step.cu - the scalars at the end of a training step. */
+/* step.cu - compute the scalars at the end of a training step, such as the gradient norm (meg_step_finish). */
 #include "cuda/kernel.h"
 
 /* Call meg_step_finish for *record.  The grid is one warp, whose lanes read conf.grad_sum in parallel. */

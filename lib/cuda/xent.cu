@@ -157,7 +157,7 @@ void meg_cuda_xent_combine(struct meg_stream *st, float *loss, float *lse, const
                nparts, n, z_loss);
 }
 
-/* The gradient of a row: w_softmax * exp(x - lse), less w at column `target`. */
+/* The gradient of a row: w_softmax * exp(x - lse), minus w at column `target`. */
 struct row_gradient {
     float lse, w, w_softmax;
     int64_t target;

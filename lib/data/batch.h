@@ -30,8 +30,8 @@ struct meg_batch_memory {
 struct meg_batch {
     int64_t s, b;
     int32_t *tokens;           /* ids in [0, vocabulary); GPT: padding is 0; BERT, T5: it is the pad id */
-    int32_t *labels;           /* target ids; GPT, T5: the token after each token, in T5 -1 at padding; BERT: the
-                                 original id of a masked token, -1 at other tokens; NULL: no loss is computed */
+    int32_t *labels;           /* target ids; GPT: the next token; T5: the next token, -1 at padding; BERT: the original
+                                 id of a masked token, -1 at other tokens; NULL: no loss is computed */
     int32_t *position_ids;     /* position in the full sequence or, with reset_position_ids, in the document */
     int32_t *doc_start;        /* position of the first key that each query may attend to; NULL: 0 */
     float *loss_mask;          /* 1: the loss of the label counts; 0: it does not; NULL: all 1 */

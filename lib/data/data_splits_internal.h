@@ -26,7 +26,7 @@ struct meg_data_class {
     /* Load or build the index of ds; the caller must set ds->src.  c: cache files of the index; NULL: use no cache. */
     int (*build)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
                  const struct meg_index_cache_entry *c, struct meg_err *e);
-    /* Copied to the member `sample` of struct meg_dataset. */
+    /* Build sample i of ds; the pointer is copied to the member `sample` of struct meg_dataset. */
     int (*sample)(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 };
 

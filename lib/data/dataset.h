@@ -18,7 +18,7 @@ int64_t meg_dataset_enc_length(const struct meg_dataset *ds);
 
 /*
  * meg_dataset_sample - read sample i, in [0, len), as a batch of one sequence
- *   out  the caller's arrays.  Other fields are neither read nor written.
+ *   out  the following arrays, which the caller owns; other fields are neither read nor written
  *        all           tokens, labels, position_ids and loss_mask, [seq_length]
  *        GPT           doc_start [seq_length], or NULL
  *        BERT          token_types [seq_length], key_length [1] and sentence_order [1]; each may be NULL

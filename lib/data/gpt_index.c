@@ -1,4 +1,7 @@
-/* As in Megatron-LM, one random generator shuffles the elements and then the samples. */
+/*
+ * Build the document, sample and shuffle index.  As in Megatron-LM, one random generator shuffles the elements and then
+ * the samples.
+ */
 #include "data/gpt_index.h"
 
 #include <inttypes.h>

@@ -23,7 +23,7 @@ struct slot {
 struct meg_data_loader {
     const struct meg_dataset *ds;
     struct meg_data_sampler *sampler;
-    int64_t s, s_enc, b; /* tokens per sequence on this rank; of the encoder's input; sequences per micro-batch */
+    int64_t s, s_enc, b; /* tokens per sequence on this rank; tokens of the encoder's input; sequences per batch */
     int64_t *position;   /* [s] copy of the configuration's array, or NULL */
     struct meg_batch_memory memory;
     const struct meg_batch_memory *pinned; /* &memory, or NULL */

@@ -18,8 +18,8 @@ struct meg_data_loader_conf {
                                               context-parallel rank loads; NULL: load the complete sequence */
     int64_t s;                             /* number of positions; ignored if position is NULL */
     const struct meg_batch_memory *pinned; /* memory of the micro-batches; NULL: not pinned */
-    unsigned fields; /* arrays of the micro-batches: MEG_BATCH_GPT_FIELDS, with or without the bit of doc_start, or
-                        MEG_BATCH_BERT_FIELDS */
+    unsigned fields; /* arrays of the micro-batches: MEG_BATCH_GPT_FIELDS, with or without the bit of doc_start,
+                        MEG_BATCH_BERT_FIELDS or MEG_BATCH_T5_FIELDS */
 };
 
 /*

@@ -67,7 +67,10 @@ void meg_device_set_layer(int64_t layer);
 void meg_device_on_wait(void (*wait)(const struct meg_device *d, struct meg_event *event));
 /* Block until an event is complete. */
 void meg_device_wait(const struct meg_device *d, struct meg_event *event);
-/* Block until the work queued on st so far is complete.  Like meg_device_read, not thread-safe: both use read_done. */
+/*
+ * Block until the work queued on st so far is complete.  This function and meg_device_read use the event read_done, so
+ * only one thread may call them at a time.
+ */
 void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st);
 /*
  * Copy nbytes from device memory to host memory, which need not be pinned, after the work queued on st.  Block until

@@ -13,7 +13,7 @@
 
 enum { DEFAULT_TOP = 5 };
 
-/* A model, and what meg_fill_mask needs to fill the masks of a text. */
+/* A model, and the vocabulary and cache with which meg_fill_mask fills the masks of a text. */
 struct filler {
     const struct meg_loaded_model *m;
     struct meg_fill_text text;

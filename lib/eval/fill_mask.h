@@ -29,9 +29,9 @@ int meg_fill_mask_predict(const struct meg_loaded_model *m, int32_t *ids, int64_
  *   input   path of the file; "-" is standard input
  *   output  if top_n_logprobs was not given, 5 tokens are listed for each mask
  * Returns MEG_EUSAGE if there is no tokenizer or it has no mask token (T5: see meg_span_vocab_make), or `output` is
- * invalid (meg_token_output_check); MEG_EFORMAT for a line that is invalid, is too long, has no mask or, for T5, more
- * masks than sentinels; MEG_EFAIL if the logits of a mask are not finite or memory is exhausted; MEG_ENOENT or MEG_EIO if
- * reading or writing fails.
+ * invalid (meg_token_output_check); MEG_EFORMAT for a line that is invalid, is too long, has no mask or, for T5, has
+ * more masks than sentinels; MEG_EFAIL if the logits of a mask are not finite or memory is exhausted; MEG_ENOENT or
+ * MEG_EIO if reading or writing fails.
  */
 int meg_fill_mask(const char *input, const struct meg_token_output_conf *output, const struct meg_loaded_model *m,
                   struct meg_err *e);

@@ -33,7 +33,7 @@ static bool ends_span(const struct meg_span_vocab *v, int32_t id)
     return id == v->eos || meg_span_vocab_find(v, id) >= 0;
 }
 
-/* Predict the span of sentinel k, append it to `filled`, and list the ntop most likely ids of its first token in top. */
+/* Predict the span of sentinel k, append it to `filled`, and list the ntop most likely ids of its first token. */
 static int predict_span(struct decoder *d, const struct meg_span_vocab *v, int64_t k, struct meg_ids *filled,
                         struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
 {

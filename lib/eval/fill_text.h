@@ -19,8 +19,8 @@ struct meg_fill_text {
 /*
  * meg_fill_text_open - prepare to encode texts
  *   tok    borrowed until close
- *   spans  tokens of a T5; NULL: BERT.  A text of BERT begins with CLS and ends with SEP, if the tokenizer has them, and
- *          the separator divides the text into the two segments of BERT.
+ *   spans  tokens of a T5; NULL: BERT.  A text of BERT begins with CLS and ends with SEP, if the tokenizer has them.
+ *          A separator in the text divides it into the two segments of BERT.
  * Returns MEG_EFORMAT if two tokens have the same text.  Close x even after a failure.
  */
 int meg_fill_text_open(struct meg_fill_text *x, struct meg_tokenizer *tok, const struct meg_span_vocab *spans,

@@ -24,7 +24,7 @@ static void add_t5_tokenizer(struct meg_span_vocab *v, const struct meg_loaded_m
         v->sentinel[k] = (int32_t)meg_tokenizer_vocab_size(m->tok) + T5_TOKENIZER_SENTINELS - 1 - k;
 }
 
-/* Set v->splits_text. */
+/* Set v->splits_text: encode the text <extra_id_0>, and check whether the ids include the first sentinel. */
 static int probe_tokenizer(struct meg_span_vocab *v, struct meg_tokenizer *tok, struct meg_err *e)
 {
     static const char first[] = "<extra_id_0>";

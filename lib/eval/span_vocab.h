@@ -31,8 +31,9 @@ void meg_span_vocab_free(struct meg_span_vocab *v); /* accepts a zeroed *v */
 int64_t meg_span_vocab_find(const struct meg_span_vocab *v, int32_t id);
 
 /*
- * Number the masks and sentinels of a line from 0 on, replace mask k by <extra_id_k>, and set *nspans to their number.
- * Returns MEG_EFORMAT if sentinel k is not <extra_id_k>, or if there are too few sentinels.
+ * Number the masks and sentinels of a line from 0 on, and replace mask k by <extra_id_k>.  Set *nspans to the total
+ * number of masks and sentinels.  Returns MEG_EFORMAT if sentinel k is not <extra_id_k>, or if there are too few
+ * sentinels.
  */
 int meg_span_vocab_number(const struct meg_span_vocab *v, struct meg_ids *ids, int64_t *nspans, struct meg_err *e);
 

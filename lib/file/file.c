@@ -198,8 +198,8 @@ int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t off
 }
 
 /*
- * If [begin, end) completes one or more 8 MiB chunks of the file, start to write to disk the chunk that precedes the
- * last complete chunk.  Failures are ignored because meg_file_sync reports them.
+ * Start to write an 8 MiB chunk of the file to disk.  If [begin, end) completes one or more chunks, this is the chunk
+ * before the last complete chunk; otherwise, do nothing.  Failures are ignored because meg_file_sync reports them.
  */
 void meg_file_writeback(const struct meg_file *f, int64_t begin, int64_t end)
 {

@@ -147,13 +147,16 @@ static bool same_key(const struct holder *a, const struct holder *b, int key)
     return *a->value[key] && strcmp(a->value[key], b->value[key]) == 0;
 }
 
-/* Return whether /proc lists the holder if it is alive: it has the host, boot and PID namespace of this process. */
+/*
+ * Return whether this process can find the holder in /proc while the holder is alive, that is, whether both have the
+ * same host, boot and PID namespace.
+ */
 static bool is_visible(const struct holder *h, const struct holder *self)
 {
     return same_key(h, self, HOST) && same_key(h, self, BOOT) && same_key(h, self, PID_NAMESPACE);
 }
 
-/* Return whether the holder is certainly dead; false if this process cannot determine it. */
+/* Return true if the holder is dead, and false if it is alive or this process cannot determine whether it is. */
 static bool is_dead(const struct holder *h, const struct holder *self)
 {
     char ticks[128];

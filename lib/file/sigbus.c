@@ -81,8 +81,8 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 
     (void)context;
     /*
-     * If this is not a fault in a registered mapping, restore the previous handler.  Under that handler, a fault
-     * repeats, and a signal sent by kill(2) is raised again.
+     * If this is not a fault in a registered mapping, restore the previous handler.  That handler then receives the
+     * signal: a fault repeats after the return, and a signal sent by kill(2) is raised again here.
      */
     if (!m) {
         sigaction(SIGBUS, &previous_action, NULL);

@@ -68,7 +68,7 @@ bool meg_generator_has_free_slot(const struct meg_generator *gen)
     return gen->active < gen->slots;
 }
 
-/* Append a token, which was sampled from logits [v], to c.  Unless ntop is above 0, logits is not read. */
+/* Append a token, which was sampled from logits [v], to c.  logits is read only if gen->ntop is above 0. */
 static void append(struct meg_generator *gen, struct meg_continuation *c, const float *logits,
                    struct meg_sampled_token token)
 {

@@ -39,9 +39,9 @@ struct meg_continuation {
  *   has_logprobs    compute the log-probability of each id
  *   ntop            number of most likely ids to keep for each position, from 0 to the model's vocabulary size; above 0
  *                   only with has_logprobs
- * The device samples the tokens of a step; a CPU uses 16 bytes for each id of the vocabulary, for each of
- * min(threads, slots, 16) threads.  If ntop is above 0, the logits are copied to the host, and the generator
- * allocates 4 bytes of pinned memory for each slot and id of the vocabulary: with 64 slots and 256k ids, 64 MiB.
+ * The device samples the tokens of a step.  On a CPU, each of min(threads, slots, 16) threads uses 16 bytes for each id
+ * of the vocabulary.  If ntop is above 0, the logits are copied to the host, and the generator allocates 4 bytes of
+ * pinned memory for each slot and id of the vocabulary: with 64 slots and 256k ids, 64 MiB.
  */
 struct meg_generator;
 struct meg_generator *meg_generator_open(struct meg_model *g, int64_t unpadded_vocab, const struct meg_ids *eos_ids,

@@ -26,7 +26,7 @@ struct meg_text_reader {
     struct meg_block_reader *in;
     struct meg_line_block block;
     int64_t offset, line; /* byte offset of the next line in block; number of the last line read in its file */
-    bool is_jsonl;        /* the file of block has JSON lines */
+    bool is_jsonl;        /* block is from a file of JSON lines */
     struct meg_jsonl jsonl;
     int next_key;        /* index of the key of the next text */
     int64_t value_index; /* index of the next text in the value of this key */

@@ -80,8 +80,8 @@ static void disable_tensorboard(struct meg_logger *l, const struct meg_err *e)
 }
 
 /*
- * Unless `value` is NaN, write it under two tags: `name`, with the iteration as the step, and "NAME vs samples", with
- * the number of consumed samples as the step.
+ * Write a TensorBoard scalar under two tags: `name`, with the iteration as the step, and "NAME vs samples", with the
+ * number of consumed samples as the step.  A NaN is not written.
  */
 static int scalar(struct meg_logger *l, const char *name, double value, const struct meg_iteration_stats *stats,
                   struct meg_err *e)

@@ -32,7 +32,7 @@ int meg_tensorboard_text(struct meg_tensorboard *t, const char *tag, const char 
 
 void meg_tensorboard_close(struct meg_tensorboard *t);
 
-/* Compute the masked CRC-32C (Castagnoli) of n bytes: rotated right by 15 bits, plus a constant. */
+/* Compute the masked CRC-32C (Castagnoli) of n bytes: the CRC, rotated right by 15 bits, plus a constant. */
 uint32_t meg_tensorboard_crc(const void *bytes, size_t n);
 
 MEG_END_DECLS

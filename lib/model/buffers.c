@@ -83,7 +83,7 @@ static struct model_segment list_segment(struct meg_model_state *st, int k, int6
     return x;
 }
 
-/* Make the list of chunks and of the layers of this rank. */
+/* List the chunks of this rank and their layers. */
 static void list_layers(struct meg_model_state *st, const struct meg_mesh *mesh)
 {
     struct model_dims *d = &st->dim;
@@ -189,7 +189,7 @@ struct arena {
     const struct meg_model_run *run;
     const struct model_dims *d;
     struct meg_model_state *st;
-    struct model_rows rows; /* of the stack whose buffers are allocated, or of the longest one */
+    struct model_rows rows; /* rows of one stack, for its buffers; else rows of the longest stack */
 };
 
 static struct arena arena_of_stack(const struct arena *a, int k)
@@ -354,7 +354,7 @@ static void suballoc_kept(struct model_slot *q, const struct model_segment *x, i
 
 /*
  * With defers_wgrad, allocate the gradients of a layer that a slot keeps for meg_model_backward_weight.  Otherwise,
- * only let d_out use the memory of sublayer_out.
+ * allocate nothing, and set d_out to the buffer sublayer_out.
  */
 static void suballoc_deferred_grads(struct slot_layer *q, const struct model_layer *l, const struct arena *a)
 {
@@ -386,8 +386,9 @@ static void suballoc_chunk(struct model_slot *q, const struct model_chunk *chunk
 }
 
 /*
- * On ranks with the norm after a stack, allocate its input, which is the output of the last layer, and the output of
- * the norm after the encoder.  On other ranks, the encoder's output is the pipeline's receive buffer.
+ * On a rank with the norm after a stack, allocate the input of this norm: the output of the stack's last layer.  For
+ * the norm after the encoder, also allocate its output and row statistics.  On other ranks, the output of the encoder
+ * is in the pipeline's receive buffer.
  */
 static void suballoc_outputs(struct model_slot *q, const struct arena *a)
 {
@@ -487,8 +488,8 @@ static void suballoc_block_workspace(const struct arena *a)
 }
 
 /*
- * Allocate activations or gradients of all blocks of a slot.  The blocks use the same memory, because only one of them
- * needs it at a time.
+ * Allocate activations or gradients of all blocks of a slot.  All blocks use the same memory, because only one block
+ * uses it at a time.
  */
 static void suballoc_for_one_block(enum meg_block_memory what, struct model_slot *q, const struct arena *a)
 {

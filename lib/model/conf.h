@@ -25,8 +25,8 @@ enum meg_glu_activation { MEG_GLU_ACTIVATION_NONE, MEG_GLU_ACTIVATION_GEGLU, MEG
 /* Architecture hyper-parameters.  Integers that are not set are MEG_UNSET (see meg_model_conf_check). */
 struct meg_model_conf {
     enum meg_model_family family;
-    int64_t num_layers;         /* T5: of the encoder */
-    int64_t decoder_num_layers; /* T5; 0 in other families */
+    int64_t num_layers;         /* number of layers; T5: of the encoder */
+    int64_t decoder_num_layers; /* number of layers of the decoder of T5; 0 in other families */
     int64_t hidden_size, ffn_hidden_size, num_attention_heads;
     int64_t kv_channels; /* head size */
     bool group_query_attention;
@@ -50,7 +50,7 @@ struct meg_model_conf {
     double softmax_scale;                     /* factor of attention scores; not above 0: 1 / sqrt(kv_channels) */
     enum meg_activation_func activation_func; /* of an MLP that is not gated */
     double logits_scale;                      /* factor of the input of the output layer (T5); not above 0: 1 */
-    bool has_bias; /* attention and MLP have biases; if false, only qkv has one, and only with add_qkv_bias */
+    bool has_bias; /* attention and MLP have biases; if it is false, only qkv can have one (add_qkv_bias) */
     bool add_qkv_bias;
     bool bias_gelu_fusion; /* with has_bias, the GELU of an MLP without gate is the tanh approximation */
     double attention_dropout, hidden_dropout;

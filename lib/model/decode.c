@@ -9,9 +9,9 @@
 /*
  * A prompt is prefilled in chunks, so that the size of the activations is bounded.  A chunk has PREFILL_STEP rows if
  * more than PREFILL_ROWS remain, and all remaining rows otherwise.  The last of several chunks thus has more than 256
- * rows, which the matrix products of the CPU backend compute as they compute those of longer prompts.  PREFILL_STEP is
- * a multiple of the 256 queries that attention computes at a time (cpu/attention.c), so the queries of a prompt are
- * divided in the same way as without chunks.
+ * rows.  Matrix products of the CPU backend compute the rows of such a chunk in the same way as those of a longer
+ * prompt.  PREFILL_STEP is a multiple of the 256 queries that attention computes at a time (cpu/attention.c), so the
+ * queries of a prompt are divided in the same way as without chunks.
  */
 enum { PREFILL_ROWS = 2048, PREFILL_STEP = 1792 };
 
@@ -29,14 +29,14 @@ struct cache_slot {
 
 /*
  * The key of the graph of a decoding step (model_graph_run).  It has no padding bytes, so that keys can be compared as
- * bytes.  `in` alternates between the two inputs of the slot.  Otherwise, the key changes only with the buffers of the
+ * bytes.  `in` alternates between the two inputs of the slot.  The other members change only with the buffers of the
  * model, the number of sequences, the memory of the first sequence, or the lengths of the longest sequence and encoder
  * input, rounded up to GRAPH_TOKENS.
  */
 enum { GRAPH_TOKENS = 256 };
 struct step_key {
     struct meg_kv_step step;
-    int64_t num_moves; /* of the model */
+    int64_t num_moves; /* num_moves of the model */
     const struct model_inputs *in;
 };
 

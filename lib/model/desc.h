@@ -99,7 +99,7 @@ enum meg_boundary {
     MEG_BOUNDARY_MEMORY,   /* output of the encoder */
     MEG_BOUNDARY_TENSORS
 };
-/* Return the tensors that are sent to a stage whose first layer is `layer`, a bit mask (enum meg_boundary). */
+/* Return a bit mask (enum meg_boundary) of the tensors that are sent to a stage whose first layer is `layer`. */
 unsigned meg_desc_boundary(const struct meg_model_desc *d, int64_t layer);
 
 /* Append a block and return its index.  The configuration, of the given size in bytes, is copied. */

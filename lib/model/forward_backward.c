@@ -187,8 +187,8 @@ void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const s
 }
 
 /*
- * Initialize the gradient of the encoder's output, to which the cross-attention of the chunk adds: to the gradient that
- * the next chunk has sent or, in the last chunk, to 0.
+ * Initialize the gradient of the encoder's output.  The initial value is the gradient that the next chunk has sent or,
+ * in the last chunk, 0.  The cross-attention of the chunk then adds its gradients.
  */
 static void begin_memory_grad(struct meg_model *g, const struct model_chunk *c, const struct model_slot *q,
                               void *const *d_out, void *const *d_in)
@@ -204,7 +204,7 @@ static void begin_memory_grad(struct meg_model *g, const struct model_chunk *c, 
         model_copy(g, sum.p, d_out[MEG_BOUNDARY_MEMORY], sum);
 }
 
-/* Run backward of the norm after the current stack, the encoder: compute dx, the gradient of its input. */
+/* Run backward of the norm after the encoder, the current stack.  Compute dx, the gradient of the norm's input. */
 static void encoder_norm_bwd(struct meg_model *g, const struct model_segment *x, const struct model_slot *q,
                              struct meg_mat dx)
 {

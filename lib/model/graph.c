@@ -55,7 +55,7 @@ static void free_oldest(struct meg_model *g, struct model_graphs *graphs)
     if (!*link)
         return;
     if ((*link)->graph)
-        meg_device_synchronize(g->device, g->device->compute); /* the graph may be in execution */
+        meg_device_synchronize(g->device, g->device->compute); /* the graph may still be executing */
     graph_free(g->op, *link);
     *link = NULL;
 }

@@ -241,9 +241,9 @@ enum { MODEL_MAX_GRAPHS = 64 };
 /*
  * Queue the operations that run(g, args) queues on the compute stream.  `key` [nbytes] identifies their arguments: of
  * two calls with equal keys, only the contents of device memory may differ.  The first call with a key executes the
- * operations one by one, which creates their plans and workspaces; the second one captures them in a graph
- * (tensor/ops.h), which it and later ones launch.  Without graphs (graph_begin is NULL), each call executes the
- * operations.  A launch does not call run, so the caller must not depend on host state that run sets.
+ * operations one by one, which creates their plans and workspaces.  The second call captures the operations in a graph
+ * (tensor/ops.h) and launches the graph.  Later calls only launch the graph: they do not call run, so the caller must
+ * not depend on host state that run sets.  Without graphs (graph_begin is NULL), each call executes the operations.
  */
 void model_graph_run(struct meg_model *g, struct model_graphs *graphs, const void *key, size_t nbytes,
                      void (*run)(struct meg_model *g, const void *args), const void *args);

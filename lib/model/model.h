@@ -49,7 +49,7 @@ struct meg_model {
      * factor * loss over the sequences, since meg_model_zero_loss; 0 on ranks without head
      */
     double *loss_sum;
-    /* f64 in device memory, set by the caller: factor by which gradients are multiplied; NULL, initially, means 1 */
+    /* f64 in device memory, set by the caller: factor by which gradients are multiplied; NULL (the default) means 1 */
     const double *loss_scale;
     struct meg_model_memory used;  /* number of bytes in use in each arena */
     int64_t num_moves;             /* number of times that meg_model_reserve has allocated new buffers */
@@ -90,7 +90,7 @@ void meg_model_zero_loss(struct meg_model *g);
 /* Wait for the operations that are queued on the compute stream, and copy loss_sum to sum [MEG_MAX_LOSSES]. */
 void meg_model_read_losses(struct meg_model *g, double *sum);
 
-/* Return the arrays of a micro-batch that the model reads, a bit mask (enum meg_batch_field). */
+/* Return a bit mask (enum meg_batch_field) of the arrays of a micro-batch that the model reads. */
 unsigned meg_model_inputs(const struct meg_model *g);
 /* Return the number of losses. */
 int meg_model_num_losses(const struct meg_model *g);
@@ -147,7 +147,10 @@ struct meg_boundary_tensor {
 };
 /* Set tensor [MEG_BOUNDARY_TENSORS] to the tensors of this model, and return their number. */
 int meg_model_boundary(const struct meg_model *g, struct meg_boundary_tensor *tensor);
-/* Set transferred [virtual stages] to the tensors that the virtual stage before each one sends to it, as bit masks. */
+/*
+ * For each virtual stage v > 0, set transferred[v] to a bit mask (enum meg_boundary) of the tensors that virtual stage
+ * v - 1 sends to it.  `transferred` has one element per virtual stage; element 0 is not used.
+ */
 void meg_model_transferred(const struct meg_model *g, unsigned *transferred);
 
 /*

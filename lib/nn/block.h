@@ -35,7 +35,7 @@ enum meg_block_memory {
     MEG_BLOCK_WORKSPACE        /* contents are not kept between calls; all layers share it */
 };
 
-/* An arena for the buffers of a block or a head, and what their sizes depend on. */
+/* An arena for the buffers of a block or a head, and the parameters that determine their sizes. */
 struct meg_block_arena {
     struct meg_suballoc *mem;
     const struct meg_ops *op;
@@ -80,7 +80,7 @@ struct meg_block_type {
     void (*cache_memory)(struct meg_ctx *c, const void *weights);
 };
 
-/* Return the rows of the current micro-batch of a buffer that was allocated for the largest one. */
+/* Return the rows that the current micro-batch uses of m, a buffer that was allocated for the largest micro-batch. */
 static inline struct meg_mat meg_block_rows(const struct meg_ctx *c, struct meg_mat m)
 {
     return meg_mat_rows(m, 0, c->s * c->b);

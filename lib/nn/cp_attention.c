@@ -24,8 +24,8 @@ static bool is_visible(const struct nn_cp_chunk *q, const struct nn_cp_chunk *k)
 }
 
 /*
- * Initialize the state of the attention of one layer.  If the ring has one rank, the all-to-all leaves this rank with
- * the keys of the complete sequence, a single key chunk.
+ * Initialize the state of the attention of one layer.  If the ring has one rank, this rank has the keys of the complete
+ * sequence after the all-to-all.  They are a single key chunk.
  */
 static struct nn_cp_attn start_attn(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat qkv)
 {

@@ -122,7 +122,10 @@ static int64_t ring_fetch(struct nn_cp_attn *p, int64_t step, struct nn_kv_block
     return (ring->rank - step + ring->size) % ring->size;
 }
 
-/* Steps alternate between two blocks: one is sent while the other accumulates gradients.  A third block receives. */
+/*
+ * Return the block in which a step accumulates gradients, set to 0.  Steps alternate between two blocks, so that one
+ * block is sent while the other accumulates.  A third block receives the gradients of the previous rank.
+ */
 static struct nn_kv_block ring_grad_block(struct nn_cp_attn *p, int64_t step)
 {
     return zeroed_grads(p, dkv_block(p, step % 2));

@@ -25,7 +25,7 @@ struct cross_attn_acts {
 
 static const struct meg_mat none;
 
-/* Return the rows of the current micro-batch of acts. */
+/* Return a copy of acts whose matrices have only the rows that the current micro-batch uses. */
 static struct cross_attn_acts of_batch(const struct meg_ctx *c, const void *acts)
 {
     struct cross_attn_acts a = *(const struct cross_attn_acts *)acts;

@@ -7,7 +7,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Keys and values of tokens.  Those in layer i of a stack are at p + i * layer_bytes, with shape [token, g, 2, d]. */
+/* Keys and values of tokens.  Those of layer i of a stack are at p + i * layer_bytes, with shape [token, g, 2, d]. */
 struct meg_kv_cache {
     char *p;
     size_t layer_bytes;
@@ -24,7 +24,7 @@ struct meg_kv_cache {
 struct meg_kv_step {
     int64_t s, b;
     int64_t position0;                  /* position of the first new token of sequence 0 */
-    int64_t len, memory_len;            /* upper bounds of a sequence's tokens, with the new ones, and encoder tokens */
+    int64_t len, memory_len;            /* upper bounds of the numbers of tokens (with new ones) and encoder tokens */
     struct meg_kv_cache tokens, memory; /* of sequence 0 */
     const int64_t *tokens_offset;       /* [layers,b] offset of the cache of tokens */
     const int64_t *added_offset;        /* [layers,b] offset of the first new token in this cache */

@@ -25,7 +25,7 @@ struct meg_embed_ids {
 
 /* Compute x, this rank's rows of the residual stream. */
 void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const struct meg_embed_ids *in, const struct meg_embed *l);
-/* Compute the gradients of the matrices, given dx, the gradient of x.  dx is multiplied by the dropout factors. */
+/* Compute the gradients of the matrices, given dx, the gradient of x.  dx is overwritten. */
 void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const struct meg_embed_ids *in, const struct meg_embed *l);
 
 MEG_END_DECLS

@@ -23,8 +23,8 @@ struct meg_head_type {
      */
     void (*fwd)(struct meg_ctx *c, float *loss, struct meg_mat x, const struct meg_batch *in, const void *weights);
     /*
-     * Compute the losses, and the gradients of sum(weight * loss): those of the parameters, and dx, that of x.  A head
-     * with is_per_sequence adds to dx; others overwrite it.
+     * Compute the losses.  Also compute the gradients of sum(weight * loss) with respect to the parameters and, in dx,
+     * with respect to x.  A head with is_per_sequence adds to dx; other heads overwrite dx.
      */
     void (*fwd_bwd)(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const struct meg_batch *in,
                     struct meg_loss_weight weight, const void *weights);

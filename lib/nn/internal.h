@@ -54,8 +54,8 @@ void nn_from_f32(struct meg_ctx *c, struct meg_mat m, struct meg_mat sum);
 /* ---- cp_attention.c ---- */
 
 /*
- * Compute a->o and a->lse with context parallelism.  qkv is nn_a2a_buffer(l, a->qkv), which is first redistributed by
- * heads to a->qkv, or a->qkv itself if that already has this rank's heads.
+ * Compute a->o and a->lse with context parallelism.  If qkv is nn_a2a_buffer(l, a->qkv), first redistribute it by heads
+ * to a->qkv.  If qkv is a->qkv itself, it must already have only this rank's heads.
  */
 void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a, struct meg_mat qkv);
 /* Return the size in bytes of the workspace of attn_bwd that a layer needs, with or without context parallelism. */

@@ -37,7 +37,7 @@ enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4 };
 enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
 
 /*
- * How one dimension of a parameter is sharded.  The dimension consists of nblocks equal blocks, such as gate and up
+ * The sharding of one dimension of a parameter.  The dimension consists of nblocks equal blocks, such as gate and up
  * projection.  Each block is divided over the ranks of the axis, so that a rank's shard has a part of every block.  The
  * optimizer requires that at most two dimensions are sharded: the first one, in one block, and one other.
  */

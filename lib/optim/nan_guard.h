@@ -14,7 +14,7 @@ struct meg_nan_guard {
     const struct meg_device *device;
     double *sums; /* [params->n] sum of squares of each parameter's gradient, in device memory; see meg_step_finish */
     struct meg_range
-        *ranges; /* [params->n] elements of each parameter, from the first of its layer group; device memory */
+        *ranges; /* [params->n] element range of each parameter, relative to its layer group; in device memory */
     bool is_on;
 };
 

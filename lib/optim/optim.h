@@ -124,8 +124,8 @@ void meg_optim_init(struct meg_optim *o, uint32_t seed);
 /* ZeRO-3: return this rank's parameter shards in the model's dtype; NULL in other stages. */
 void *meg_optim_param_shards(const struct meg_optim *o);
 /*
- * Call this after a checkpoint was loaded into the model's parameters.  If has_main, the main parameters were loaded as
- * well; otherwise, convert the model's parameters to main parameters.  With ZeRO-3, discard gathered layers.
+ * Update the optimizer after a checkpoint was loaded into the model's parameters.  Convert the model's parameters to
+ * main parameters, unless these were loaded as well (has_main).  With ZeRO-3, discard gathered layers.
  */
 void meg_optim_reload_params(struct meg_optim *o, bool has_main);
 

@@ -161,9 +161,9 @@ static const struct meg_opt *find_letter(const struct meg_optgroup *groups, char
 }
 
 /*
- * Return a distance between the option names `a` [n] and b, in which - and _ are equal: 63 if one of the names has more
- * than 63 characters, 1 if `a` has at least two characters and is a proper prefix of b, and otherwise the
- * Damerau-Levenshtein distance (optimal string alignment).
+ * Return a distance between the option names `a` [n] and b, in which - and _ are equal.  The distance is 63 if one of
+ * the names has more than 63 characters.  It is 1 if `a` has at least two characters and is a proper prefix of b.
+ * Otherwise, it is the Damerau-Levenshtein distance (optimal string alignment).
  */
 static int edit_distance(const char *a, size_t n, const char *b)
 {

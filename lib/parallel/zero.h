@@ -15,7 +15,7 @@ MEG_BEGIN_DECLS
 
 struct meg_zero_layout {
     int stage;            /* 0: nothing is sharded; 1: optimizer state; 2: also gradients; 3: also parameters */
-    int64_t nshards;      /* number of shards of each bucket, nshards / ep of a bucket of experts; 0 in stage 0 */
+    int64_t nshards;      /* shards per bucket (per bucket of experts: nshards / ep); 0 in stage 0 */
     int64_t bucket_numel; /* number of elements at which a bucket ends (nn/param.h); 0: no limit */
 };
 

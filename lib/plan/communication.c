@@ -28,9 +28,9 @@ int64_t cost_tie_size(const struct meg_layout *l, int k)
 }
 
 /*
- * Return the number of elements of a tied parameter's gradient that a rank reduces between stages.  Without a
- * distributed optimizer, a rank reduces all elements.  With a distributed optimizer, a rank reduces only the elements of
- * its shard, if the parameter begins a bucket.
+ * Return the number of elements of a tied parameter's gradient that a rank reduces between stages.  With a distributed
+ * optimizer, if the parameter begins a bucket, the rank reduces only its shard of this bucket.  Otherwise, the rank
+ * reduces all elements of the parameter.
  */
 static double tied_grad_numel(const struct meg_params *params, const struct meg_param *row, const struct meg_layout *l)
 {
@@ -62,7 +62,10 @@ static void count_gather(void *user, int layer_group, int next, bool is_backward
     g->nbytes += meg_comm_volume_sharded(nshards, (double)((s.end - s.begin) / nshards) * size_of(g->cost->run.dtype));
 }
 
-/* ZeRO-3: return the bytes of all all-gathers of layer groups in a step.  All micro-batches but the first are alike. */
+/*
+ * With ZeRO-3, return the bytes of all all-gathers of layer groups in a step.  The bytes are counted for two
+ * micro-batches, because those of all micro-batches after the first one are equal.
+ */
 static double zero3_gather_nbytes(const struct meg_cost_model *cost)
 {
     struct gathers g = { cost, { -1, -1, -1, -1 }, 0 };

@@ -86,7 +86,7 @@ static int64_t recomputed_layers(const struct meg_model_run *run, int64_t n, int
     }
 }
 
-/* Count the all-gathers of n layer inputs of stack k, which tensor-parallel ranks shard (distribute_saved_activations). */
+/* Count the all-gathers of n layer inputs of stack k that are sharded over tp (distribute_saved_activations). */
 static void add_input_gathers(struct cost_pass *to, const struct meg_cost_model *cost, int k, int64_t n)
 {
     const int64_t tp = cost->layout.tp;

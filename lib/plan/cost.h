@@ -45,8 +45,8 @@ void meg_cost_model_make(struct meg_cost_model *m, const struct meg_run_spec *s,
 void meg_cost_model_free(struct meg_cost_model *m);
 
 /*
- * Like meg_cost_model_make, but leave counts, params and sequence_flops for the caller to set, and to free without
- * meg_cost_model_free.  Other functions require these fields.
+ * Set all fields as meg_cost_model_make does, except counts, params and sequence_flops, which other functions require.
+ * The caller sets these fields and frees them; meg_cost_model_free must not be called.
  */
 void meg_cost_model_init(struct meg_cost_model *m, const struct meg_run_spec *s, int64_t num_micro);
 /*
@@ -65,10 +65,10 @@ struct meg_cost_counts *meg_cost_count(const struct meg_cost_model *m);
 void meg_cost_counts_free(struct meg_cost_counts *counts);
 
 /*
- * Return whether a report includes a stage.  The first and the last stage are included.  Of the stages between them that
- * have equal layers in each chunk, only the first one is included, because it needs the most memory.  The rank
- * that represents a stage has the coordinates { .pp = stage }: the first rank of a tensor-parallel group has the largest
- * shards.
+ * Return whether a report includes a stage.  The first and the last stage are included.  Of the stages between them
+ * that have equal layers in each chunk, only the first one is included, because it needs the most memory.  The rank
+ * that represents a stage has the coordinates { .pp = stage }: the first rank of a tensor-parallel group has the
+ * largest shards.
  */
 bool meg_cost_is_representative(const struct meg_cost_model *cost, int64_t stage);
 
@@ -121,7 +121,7 @@ extern const char *const meg_cost_group_name[MEG_COST_GROUPS];
 void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, struct meg_rank_coords at);
 /*
  * Set nbytes to the bytes that this rank has sent so far in each group of a mesh.  meg_cost_comm_volume predicts by how
- * much they grow in a step.
+ * much these numbers grow in a step.
  */
 void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct meg_mesh *mesh);
 

@@ -80,8 +80,8 @@ static void attention(struct meg_stream *st, const struct meg_attn_desc *d, enum
 }
 
 /*
- * If scores are stored, as without FlashAttention, all scores and the byte masks of dropout are written to memory and
- * read again.  Count the time of `products` matrix products, and of `passes` passes over the scores.
+ * If scores are stored, count the time of `products` matrix products, and of `passes` passes over the scores.  As
+ * without FlashAttention, all scores and the byte masks of dropout are then written to memory and read again.
  */
 static void stored_scores(struct meg_stream *st, const struct meg_attn_desc *d, enum meg_dtype t, int products,
                           double passes)

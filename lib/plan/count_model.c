@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "plan/count_model.h"
 
-/* The state of counting: the model, its counts, and the simulated rank, which is the first rank of each of its groups. */
+/* The state of counting: the model, its counts, and the simulated rank, the first rank of each of its groups. */
 struct counting {
     const struct meg_cost_model *m;
     struct meg_cost_counts *counts;
@@ -46,8 +46,8 @@ static struct meg_batch largest_batch(const struct meg_cost_model *m)
 }
 
 /*
- * Return the runtime configuration with which a part is counted.  Recomputation of complete layers is off, because
- * which layers are recomputed depends on the stage (cost_count_chunk).
+ * Return the runtime configuration with which a part is counted.  Recomputation of complete layers is off, because the
+ * number of recomputed layers depends on the stage; cost_count_chunk adds their forward passes.
  */
 static struct meg_model_run run_of_part(const struct meg_cost_model *m, bool defers_wgrad)
 {
@@ -196,7 +196,7 @@ static void count_layer(struct cost_layer *l, struct counting *r)
     }
 }
 
-/* Count what a stage has besides layer i, its only layer: the embedding, or the heads. */
+/* Count the embedding or the heads: all parts of a stage except layer i, which is its only layer. */
 static void count_end(struct cost_part *end, struct counting *r, int64_t stage, int64_t i)
 {
     const struct meg_model_run run = run_of_part(r->m, false);

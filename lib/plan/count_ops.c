@@ -166,8 +166,8 @@ static void release(void *p)
 }
 
 /*
- * Count nothing.  Only tensors at the boundaries of a stage are copied.  count_model.c runs each layer as the only one of
- * a stage, but in a run a stage copies these tensors once, not once per layer.
+ * Count nothing.  Only tensors at the boundaries of a stage are copied.  In a training run, a stage copies them once,
+ * but count_model.c runs each layer as the only layer of a stage, so they would be counted once per layer.
  */
 static void copy(struct meg_stream *st, void *dst, const void *src, size_t nbytes)
 {

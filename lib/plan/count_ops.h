@@ -6,8 +6,8 @@
  * Device memory does not exist: alloc returns addresses that must not be read.  A stream is a struct cost_counter, and
  * operations add to its pass.  These are counted:
  *   matrix products    FLOPs, and their time from the shape (struct meg_hardware)
- *   attention          FLOPs of all scores, and the time of the scores inside the window (struct meg_attn_desc), even if
- *                      an array in device memory, such as doc_start, masks them
+ *   attention          FLOPs of all scores, and the time of the scores inside the window (struct meg_attn_desc), even
+ *                      those that an array in device memory, such as doc_start, masks
  *   other operations   bytes of the matrices that they read and write; vectors, such as biases, statistics of rows and
  *                      token ids, are not counted.  Operations on memory (copy, upload) count nothing, except zero
  *   collectives        bytes sent, by the formulas of comm/comm.h, and their time

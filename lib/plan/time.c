@@ -54,8 +54,8 @@ double cost_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pi
 
 /*
  * Simulate the pipeline schedule, and return its time in seconds.  A transfer between two stages takes `transfer`
- * seconds.  `each` has the counts of the virtual stages in order (parallel/schedule.h): chunk 0 of each stage, then chunk
- * 1 of each stage, ...
+ * seconds.  `each` has the counts of the virtual stages in order (parallel/schedule.h): chunk 0 of each stage, then
+ * chunk 1 of each stage, ...
  */
 static double simulate_pipeline(const struct meg_cost_model *cost, const struct cost_part *each, double transfer)
 {

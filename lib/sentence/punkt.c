@@ -103,7 +103,7 @@ static int64_t multi_char_punct(const char *p, const char *end)
     return pairs >= 3 ? last + 1 - p : 0;
 }
 
-/* Return whether a word that extends up to p ends there. */
+/* Return whether a word ends before p: the text ends at p, or whitespace or punctuation begins at p. */
 static bool ends_word(const char *p, const char *end)
 {
     return p == end || space_length(p, end) > 0 || is_punctuation(*p) || multi_char_punct(p, end) > 0;

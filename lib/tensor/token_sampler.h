@@ -32,7 +32,7 @@ void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_samp
 
 /*
  * Sample the next token from logits [v], and compute its log-probability if has_logprob is set.  Greedy decoding does
- * not touch the memory of s.
+ * not access the memory of s.
  */
 struct meg_sampled_token meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling_args *a,
                                           const float *logits, bool has_logprob);

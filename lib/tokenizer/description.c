@@ -65,7 +65,7 @@ static const struct kwarg kwargs[][MEG_NUM_TOK_LIBS][MAX_KWARGS] = {
 
 /*
  * Append a string in quotes as Python's repr() does: in double quotes if it contains single quotes but no double
- * quotes.  Control characters, which repr() escapes, are copied unchanged.
+ * quotes, otherwise in single quotes.  Control characters, which repr() escapes, are copied unchanged.
  */
 static void add_repr(struct meg_str *out, const char *s)
 {

@@ -85,8 +85,8 @@ static bool is_free(const struct meg_wordcache_entry *e)
 }
 
 /*
- * A new word displaces an old word from bucket `home`.  Return an entry of a neighboring bucket for the old word: a
- * free entry or, if these buckets are full, one to overwrite.
+ * Return an entry for an old word that a new word displaces from bucket `home`: a free entry of a neighboring bucket
+ * or, if these buckets are full, an entry to overwrite.
  */
 static struct meg_wordcache_entry *free_entry_near(struct meg_wordcache *c, const struct meg_wordcache_entry *home)
 {

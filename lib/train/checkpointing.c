@@ -104,7 +104,8 @@ static json_t *pack_schedule(const struct meg_lr_schedule *s)
 }
 
 /*
- * Read the parameters of the WSD decay.  Older checkpoints do not contain them; those of the command line are then used.
+ * Read the parameters of the WSD decay.  If an older checkpoint does not contain them, keep the values of the command
+ * line.
  */
 static int unpack_wsd(struct meg_lr_schedule *s, const json_t *o, const char *from, struct meg_err *e)
 {
@@ -356,7 +357,7 @@ static int load(struct meg_trainer *t, struct meg_ckpt *from, bool with_optim, s
     if (with_optim) {
         n += list_optim_shards(t->optim, shard + 1);
         if (shard[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_optim_state(from, MEG_CKPT_MAIN_PARAMS))
-            shard[0].name = MEG_CKPT_MAIN_PARAMS; /* saved by a bf16 or fp16 run; more precise than its weights */
+            shard[0].name = MEG_CKPT_MAIN_PARAMS; /* more precise than the weights that a bf16 or fp16 run saved */
     }
     if ((r = meg_ckpt_load(from, &t->model->params, &t->mesh, shard, n, e)) < 0)
         return meg_train_fail_on_rank0(t, r);

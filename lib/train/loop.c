@@ -50,7 +50,7 @@ static void add_iteration(struct meg_log_totals *sum, const struct meg_iteration
     sum->flops += stats->flops;
 }
 
-/* Replace the losses, time, throughput and counts of the last iteration with the means and counts of the log interval. */
+/* Replace the losses, time, throughput and counts of the last iteration by the means and counts of the interval. */
 static void set_interval_means(struct meg_iteration_stats *stats, const struct meg_log_totals *sum)
 {
     const double n = (double)sum->n;
@@ -289,7 +289,7 @@ static int train(struct meg_trainer *t, bool *is_over, struct meg_err *e)
     while (t->state.iteration < t->spec.train_iters && !*is_over) {
         if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = measured_step(t, e)) < 0)
             return r;
-        /* an iteration after which replicas of a weight differ is not logged, but the iterations before it are */
+        /* log the earlier iterations before the check; if replicas of a weight differ, this iteration is not logged */
         if (is_due(t->job->train.weight_hash_interval, t->state.iteration) &&
             ((r = finish_steps(t, 1, e)) < 0 || (r = meg_weight_hash_check(t, e)) < 0))
             return r;

@@ -60,7 +60,7 @@ struct meg_step_result {
     struct meg_batch_size batch;
     struct meg_train_state state; /* state after the iteration */
     double loss[MEG_MAX_LOSSES];
-    /* A norm is NaN if it is not logged.  seconds: since the step began or the previous result, whichever is later. */
+    /* a norm is NaN if not logged; seconds: since the step began or, if later, since the previous result was read */
     double grad_norm, params_norm, seconds;
     int64_t num_zeros; /* number of gradient elements that are zero; -1: not counted */
     bool is_skipped;   /* no update, because of --on-nan or the loss scale */

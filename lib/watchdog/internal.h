@@ -50,7 +50,7 @@ struct watchdog_welcome {
 
 struct watchdog_exit {
     int32_t status;
-    int32_t is_abort; /* the sender aborts the run: the receiver gives the launcher ABORT_S to end the receiver */
+    int32_t is_abort; /* the sender aborts the run: the receiver waits up to ABORT_S for the launcher to end it */
     char reason[400];
 };
 

@@ -138,8 +138,9 @@ void watchdog_exit_all(struct meg_watchdog *w, int status, const char *fmt, ...)
 }
 
 /*
- * End this process by SIGTERM: no lost rank explains the signal.  Rank 0 prints one message for all ranks.  If rank 0
- * received the signal, it prints the message here.  Otherwise, it prints the message in report_peer_exit.
+ * Inform the other ranks of the SIGTERM that this process received, then end this process by SIGTERM.  Call this if no
+ * lost rank was found that explains the signal.  Rank 0 prints one message for all ranks: here if rank 0 received the
+ * signal, and otherwise in report_peer_exit.
  */
 static void exit_on_sigterm(struct meg_watchdog *w) MEG_NORETURN;
 static void exit_on_sigterm(struct meg_watchdog *w)
@@ -207,8 +208,8 @@ static bool all_replied(const struct meg_watchdog *w)
 
 /*
  * Subtract `passed` seconds from the grace period of a scheduled exit, and exit when the period is over.  If all peers
- * have replied after a timeout, cancel the exit unless must_exit is set.  With must_exit, rank 0 then exits at once,
- * and the other ranks give it time to report.
+ * have replied after a timeout, cancel the exit unless must_exit is set.  If must_exit is set and all peers have
+ * replied, rank 0 exits at once, and the other ranks extend the period so that rank 0 can report.
  */
 static void check_exit(struct meg_watchdog *w, double passed)
 {

@@ -240,9 +240,9 @@ static void shut_down(struct meg_watchdog *w)
 }
 
 /*
- * Shut down the watchdog on all ranks if any rank could not join.  Otherwise, the ranks that joined would wait for that
- * rank in meg_watchdog_close: only a rank with an open watchdog calls the barrier.  `failure` is the errno of this
- * rank.
+ * Shut down the watchdog on all ranks if any rank could not join.  If the others kept it open, they would block in the
+ * barrier of meg_watchdog_close, because a rank that could not join does not call this barrier.  `failure` is the errno
+ * of this rank.
  */
 static void close_unless_all_joined(struct meg_watchdog *w, bool is_connected, int failure)
 {

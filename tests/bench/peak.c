@@ -1,8 +1,8 @@
 /*
  * peak - measure the peak multiply-add rate of this machine on all threads.  f32 is measured in registers, with the
- * widest vectors.  bf16 is the faster of the dot-product instruction in registers and oneDNN's product of large
- * matrices, which can use instructions that this program does not.  Prints one JSON line in GF/s, the median of five
- * runs each; bf16 is null if there is neither.
+ * widest vectors.  bf16 is measured with the dot-product instruction in registers, and with oneDNN's product of large
+ * matrices, which can use instructions that this program does not; the faster rate is reported.  Print one JSON line in
+ * GFLOP/s; each rate is the median of five runs.  bf16 is null if neither method is available.
  */
 #include <omp.h>
 #include <stdio.h>
@@ -97,7 +97,7 @@ static double bf16_product(float *out)
     return has ? 2.0 * PRODUCTS * LARGE * (double)n : 0.0;
 }
 
-/* Return the median over TIMES runs of the GF/s of all threads together. */
+/* Return the median over TIMES runs of the rate of all threads together, in GFLOP/s. */
 static double median_rate(double (*run)(float *))
 {
     double rate[TIMES];

@@ -1,10 +1,10 @@
 /*
  * step T B STEPS [f32|bf16 [OPTION...]] - time the training step of a model as meg-train runs it (bf16: with --bf16):
  * forward, backward, gradient norm, AdamW; weights and inputs are random.  The options are those of meg-train for the
- * network, and --vocab-size; the default is GPT-2 124M without dropout.  Prints one JSON line: threads; CPU seconds per
- * second of all steps but the first; medians in ms of the step and its parts; tokens/s; GF/s by the formula tokens *
- * (6 N + 12 L h T), where N excludes the position table and causal attention is not halved; AdamW's GB/s at 28 bytes per
- * parameter (f32); peak resident memory.
+ * network, and --vocab-size; the default is GPT-2 124M without dropout.  Print one JSON line: threads; CPU seconds per
+ * second of all steps but the first; medians in ms of the step and its parts; tokens/s; GFLOP/s by the formula
+ * tokens * (6 N + 12 L h T), where N excludes the position table and causal attention is not halved; AdamW's GB/s at 28
+ * bytes per parameter (f32); peak resident memory.
  */
 #include <omp.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static int64_t arg(char **argv, int argc, int i, int64_t otherwise)
     return i < argc ? atoll(argv[i]) : otherwise;
 }
 
-/* Return the user and system time of this process. */
+/* Return the sum of the user and system time of this process, in seconds. */
 static double cpu_s(void)
 {
     struct rusage u;
@@ -45,7 +45,7 @@ static double cpu_s(void)
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-/* Set an array of ids, unless the model does not read it, to random numbers below v. */
+/* Fill an array of ids with random numbers below v.  Do nothing if id is NULL: the model does not read the array. */
 static void set_random(int32_t *id, int64_t n, int64_t v)
 {
     for (int64_t i = 0; id && i < n; i++)

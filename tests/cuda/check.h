@@ -17,7 +17,7 @@
 extern const struct meg_ops *cpu, *gpu; /* the backends that are compared */
 extern struct meg_stream *stream;       /* stream of the GPU on which the cases queue operations */
 
-/* A case.  Names are those of operations, followed by what is special: "norm_fwd: rows of odd length". */
+/* A case.  Its name is that of an operation, followed by the tested property: "norm_fwd: rows of odd length". */
 struct check_case {
     const char *name;
     void (*run)(void);
@@ -68,7 +68,7 @@ void expect_equal_bytes(const struct twin_bytes *x, const char *what);
 void expect_near_f64(const struct twin_bytes *x, double tol, const char *what);
 void check_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* Tolerance of expect_near for results of type t that are rounded once. */
+/* Return the tolerance of expect_near for results of type t that are rounded once. */
 static inline double check_tolerance(enum meg_dtype t)
 {
     return t == MEG_DTYPE_F32 ? 1e-5 : t == MEG_DTYPE_F16 ? 1e-3 : 4e-3;

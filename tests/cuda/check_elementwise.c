@@ -18,7 +18,7 @@ static const struct shape {
 } shapes[] = { { 3, 64, 8 }, { 2, 12, 4 }, { 3, 20, 12 }, { 5, 13, 2 }, { 2, 2056, 0 }, { 4099, 3, 0 } };
 enum { SMALL_SHAPES = 4, SHAPES = sizeof shapes / sizeof *shapes };
 
-/* Random values in [-range, range). */
+/* Return a matrix of random values in [-range, range). */
 static struct twin random_twin(enum meg_dtype t, struct shape s, float range)
 {
     struct twin x = twin_random(t, s.rows, s.cols, s.pad);
@@ -299,8 +299,8 @@ static void cast_values(void)
 }
 
 /*
- * Values between two numbers of f16 and at their middle: around 1, the least normal number, the least subnormal one and
- * the greatest one.
+ * Cast f32 values that are f16 numbers, between two of them, or at their midpoint: around 1, the least normal number,
+ * the least subnormal number, and the greatest number.
  */
 static void cast_f16_rounding(void)
 {

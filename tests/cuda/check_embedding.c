@@ -13,7 +13,7 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 /* The first id of a shard of the vocabulary. */
 enum { V0 = 1000 };
 
-/* Return n ids of rows in [first, first + rows), of which the lower ones are frequent. */
+/* Return n random ids in [first, first + rows); lower ids are more frequent. */
 static struct twin_bytes ids_random(int64_t n, int64_t first, int64_t rows)
 {
     int32_t id[8192];
@@ -100,7 +100,10 @@ static void embed_bwd_shapes(void)
                                   accumulate, true);
 }
 
-/* Rows with 0 to 16 tokens; some of these numbers are multiples of the tokens that a thread loads at a time. */
+/*
+ * Rows have 0 to 16 tokens.  Some of these numbers are multiples of the number of rows of dx that a thread loads at a
+ * time.
+ */
 static void embed_bwd_lengths(void)
 {
     int32_t id[153];
@@ -114,8 +117,8 @@ static void embed_bwd_lengths(void)
 }
 
 /*
- * Rows with several chunks of tokens.  The numbers of tokens are below, at and above multiples of the chunk size
- * (128), so that chunks of different rows begin at close positions.
+ * Rows have several chunks of tokens.  The numbers of tokens are below, at and above multiples of the chunk size (128),
+ * so that chunks of different rows begin at close positions.
  */
 static void embed_bwd_frequent(void)
 {
@@ -162,8 +165,8 @@ static void embed_bwd_one_row(void)
 }
 
 /*
- * Several blocks sort, by two digits of 9 bits.  Only a stable sort retains the order of additions.  There are more
- * counts (17 tiles, 512 values) than the scan processes at a time.
+ * Several blocks sort the tokens by two digits of 9 bits.  Only a stable sort retains the order of additions.  There
+ * are more counts (17 tiles, 512 values) than the scan processes at a time.
  */
 static void embed_bwd_many_tokens(void)
 {
@@ -204,7 +207,7 @@ static void embed_bwd_no_tokens(void)
 
 /* ---- position embeddings ---- */
 
-/* Dropout parameters for both backends, of n rows. */
+/* The same dropout parameters, with arrays in host memory and in device memory. */
 struct drop_twin {
     struct meg_drop host, dev;
 };

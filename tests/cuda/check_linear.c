@@ -178,7 +178,7 @@ static void empty(void)
     }
 }
 
-/* Return x without its first row and column: its pointer is not aligned. */
+/* Return x without its first row and column, so that its pointer is not aligned. */
 static struct twin without_first(struct twin x)
 {
     struct meg_mat *const m[] = { &x.host, &x.dev };
@@ -306,11 +306,11 @@ static void stored(void)
     expect_choice("one", NULL);
     meg_gemm_cache_add("one", &a);
     meg_gemm_cache_add("two", &c);
-    meg_gemm_cache_add("one", &b); /* as by a process that timed the same product at the same time */
+    meg_gemm_cache_add("one", &b); /* like another process that timed the same product at the same time */
     expect_choice("one", &a);
     expect_choice("two", &c);
     expect_choice("on", NULL);
-    shell("set -- $MEG_CACHE_DIR/cublaslt-*; printf 'one\\t4\\t12' >>$1"); /* of a process that was killed */
+    shell("set -- $MEG_CACHE_DIR/cublaslt-*; printf 'one\\t4\\t12' >>$1"); /* like a process that was killed */
     meg_gemm_cache_add("three", &c);
     expect_choice("three", &c);
     shell("sed -i '2s/c\\t/d\\t/' $MEG_CACHE_DIR/cublaslt-*");

@@ -31,7 +31,7 @@ static void *dev_unless(bool is_absent, const struct twin *x)
     return is_absent ? NULL : x->dev.p;
 }
 
-/* Rows with different variances and with means that are not 0. */
+/* Return rows with different variances and with means that are not 0. */
 static struct twin rows_random(enum meg_dtype t, struct shape s)
 {
     struct twin x = twin_random(t, s.n, s.h, s.pad);
@@ -140,7 +140,10 @@ static void norm_fwd_long(void)
     }
 }
 
-/* More rows than blocks of a grid, so that blocks process several: rows of complete vectors, and others. */
+/*
+ * Compare with more rows than a grid has blocks, so that a block processes several rows; some shapes have complete
+ * vectors only.
+ */
 static void norm_fwd_steps(void)
 {
     static const struct shape steps[] = { { 2200, 8, 0 }, { 1100, 9, 0 }, { 140, 4104, 0 }, { 300, 1025, 0 } };
@@ -173,7 +176,7 @@ static void norm_bwd_long(void)
     }
 }
 
-/* More rows than the blocks of a grid process at a time, so that each processes several. */
+/* Compare with more rows than the blocks of a grid process at a time, so that a block processes several in turn. */
 static void norm_bwd_steps(void)
 {
     static const struct shape steps[] = {
@@ -188,7 +191,7 @@ static void norm_bwd_steps(void)
     }
 }
 
-/* Combinations of types that no kernel is compiled for, and addresses that are not multiples of 16. */
+/* Compare with combinations of types that only the kernels for `general` types support (cuda/row.h). */
 static void norm_other_types(void)
 {
     static const struct check_mix mixes[] = { { MEG_DTYPE_BF16, MEG_DTYPE_F32 },
@@ -211,7 +214,7 @@ static void norm_unaligned(void)
         struct norm m = norm_random(MEG_NORM_LAYER, check_mixes[1 + i % 2], (struct shape){ 3, 257, 7 });
         struct twin *const shifted[] = { &m.x, &m.y, &m.w, &m.dy };
 
-        /* 256 columns of all matrices, of which one is not aligned. */
+        /* Use 256 columns of all matrices; one of the matrices is not aligned. */
         for (int k = 0; k < 4; k++)
             if (k == i)
                 shift(shifted[k]);
@@ -234,7 +237,7 @@ static void norm_empty(void)
 
 /* ---- residual additions ---- */
 
-/* The same dropout with arrays in host memory and in device memory. */
+/* The same dropout parameters, with arrays in host memory and in device memory. */
 struct drop {
     struct meg_drop host, dev;
 };
@@ -264,7 +267,7 @@ static struct drop drop_random(float p, int64_t n, int64_t b, int64_t unit0, boo
     return drop;
 }
 
-/* How a case deviates from a plain addition. */
+/* The properties in which a case differs from a plain addition. */
 struct variant {
     float p;
     int64_t b, unit0;

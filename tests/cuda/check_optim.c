@@ -80,7 +80,7 @@ static void expect_arrays(const struct arrays *a)
     expect_array(&a->copy, "copy");
 }
 
-/* Hyper-parameters whose update changes each array by much more than the tolerance. */
+/* Hyper-parameters with which an update changes each array by much more than the tolerance. */
 static const struct meg_step_hparams hparams = {
     .lr = { 0.2f, 0.07f },
     .weight_decay = 0.3f,
@@ -186,7 +186,7 @@ static void adamw_positions(void)
     }
 }
 
-/* More ranges than the grid has blocks, so that a block processes several. */
+/* Update more ranges than the grid has blocks, so that a block processes several. */
 static void adamw_many_ranges(void)
 {
     enum { MANY = 700 };
@@ -206,7 +206,7 @@ static void adamw_many_ranges(void)
     compare_adamw(&a, many, MANY, &hparams);
 }
 
-/* A range with more chunks than the grid has blocks, so that a block processes several. */
+/* Update a range with more chunks than the grid has blocks, so that a block processes several. */
 static void adamw_large(void)
 {
     enum { LARGE = 1200000 };
@@ -225,7 +225,7 @@ static void adamw_nonfinite(void)
     for (int k = 0; k < 2; k++) {
         struct arrays a = arrays_new(&t, N, 0, true);
 
-        twin_set(&a.g, 0, 9, __builtin_nanf("0x3fffff")); /* all bits are set: GPUs compute such NaN */
+        twin_set(&a.g, 0, 9, __builtin_nanf("0x3fffff")); /* 0x7fffffff, the NaN that GPUs compute */
         twin_set(&a.g, 0, 3000, INFINITY);
         twin_upload(&a.g);
         twin_set(&a.w, 0, 4200, -INFINITY);

@@ -215,7 +215,7 @@ static void qk_norm_bwd_in_place(void)
                         true, true);
 }
 
-/* More heads than a grid processes at once. */
+/* Compare with more heads than a grid processes at once. */
 static void qk_norm_bwd_many(void)
 {
     const struct shape s = { 367, 1, 1, 3, 528, 264, 0, 0, 0 };
@@ -223,7 +223,7 @@ static void qk_norm_bwd_many(void)
     qk_norm_bwd_one(MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, s, false, false);
 }
 
-/* Without rows, the gradient of w is 0 or unchanged. */
+/* Without rows, the gradient of w is 0, or unchanged if it is accumulated. */
 static void qk_norm_bwd_empty(void)
 {
     const struct shape s = { 0, 1, 1, 3, 40, 8, 0, 0, 0 };

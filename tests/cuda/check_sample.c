@@ -6,7 +6,7 @@
 
 /*
  * Numbers of logits below, at and above the sizes of a warp and a block, and some for which a thread has several
- * batches of 4 logits; `padding` of them belong to ids that are never sampled.
+ * batches of 4 logits.  The last `padding` logits belong to ids that are never sampled.
  */
 static const struct {
     int64_t v, padding, pad;
@@ -16,8 +16,8 @@ static const struct {
 enum { SHAPES = sizeof shapes / sizeof *shapes, ROWS = 8 };
 
 /*
- * Logits of ROWS rows: in turn with a density that falls on both sides of the mean, with one logit that is much larger
- * than the others, with few different values, among them 0 and -0, and with many -Inf.
+ * Return logits of ROWS rows of four types: with a density that decreases on both sides of the mean, with one logit
+ * that is much larger than the others, with few different values, among them 0 and -0, and with many -Inf.
  */
 static struct twin logits_random(int64_t v, int64_t pad)
 {
@@ -36,7 +36,7 @@ static struct twin logits_random(int64_t v, int64_t pad)
             case 3: twin_set(&x, r, c, c == largest || check_below(3) == 0 ? (float)y - 1e4f : -INFINITY); break;
             }
         }
-        twin_set(&x, r, 0, 1); /* finite, in a vocabulary of any size */
+        twin_set(&x, r, 0, 1); /* at least one logit is finite, for any vocabulary size */
     }
     twin_upload(&x);
     return x;
@@ -222,7 +222,7 @@ static void exact_sums(void)
     compare(&x, V + 1, args, false);
 }
 
-/* NaN and +Inf at any index, and rows without an id that can be sampled. */
+/* Sample rows that contain NaN or +Inf, and rows without an id that can be sampled. */
 static void not_finite(void)
 {
     enum { V = 3000, UNPADDED = 2900 };

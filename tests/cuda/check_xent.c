@@ -17,7 +17,10 @@ static const struct {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes, ROWS = 5, V0 = 3000 };
 
-/* Logits that increase towards the right, so that the maximum changes often, about an offset that differs by row. */
+/*
+ * Return random logits that increase on average from left to right, so that the maximum changes often.  Their offset
+ * differs by row.
+ */
 static struct twin logits_random(enum meg_dtype t, int64_t rows, int64_t v, int64_t pad)
 {
     struct twin x = twin_random(t, rows, v, pad);
@@ -71,7 +74,7 @@ static void partial_shapes(void)
 }
 
 /*
- * Begin with a row of zeros, whose lse is log(v), and set more and more logits to 12.  Both logits are exact in bf16.
+ * Begin with a row of zeros, whose lse is log(v), and set more and more logits to 12.  Both values are exact in bf16.
  */
 static void partial_counts(void)
 {
@@ -275,8 +278,8 @@ static bool has_shared_memory_of(int cc)
 }
 
 /*
- * Rows that fit into the shared memory of a multiprocessor twice, once or only in part, so that a block has 512 or 1024
- * threads; with complete and incomplete vectors, aligned and not.
+ * Compare with rows of which two, one or none fit into the shared memory of a multiprocessor, so that a block has 512
+ * or 1024 threads.  Rows have complete or incomplete vectors, and are aligned or not.
  */
 static void fwd_bwd_long(void)
 {

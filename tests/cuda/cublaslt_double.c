@@ -120,7 +120,7 @@ API cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Set an attribute of `size` bytes. */
+/* Copy the value of an attribute to `out`.  Fail if nbytes, the size of the value, is not that of the attribute. */
 static void set(void *out, size_t size, const void *value, size_t nbytes)
 {
     if (nbytes != size)
@@ -197,7 +197,7 @@ struct product {
     int64_t m, n, k;
 };
 
-/* Return the number of rows of A or B, which is transposed if is_transposed is set. */
+/* Return the number of rows of an operand, A or B, after it is transposed if is_transposed is set. */
 static int64_t op_rows(struct layout l, bool is_transposed)
 {
     return is_transposed ? l.cols : l.rows;
@@ -259,7 +259,7 @@ static bool is_supported(const struct product *p)
 enum algorithm { ALIGNED, SPLIT_K, UNALIGNED, ALGORITHMS };
 enum { MAGIC = 0x6d6567, SPLIT_K_NBYTES = 1 << 16 };
 
-/* Return a hash of what an algorithm depends on: all of a product except its pointers. */
+/* Return a hash of the properties of a product on which its algorithm depends: all but its pointers. */
 static uint64_t hash_of(const struct product *p)
 {
     const int64_t words[] = { p->desc.is_transposed[0],
@@ -374,8 +374,8 @@ typedef float vec __attribute__((vector_size(TILE_M * sizeof(float)), aligned(4)
 
 /*
  * Convert an operand to f32 panels of `tile` rows (of A) or columns (of B), in which the elements of one k are
- * contiguous; pad the last panel with zeros.  Consecutive k are `k_stride` elements apart, and rows or columns
- * `stride`.
+ * contiguous; pad the last panel with zeros.  In the operand, the elements of consecutive k are `k_stride` elements
+ * apart, and those of consecutive rows or columns are `stride` elements apart.
  */
 static float *pack(const void *p, cudaDataType_t type, int64_t n, int64_t k, int64_t stride, int64_t k_stride, int tile)
 {

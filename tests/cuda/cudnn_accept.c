@@ -53,7 +53,7 @@ struct shape {
     bool is_causal, is_f16;
 };
 
-/* Return the graph of a shape, as meg_cudnn_attn_fwd and meg_cudnn_attn_bwd request it. */
+/* Return the attributes of the graph that meg_cudnn_attn_fwd or meg_cudnn_attn_bwd builds for a shape. */
 static struct meg_cudnn_sdpa sdpa(const struct shape *p, bool is_backward, bool is_deterministic)
 {
     const bool is_grouped = p->a > p->g || (is_backward && is_deterministic);

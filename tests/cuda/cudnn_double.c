@@ -586,7 +586,8 @@ static void set_address(struct tensor *t, const struct desc *pack, cudaStream_t 
 }
 
 /*
- * Fail if an f32 tensor in memory other than tensor number `except` overlaps nbytes at p.  Such tensors are contiguous.
+ * Fail if the nbytes at p overlap an f32 tensor in device memory, except tensor number `except`.  Such tensors are
+ * contiguous.
  */
 static void check_overlap(const struct graph *g, int except, const char *p, size_t nbytes)
 {

@@ -43,7 +43,7 @@
 
 enum fault { NONE, FAIL, KILL, SHORT };
 
-static int calls; /* atomic, as any thread may call */
+static int calls; /* number of counted calls; atomic, because several threads may make calls */
 
 /* Count a call, and return the fault to inject into it. */
 static enum fault next(void)

@@ -1,5 +1,5 @@
 /*
- * common.h - what the doubles of the CUDA runtime and NCCL, of cuBLASLt and of cuDNN have in common.  A file defines
+ * common.h - common code of the test doubles of the CUDA runtime and NCCL, of cuBLASLt, and of cuDNN.  A file defines
  * LIBRARY, the name of its library in messages, before it includes this header.
  */
 #ifndef TESTS_NCCL_COMMON_H
@@ -38,13 +38,14 @@ static inline long variable(const char *name, long otherwise)
 /* ---- functions of the double of the CUDA runtime ---- */
 
 /*
- * Declare that the next host function launched on s, which replaces a kernel, accesses p.  Ignored if p is not in
+ * Declare that the next host function launched on s, which replaces a kernel, accesses p.  Do nothing if p is not in
  * device memory.
  */
 API void meg_double_touch(cudaStream_t s, const void *p);
 
 /*
- * Queue run(arg), a host function that replaces a kernel, on s.  `release` frees arg when no task or graph refers to it.
+ * Queue run(arg), a host function that replaces a kernel, on s.  `release` frees arg when no task or graph refers to it
+ * any more.
  */
 API cudaError_t meg_double_launch(cudaStream_t s, void (*run)(void *arg), void *arg, void (*release)(void *arg));
 

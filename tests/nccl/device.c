@@ -124,7 +124,7 @@ static bool event_is_done(struct meg_event *event)
 
 /* ---- operations of the CPU (tests/queue/queue_ops.c) ---- */
 
-struct copied { /* a copy of an argument in host memory, which the caller lends only for the duration of the call */
+struct copied { /* a copy of an argument in host memory, because the caller's memory is valid only during the call */
     struct copied *next;
     _Alignas(16) char bytes[];
 };
@@ -226,7 +226,7 @@ static const struct meg_device *test_device(void)
     return &device;
 }
 
-/* The linker gives programs these functions in place of those of lib/device (--wrap). */
+/* The linker option --wrap redirects calls of the functions of lib/device to the functions __wrap_*. */
 const struct meg_device *__wrap_meg_device_cpu(void);
 const struct meg_device *__wrap_meg_device_current(void);
 int __wrap_meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e);

@@ -8,7 +8,7 @@
  * It ends the process with a message and SIGABRT where the real libraries hang, corrupt data or fail only sometimes:
  *   - two streams access memory, one of them writes, and no event orders them (vector clocks; the accesses of kernels
  *     other than copies and collectives are known only by the addresses in their arguments)
- *   - the host accesses device memory (detected at some of these times), or a kernel memory that is not allocated
+ *   - the host accesses device memory (not always detected), or a kernel accesses memory that is not allocated
  *   - memory is freed before the host knows that a collective on it is complete
  *   - a copy between host and device in the wrong direction, or to pageable memory, for which the host would wait
  *   - pinned memory changes between the call that queues a copy from it and the copy
@@ -17,8 +17,8 @@
  *   - groups of calls that are not closed, and communicators that are not destroyed at exit
  *   - while a stream is captured: an allocation; an event, a collective or a copy between host and device on the stream
  *   - a graph accesses memory that was freed
- * ncclCommAbort appends a line to the file that MEG_DOUBLE_ABORTS names, and cudaGraphLaunch to that of
- * MEG_DOUBLE_GRAPHS.
+ * ncclCommAbort appends a line to the file that MEG_DOUBLE_ABORTS names, and cudaGraphLaunch to the file that
+ * MEG_DOUBLE_GRAPHS names.
  *
  * Environment variables simulate other machines and failures:
  *   MEG_DOUBLE_DRIVER=VERSION    the version of CUDA that the driver supports, such as 12040; 0 if there is no driver
@@ -41,7 +41,7 @@
 #define LIBRARY "NCCL"
 #include "common.h"
 
-extern pthread_mutex_t lock; /* of streams, events, memory and communicators */
+extern pthread_mutex_t lock; /* protects streams, events, memory and communicators */
 
 /* ---- gpu.c: the driver, properties and failures ---- */
 
@@ -64,7 +64,10 @@ cudaError_t next_kernel_error(void);
 
 enum { MAX_STREAMS = 256 };
 
-/* A vector clock.  Element i is the number of tasks of stream i that are known to precede what the clock belongs to. */
+/*
+ * A vector clock of a stream, of the last record of an event, or of the host.  The first at[i] tasks of stream i are
+ * known to precede the next task of the stream, the end of the record, or the next call of the host.
+ */
 struct clock {
     uint64_t at[MAX_STREAMS];
 };
@@ -98,12 +101,15 @@ extern int nstreams; /* number of streams that were created */
 /* Queue a task on a stream, whose clock begin_task has advanced, or add it to the graph that is captured. */
 void push_task(struct CUstream_st *s, struct task t);
 
-/* Wait until stream s is idle, or all streams are if s is NULL, or the GPU fails.  The lock is released meanwhile. */
+/*
+ * Wait until stream s is idle or, if s is NULL, until all streams are idle.  Return early if the GPU fails.  The lock
+ * is released during the wait.
+ */
 void wait_idle(const struct CUstream_st *s);
 
 /* ---- memory.c: allocation and the order of accesses; the caller holds the lock ---- */
 
-enum mode { READ, WRITE, TOUCH }; /* TOUCH: a kernel that reads or writes */
+enum mode { READ, WRITE, TOUCH }; /* TOUCH: a kernel either reads or writes */
 
 extern struct clock host_clock; /* tasks that the host knows to be complete */
 
@@ -130,8 +136,8 @@ void begin_task(struct CUstream_st *s);
 
 /*
  * Fail unless an access of stream s is ordered after those of other streams with which it conflicts, and record it.
- * The record replaces an earlier one of s for the same memory, unless only the earlier one is a write.  If s is captured,
- * add the access to the graph instead.
+ * The record replaces an earlier one of s for the same memory, unless only the earlier one is a write.  If s is
+ * captured, add the access to the graph instead.
  */
 void check_access(struct CUstream_st *s, const void *p, size_t n, enum mode mode, bool is_collective, const char *what);
 

@@ -14,7 +14,7 @@ struct captured_access {
 };
 
 struct CUgraph_st {
-    int nusers; /* the handle of the graph, and each executable graph */
+    int nusers; /* number of users: the handle of the graph, and each executable graph */
     struct task *first, **end;
     struct captured_access *accesses;
 };

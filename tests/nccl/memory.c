@@ -58,7 +58,7 @@ enum { PAGE = 4096, ALIGNMENT = 256 };
 static struct {
     char *base;
     size_t used[2]; /* bytes at the beginning and at the end */
-    bool is_at_end; /* where the next block is */
+    bool is_at_end; /* whether the next block is at the end */
     bool is_accessible;
     struct sigaction old_action;
 } device;
@@ -246,9 +246,9 @@ static void *memory_new(size_t n, bool is_pinned)
 }
 
 /*
- * Free memory when stream s is idle, or all streams are if s is NULL, but fail if a collective may still access it.
- * Like the real functions, do not wait for more streams: their work may wait for other ranks, which may wait for this
- * rank.
+ * Wait until stream s is idle or, if s is NULL, until all streams are idle, and free memory.  Fail if a collective may
+ * still access it.  Like the real functions, do not wait for more streams: their work may wait for other ranks, which
+ * may wait for this rank.
  */
 static void memory_free(void *p, bool is_pinned, struct CUstream_st *s)
 {

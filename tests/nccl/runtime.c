@@ -8,7 +8,7 @@
 
 struct CUevent_st {
     struct CUevent_st *next;
-    uint64_t recorded, done; /* number of the last record that was queued, and that was executed */
+    uint64_t recorded, done; /* numbers of the last record that was queued, and of the last that was executed */
     struct clock clock;      /* of the last record */
 };
 
@@ -57,7 +57,7 @@ static uint64_t next_random(void)
     return random_state;
 }
 
-/* Copy.  Fail if pinned memory has changed since the copy was queued. */
+/* Execute a copy.  Fail if pinned memory has changed since the copy was queued. */
 static void run_copy(const struct task *t)
 {
     if (t->bytes && memcmp(t->from, t->bytes, t->n) != 0)
@@ -92,8 +92,8 @@ static bool run_task(struct task *t)
 }
 
 /*
- * Try the first task of each stream until one finishes; return whether one did.  Begin with a stream that changes
- * seldom.  Set *is_launched to whether an NCCL operation was tried.
+ * Try the first task of each stream until one finishes; return whether one did.  Begin with the favorite stream, which
+ * changes seldom.  Set *is_launched to whether an NCCL operation was tried.
  */
 static bool run_one(bool *is_launched)
 {

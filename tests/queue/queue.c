@@ -110,7 +110,7 @@ static void device_release(void *p)
 
 /* ---- streams ---- */
 
-/* A copy of host memory that a caller lends only for the duration of a call.  It exists until the task has run. */
+/* A copy of host memory whose original is valid only during a call.  The copy exists until the task has run. */
 struct copied {
     struct copied *next;
     _Alignas(16) char bytes[];

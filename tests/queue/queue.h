@@ -38,8 +38,8 @@ const struct meg_ops *queue_ops(const struct meg_ops *base);
 void queue_progress(void);
 
 /*
- * Make device memory accessible to the host, or undo this; pairs of calls nest.  They enclose host code that may
- * progress tensor collectives.
+ * Make device memory accessible to the host, or undo this; pairs of calls may be nested.  They enclose tasks, and host
+ * collectives, which may also make progress on tensor collectives.
  */
 void queue_unlock_memory(void);
 void queue_lock_memory(void);

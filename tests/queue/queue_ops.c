@@ -5,8 +5,8 @@
 static const struct meg_ops *cpu;
 
 /*
- * Return what the task stores for argument x: a pointer to a copy if x points to one of these host structs, which the
- * caller may change before the task runs, else x.
+ * Return the value that the task stores for argument x.  If x points to one of these host structs, which the caller may
+ * change before the task runs, the value is a pointer to a copy of the struct; otherwise, it is x.
  */
 #define KEEP(x)                                                                                                        \
     _Generic((x),                                                                                                      \
@@ -20,7 +20,9 @@ static const struct meg_ops *cpu;
         const struct meg_update_arrays *: keep(&(x), sizeof(struct meg_update_arrays)),                                \
         default: (x))
 
-/* p is the address of a pointer.  Copy the nbytes to which the pointer points; return NULL if the pointer is NULL. */
+/*
+ * Copy the nbytes at *p, where p is the address of a pointer, and return the copy.  Return NULL if the pointer is NULL.
+ */
 static void *keep(const void *p, size_t nbytes)
 {
     const void *target;

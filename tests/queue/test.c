@@ -66,8 +66,8 @@ static void upload_copies_at_once_and_reads_are_in_order(void **state)
 }
 
 /*
- * 100 times, upload i from pinned memory, and overwrite i there: at once or, if `waits` is true, after waiting for an
- * event of the upload.  Return how often the new value is uploaded instead of i.
+ * Upload i from pinned memory, and overwrite i there: at once or, if `waits` is true, after waiting for an event of the
+ * upload.  Repeat this for 100 values of i, and return how often the new value is uploaded instead of i.
  */
 static int early_replacements(bool waits)
 {
@@ -117,8 +117,8 @@ static void a_download_is_nan_until_it_is_waited_for(void **state)
 }
 
 /*
- * 100 times, double an element on one stream, and read it on a second stream.  If `waits` is true, the second stream
- * waits for an event of the first one.  Return how often the element was read before it was doubled.
+ * Double an element on one stream, and read it on a second stream.  If `waits` is true, the second stream waits for an
+ * event of the first one.  Repeat this 100 times, and return how often the element was read before it was doubled.
  */
 static int early_reads(bool waits)
 {

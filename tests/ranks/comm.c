@@ -7,7 +7,8 @@
  * call an all-reduce of the other ranks, which wait for its result for at most S seconds.  With the arguments "task S N
  * R", the other ranks wait in a barrier with a timeout of S seconds while rank R runs a task of N seconds.  After that
  * barrier, rank R calls the next one only after 30 seconds.  With an argument N, also test a message and a broadcast of
- * N bf16 elements.  For N = 2147483651, a rank requires 13 GB, or with a GPU 9 GB there and 4 GB on the host.
+ * N bf16 elements.  For N = 2147483651, a rank requires 13 GB of memory; with a GPU, 9 GB on the GPU
+ * and 4 GB on the host.
  */
 #include <inttypes.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /*
- * Test of ten training steps under many parallel layouts against one rank: losses, gradient norms and weights agree to
- * 1e-5 in f32; in bf16 losses to 2e-2 and gradient norms to 5e-2.  Bytes that each rank sends per step, by group, and
- * allocates, by arena, equal the estimates of lib/plan.
+ * Compare ten training steps under many parallel layouts with the same steps on one rank.  In f32, losses, gradient
+ * norms and weights agree to 1e-5; in bf16, losses agree to 2e-2 and gradient norms to 5e-2.  The bytes that each rank
+ * sends per step, for each group, and allocates, for each arena, equal the estimates of lib/plan.
  *
  *     mpirun -n 8 layouts sample|cover|full DIR [I/N]
  *     layouts list N
@@ -10,8 +10,8 @@
  * drawn with a fixed seed.  `cover` runs a selection of cells that contains every triple of values of a valid cell (a
  * covering array of strength 3, chosen greedily: Cohen et al. 1997).  `sample` runs the first SAMPLE cells of that
  * selection (choose_sample).  The world is split into groups of as many ranks as a cell requires; the groups run cells
- * concurrently.  Trains on DIR/ids_text_document (tests/train.sh) or, for BERT and T5, DIR/text_text_sentence with
- * DIR/vocab.txt (tests/bert.sh), prints TAP, and writes files to DIR.
+ * concurrently.  The program trains on DIR/ids_text_document (tests/train.sh) or, for BERT and T5, on
+ * DIR/text_text_sentence with DIR/vocab.txt (tests/bert.sh), prints TAP, and writes files to DIR.
  *
  * `list` prints the selection of `cover` for at most N ranks.  The line of a cell has the number of ranks, the name,
  * the options of meg-train that do not depend on the layout, and those of the layout, separated by tabs.  The options
@@ -290,8 +290,9 @@ static struct cell *cover(const struct cell *all, int nall, int *n)
 }
 
 /*
- * Choose the first SAMPLE cells, and return their number.  For each unequal division of the layers that no f32 cell of
- * them has, replace one of their last cells with an equal division by the first later f32 cell with that division.
+ * Choose the first SAMPLE cells, and return their number.  If none of them is an f32 cell with a certain unequal
+ * division of the layers, overwrite the last of them that has an equal division and was not yet overwritten.  The new
+ * cell is the first later f32 cell with the unequal division.
  */
 static int choose_sample(struct cell *cell, int n)
 {
@@ -471,7 +472,7 @@ static bool is_key_bias(const struct meg_param *row, int64_t i, int groups)
     return strstr(row->name, "linear_qkv.bias") && i % group >= r * d && i % group < (r + 1) * d;
 }
 
-/* Return the largest |w - v| / |v| of all tensors, without key biases unless these are not finite. */
+/* Return the largest |w - v| / |v| over all tensors.  Key biases are ignored if they are finite. */
 static double weights_diff(const struct outcome *a, const struct outcome *b, int groups)
 {
     double most = 0;
@@ -494,7 +495,10 @@ static double weights_diff(const struct outcome *a, const struct outcome *b, int
 
 /* ---- usage of ranks ------------------------------------------------------------------------ */
 
-/* An arena or group whose bytes differ from the estimate; index 0: none does.  Members are f64 for collectives. */
+/*
+ * An arena or group whose bytes differ from the estimate; index is 0 if there is none.  Members are f64, so that
+ * collectives can exchange them.
+ */
 struct mismatch {
     double index, rank, counted, planned;
 };
@@ -693,7 +697,7 @@ int main(int argc, char **argv)
         meg_die(MEG_EUSAGE, "mpirun -n N layouts sample|cover|full DIR [I/N], or layouts list N");
     dir = argv[2];
     tap = fdopen(dup(1), "w");
-    if (!tap || !freopen("/dev/null", "w", stdout)) /* discard what meg_train prints */
+    if (!tap || !freopen("/dev/null", "w", stdout)) /* discard the output of meg_train */
         meg_die(MEG_EFAIL, "cannot duplicate standard output");
     meg_log_set_rank(ranks.world->rank);
     meg_log_set_level(MEG_LOG_WARN);

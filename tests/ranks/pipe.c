@@ -1,8 +1,8 @@
 /*
- * Test of the pipeline executor on the ranks of a launcher: every schedule below whose stages divide the ranks, in
- * several pipelines at once, with small messages, which MPI buffers, and large ones, which it does not.  The values of
- * boundary tensors are a function of direction, part (virtual stage), micro-batch, tensor and element, so that each
- * step can check its inputs.  Steps have random durations.  Rank 0 prints TAP.
+ * Test the pipeline executor on the ranks of a launcher, with each schedule below whose number of stages divides the
+ * number of ranks.  Several pipelines may run at once.  Messages are small, and MPI buffers them, or large, and MPI
+ * does not.  The values of boundary tensors are a function of direction, part (virtual stage), micro-batch, tensor and
+ * element, so that each step can check its inputs.  Steps have random durations.  Rank 0 prints TAP.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ static const struct meg_pipe_tensor sizes[][TENSORS] = {
     { { 70001, MEG_DTYPE_F32 }, { 7, MEG_DTYPE_BF16 } },
 };
 
-/* Tensor 1 is transferred at every second boundary only. */
+/* Masks of the tensors that are transferred at each boundary.  Tensor 1 is transferred at every second one only. */
 static const unsigned transferred[] = { 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1 };
 
 /* The state of the stage of this rank, the argument of the step functions. */

@@ -1,4 +1,7 @@
-/* Rank 2 takes longer in the batch phase and rank 1 in forward-backward; tests/ranks_copies.t checks the report. */
+/*
+ * Simulate stragglers: rank 2 is slow in the batch phase, and rank 1 in forward-backward.  tests/ranks_copies.t checks
+ * the report.
+ */
 #include "base/clock.h"
 #include "train/straggler.h"
 

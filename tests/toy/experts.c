@@ -63,7 +63,7 @@ static void reduce(struct meg_ctx *c, struct meg_mat y, struct meg_mat out)
     meg_sp_reduce(c, y, partial);
 }
 
-/* ---- parts: the tokens of one of this rank's experts in sequence i of each rank's micro-batch ---- */
+/* ---- parts: the tokens of one of this rank's experts in one sequence of the micro-batch of each rank ---- */
 
 static int64_t num_parts(const struct meg_ctx *c, const struct experts *l)
 {

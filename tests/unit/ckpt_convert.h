@@ -7,7 +7,7 @@
 #include "ckpt_fixture.h"
 #include "golden.h"
 
-/* Begin a model with default options, whose options the caller changes before end_model. */
+/* Set the options of a model to their defaults.  The caller may change them, and then calls end_model. */
 static inline void begin_model(struct ckpt_fixture *b)
 {
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, &b->m }, { 0 } };
@@ -68,8 +68,8 @@ static inline void convert_hf(const char *from, const char *to)
 }
 
 /*
- * Check that the weights of the folder tests/data/golden/models/NAME are written with equal bytes, and that config.json
- * is written with all members of the folder's.
+ * Import the folder tests/data/golden/models/NAME and export it again.  Check that the weights have equal bytes, and
+ * that the new config.json has all members of the original one.
  */
 static inline void assert_folder_is_reproduced(const char *name)
 {
@@ -100,7 +100,10 @@ static inline void assert_folder_is_reproduced(const char *name)
     meg_str_free(&is);
 }
 
-/* Write the tensors of "out" to "set", with `change` called for each; tensors whose name becomes NULL are omitted. */
+/*
+ * Call `change` for each tensor of "out", and write the results and the tensors `more` to "set".  Tensors whose name
+ * becomes NULL are omitted.
+ */
 static inline void change_tensors(void (*change)(struct meg_st_tensor *t), const struct meg_st_tensor *more, int nmore)
 {
     struct meg_st_tensor t[200];
@@ -181,7 +184,7 @@ static inline void patch(const char *path, const char *from, const char *to, siz
     meg_str_free(&s);
 }
 
-/* Read the elements of a tensor that a rank's file has under its native name. */
+/* Return the elements of a tensor on tensor-parallel rank tp.  Set *dim to its dimensions.  `name` is native. */
 static inline const float *tensor_of(const struct meg_ckpt *c, int64_t tp, const char *name, const int64_t **dim)
 {
     struct meg_st *st;

@@ -97,7 +97,7 @@ static const char *bos_key_of(const struct ckpt_hf_family *family)
     return family->bos_key ? family->bos_key : "bos_token_id";
 }
 
-/* Add the eos ids of one JSON file to c, and its bos id if c has none. */
+/* Add the eos ids of one JSON file to c.  If c has no bos id, also set c->bos to the bos id of the file, if any. */
 static void add_text_ids(struct meg_ckpt *c, const struct ckpt_hf_family *family, const json_t *file,
                          int64_t vocab_size)
 {
@@ -461,7 +461,10 @@ static const struct ckpt_hf_family *family_of_model(const struct meg_model_conf 
     return meg_model_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;
 }
 
-/* Return why only T5's format can represent the model, or NULL if the model has no setting that only T5 has. */
+/*
+ * If the model has a setting that only T5's format can express, return the reason why other formats cannot represent
+ * the model.  Otherwise return NULL.
+ */
 static const char *t5_option_of(const struct meg_model_conf *m)
 {
     if (m->glu_activation != MEG_GLU_ACTIVATION_NONE || m->activation_func != MEG_ACTIVATION_FUNC_GELU)

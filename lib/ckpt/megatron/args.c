@@ -265,8 +265,8 @@ static bool is_neutral(const struct meg_py *v, const char *neutral)
 }
 
 /*
- * Return whether a value turns off any setting that has it: None, False, 0, or an empty string, bytes object, tuple,
- * list, set or dict.
+ * Return whether a value means that a setting is off, whatever the setting is: None, False, 0, or an empty string,
+ * bytes object, tuple, list, set or dict.
  */
 static bool is_off(const struct meg_py *v)
 {

@@ -92,7 +92,7 @@ static int collect_options(const struct reader *rd, struct meg_str *out, struct 
         const struct meg_py *v = name ? meg_py_attr(rd->args, name) : NULL;
 
         if (name && rd->family != MEG_FAMILY_BERT && strcmp(name, "bert_binary_head") == 0)
-            continue; /* args has this option of BERT for every model */
+            continue; /* args contains this option, which only BERT uses, for every model */
         if (name && rd->family == MEG_FAMILY_T5 && strcmp(name, "num_layers") == 0 &&
             meg_py_attr(rd->args, "encoder_num_layers"))
             v = meg_py_attr(rd->args, "encoder_num_layers");
@@ -221,7 +221,10 @@ static void append_native(struct meg_str *out, const char *foreign, bool has_cro
         meg_str_printf(out, "%s", foreign);
 }
 
-/* Return the name of a tensor without "language_model.", the dict of most tensors in files before Megatron core. */
+/*
+ * Return the name of a tensor without the prefix "language_model.".  Before Megatron core, the dict language_model
+ * contained most of the tensors of a file.
+ */
 static const char *skip_language_model(const char *foreign)
 {
     return strncmp(foreign, "language_model.", 15) == 0 ? foreign + 15 : foreign;

@@ -32,7 +32,7 @@ static int broken(struct vm *m, const char *why)
 
 enum { BLOCK = 1024 };
 
-/* Allocate a node; NULL: too many nodes. */
+/* Allocate a node.  Return NULL if there are already MEG_PICKLE_NODES nodes. */
 static struct meg_py *node(struct vm *m, enum meg_py_type type)
 {
     struct meg_pickle *k = m->out;

@@ -239,7 +239,7 @@ static bool is_in_stage(const struct export *x, const struct meg_param *row, int
 /* List the tensors of tensor-parallel rank t of stage p in *out, which the caller frees.  Return their number. */
 static int list_items(struct item **out, const struct export *x, int64_t t, int64_t p)
 {
-    enum { MORE = 3 }; /* at most the tied output weight, and copies of the output weight and its bias */
+    enum { MORE = 3 }; /* limit of extra tensors: the tied output weight, copies of the output weight and bias */
     const struct meg_params *params = x->s->params;
     const struct meg_model_conf *m = x->s->model;
     const struct meg_param *word = meg_params_find(params, "embedding.word_embeddings.weight");
@@ -248,7 +248,7 @@ static int list_items(struct item **out, const struct export *x, int64_t t, int6
     int n = 0;
 
     if (first_layer >= m->num_layers)
-        first_layer -= m->num_layers; /* T5's decoder */
+        first_layer -= m->num_layers; /* layers of T5's decoder are numbered from 0 */
     for (int i = 0; i < params->n; i++)
         if (is_in_stage(x, &params->row[i], p))
             add_item(v, &n, x, &params->row[i], params->row[i].name, t, first_layer);

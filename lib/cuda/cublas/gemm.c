@@ -30,11 +30,14 @@ static void check(cublasStatus_t status, const char *f)
             meg_cublaslt.cublasLtGetStatusString(status));
 }
 
-static const size_t workspace_nbytes = (size_t)32 << 20; /* what NVIDIA recommends for Hopper */
+static const size_t workspace_nbytes = (size_t)32 << 20; /* the size that NVIDIA recommends for Hopper */
 
 /* ---- keys ---- */
 
-/* What the choice of an algorithm depends on.  The struct has no padding, so that its bytes can be compared. */
+/*
+ * The properties of a product on which the choice of its algorithm depends.  The struct has no padding, so that its
+ * bytes can be compared and hashed.
+ */
 struct key {
     int64_t m, n, k, lda, ldb, ldd, ld_pre;
     uint8_t type, type_d, type_pre, is_a_transposed, is_b_transposed, accumulate;
@@ -105,7 +108,7 @@ struct variant {
     cublasLtMatrixLayout_t a, b, d; /* column-major */
 };
 
-/* Bits of cublasLtEpilogue_t. */
+/* The bit of cublasLtEpilogue_t with which GELU also writes pre. */
 enum { AUX_BIT = CUBLASLT_EPILOGUE_GELU_AUX & ~CUBLASLT_EPILOGUE_GELU };
 
 /* Return whether cuBLASLt's GELU may read or write pre: its type is that of d, and its rows are aligned. */
@@ -123,8 +126,8 @@ static bool is_usable_vector(const void *p, const struct meg_gemm *g, struct meg
 enum { MAX_VARIANTS = 3 };
 
 /*
- * List the epilogues that cuBLASLt may compute, those that include more first.  Its GELU is the tanh form, with an
- * approximate tanh, so it is not used for f32.
+ * List the epilogues that cuBLASLt may compute for a product, from the most complete one to none, and return their
+ * number.  cuBLASLt's GELU is the tanh form, with an approximate tanh, so it is not used for f32.
  */
 static int list_epilogues(cublasLtEpilogue_t list[MAX_VARIANTS], const struct meg_gemm *g)
 {
@@ -145,7 +148,7 @@ static int list_epilogues(cublasLtEpilogue_t list[MAX_VARIANTS], const struct me
     return n;
 }
 
-/* Return the matrix that cuBLASLt writes: pre if an activation is computed from it afterwards. */
+/* Return the matrix that cuBLASLt writes: pre if the activation is computed from it afterwards, otherwise d. */
 static struct meg_mat output_of(const struct meg_gemm *g, cublasLtEpilogue_t epilogue)
 {
     return g->act != MEG_ACT_NONE && g->pre.p && !(epilogue & CUBLASLT_EPILOGUE_GELU) ? g->pre : g->d;
@@ -216,7 +219,7 @@ static cublasStatus_t multiply(cudaStream_t stream, const struct variant *v, con
                                        out, v->d, algo, workspace, workspace_nbytes, stream);
 }
 
-/* Queue the parts of the epilogue that cuBLASLt does not compute, except dbias. */
+/* Queue the parts of the epilogue that cuBLASLt does not compute, except dbias, which meg_gemm computes. */
 static void queue_epilogue(struct meg_stream *st, const struct meg_gemm *g, cublasLtEpilogue_t epilogue)
 {
     const struct meg_mat out = output_of(g, epilogue);
@@ -393,7 +396,7 @@ static const struct candidate *find_fastest(struct candidate *c, int n, const st
 /* ---- plans ---- */
 
 struct plan {
-    struct plan *next; /* in its bucket */
+    struct plan *next; /* next plan in the same hash bucket */
     struct key key;
     struct variant variant;
     cublasLtMatmulAlgo_t algo;
@@ -464,9 +467,9 @@ static bool find_stored(struct candidate *out, const struct variant *v, int nvar
 }
 
 /*
- * Return whether to time candidates for a key: not in deterministic mode, and not while st is captured into a CUDA
- * graph.  In inference, the number of tokens changes with each prompt: at most four plans that differ in this number
- * only are timed.
+ * Return whether to time candidates for a key.  They are not timed in deterministic mode, while st is captured into a
+ * CUDA graph, or if there are four plans that differ from the key at most in the number of tokens: in inference, this
+ * number changes with each prompt.
  */
 static bool is_timed(struct meg_stream *st, const struct key *key)
 {
@@ -491,7 +494,10 @@ static bool is_timed(struct meg_stream *st, const struct key *key)
     return n < 4;
 }
 
-/* Choose among what cuBLASLt proposes for the variants.  If it proposes nothing, the process ends with a message. */
+/*
+ * Return the stored choice for the key, or choose among the algorithms that cuBLASLt proposes for the variants, and
+ * store the choice if it was timed.  If cuBLASLt proposes none, end the process with a message.
+ */
 static struct candidate choose(struct meg_stream *st, const struct meg_gemm *g, const struct key *key,
                                const struct variant *v, int nvariants)
 {

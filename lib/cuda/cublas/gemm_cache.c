@@ -95,7 +95,10 @@ static void warn_invalid(const char *path, int number)
     is_warned = true;
 }
 
-/* Return whether text, which is modified, has a valid line with a key, and set *out to the choice of the first one. */
+/*
+ * Set *out to the choice of the first valid line of text with this key, and return true.  Return false if there is
+ * none.  text is modified, and *out is arbitrary on failure.
+ */
 static bool find_line(struct meg_gemm_choice *out, const char *path, char *text, const char *key)
 {
     int number = 0;

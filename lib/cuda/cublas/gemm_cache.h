@@ -1,5 +1,5 @@
 /*
- * gemm_cache.h - the fastest algorithms of cuBLASLt for the shapes that were timed, in a file.
+ * gemm_cache.h - a file that stores the fastest algorithm of cuBLASLt for each matrix product that was timed.
  *
  * Two algorithms may sum in a different order, and timings are noisy.  With the file, later runs compute with the same
  * algorithms, so that their results are equal.  The file is $MEG_CACHE_DIR/cublaslt-VERSION-GPU.txt; the directory is
@@ -8,7 +8,8 @@
  *   epilogue   the number of the epilogue that cuBLASLt computes (cublasLtEpilogue_t)
  *   algorithm  the eight 64-bit words of cublasLtMatmulAlgo_t in hexadecimal, 16 digits each
  *   checksum   XXH3-64 of the first three fields and the two tabs between them, in hexadecimal
- * Processes append lines at the same time, by O_APPEND; the first line with a key is used, and empty lines are ignored.
+ * Several processes may append lines at the same time (O_APPEND).  The first line with a key is used, and empty lines
+ * are ignored.
  */
 #ifndef MEG_CUDA_CUBLAS_GEMM_CACHE_H
 #define MEG_CUDA_CUBLAS_GEMM_CACHE_H

@@ -46,9 +46,9 @@ static void check(const struct meg_linear_desc *desc, struct meg_mat y, struct m
 }
 
 /*
- * Return the number of outputs of a first product, after which a second one computes the remaining outputs; all outputs
- * if there is one product.  The algorithms of cuBLASLt for 16-bit types that are fast on Hopper GPUs require dimensions
- * that are multiples of 8, which the size of a vocabulary need not be.
+ * Return the number of outputs that the first of two products computes; the second product computes the remaining ones.
+ * If one product computes all outputs, return `out`.  For 16-bit types, the algorithms of cuBLASLt that are fast on
+ * Hopper GPUs require dimensions that are multiples of 8, but the size of a vocabulary may be any number.
  */
 static int64_t outputs_of_first(int64_t out, enum meg_dtype t)
 {

@@ -9,9 +9,9 @@
 #include "cuda/internal.h"
 
 enum {
-    MAX_PLANS = 64,         /* shapes that occur later use meg's own kernels */
-    SLACK_NBYTES = 1 << 20, /* for workspace that does not depend on the shape */
-    ALIGNMENT = 256         /* of arrays in a workspace */
+    MAX_PLANS = 64,         /* further shapes use meg's own kernels */
+    SLACK_NBYTES = 1 << 20, /* bound of the part of a workspace that does not depend on the shape */
+    ALIGNMENT = 256         /* alignment of arrays in a workspace, in bytes */
 };
 
 int64_t meg_cudnn_chunk_nbytes = 1 << 30;
@@ -35,8 +35,8 @@ static int64_t min64(int64_t x, int64_t y)
 
 /*
  * Set the shape and the mask of x and return true.  Return false if cuDNN is not usable or does not support an option
- * of the case.  Lengths that are not multiples of 64 are refused, too: they are mostly those of prompts, for which
- * building a plan would take longer than the attention.
+ * in *desc or dropout.  Also return false if a sequence length is not a multiple of 64: such lengths are mostly those
+ * of prompts, for which building a plan would take longer than the attention.
  */
 static bool set_case(struct meg_cudnn_sdpa *x, const struct meg_attn_desc *desc, const struct meg_drop *drop)
 {
@@ -100,8 +100,8 @@ static bool set_type(struct meg_cudnn_sdpa *x, enum meg_dtype type)
 }
 
 /*
- * Set the batch, type and strides of x for each tensor i whose heads[i] is not NULL.  Return false if the layout is not
- * supported.
+ * Set the batch and type of x, and the strides of each tensor i whose heads[i] is not NULL.  Return false if the layout
+ * is not supported.
  */
 static bool set_layout(struct meg_cudnn_sdpa *x, const struct meg_attn_desc *desc,
                        const struct meg_heads *const heads[SDPA_HEADS], bool is_grouped)
@@ -209,10 +209,10 @@ bool meg_cudnn_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc,
 /* ---- backward pass ---- */
 
 /*
- * Return an upper bound of cuDNN's workspace per group of query heads, as found for cuDNN 9.19 (cudnn_accept.c).  With
- * grouped-query attention, it contains dk and dv of each query head, in 16 bits.  It also contains a 16-bit matrix of
- * scores of each query head if the backward pass is deterministic, and otherwise f32 sums, except on GPUs with compute
- * capability 9.0.
+ * Return an upper bound of cuDNN's workspace per group of query heads in bytes, as determined for cuDNN 9.19
+ * (cudnn_accept.c).  With grouped-query attention, the workspace contains dk and dv of each query head, in 16 bits.  It
+ * also contains a 16-bit matrix of scores of each query head if the backward pass is deterministic, and otherwise f32
+ * sums, except on GPUs with compute capability 9.0.
  */
 static int64_t nbytes_per_group(const struct meg_attn_desc *desc)
 {
@@ -227,8 +227,8 @@ static int64_t nbytes_per_group(const struct meg_attn_desc *desc)
 }
 
 /*
- * Return the upper bound for the workspace of a plan.  The deterministic backward pass is computed for as many groups
- * at a time as meg_cudnn_chunk_nbytes are enough for, at least one.
+ * Return an upper bound of the workspace of a plan in bytes.  The deterministic backward pass is computed in chunks of
+ * groups: a chunk requires at most meg_cudnn_chunk_nbytes bytes or consists of one group.
  */
 static int64_t plan_nbytes(const struct meg_attn_desc *desc)
 {
@@ -237,7 +237,7 @@ static int64_t plan_nbytes(const struct meg_attn_desc *desc)
     return SLACK_NBYTES + (meg_cuda_device.is_deterministic ? min64(all, max64(meg_cudnn_chunk_nbytes, group)) : all);
 }
 
-/* Return the number of sequences of x, which has grouped layout, that are computed at a time: it divides x->b. */
+/* Return the number of sequences per chunk of x, which has the grouped layout.  The number divides x->b. */
 static int64_t chunk_of(const struct meg_cudnn_sdpa *x, const struct meg_attn_desc *desc)
 {
     const int64_t most = max64(1, meg_cudnn_chunk_nbytes / nbytes_per_group(desc));

@@ -17,7 +17,7 @@ struct meg_cudnn_shape {
     int64_t n[4], ld[4];
 };
 
-/* A graph, which is initialised to zeros, and freed by meg_cudnn_graph_free. */
+/* A graph.  Initialize it to zeros, and free it by meg_cudnn_graph_free. */
 struct meg_cudnn_graph {
     cudnnBackendDescriptor_t desc[MEG_CUDNN_MAX_DESCS]; /* all descriptors of the graph */
     cudnnBackendDescriptor_t op[MEG_CUDNN_MAX_OPS];
@@ -28,8 +28,8 @@ struct meg_cudnn_graph {
 };
 
 /*
- * Add a tensor: in device memory, a number in host memory (f32, read when the plan is executed), or an intermediate
- * result.  id > 0 identifies the first two in meg_cudnn_graph_execute.
+ * Add a tensor and return it.  It is in device memory, a number in host memory (f32, read when the plan is executed),
+ * or a virtual tensor, that is, an intermediate result.  id > 0 identifies the first two in meg_cudnn_graph_execute.
  */
 meg_cudnn_tensor meg_cudnn_memory(struct meg_cudnn_graph *g, int64_t id, cudnnDataType_t type,
                                   struct meg_cudnn_shape shape);

@@ -88,7 +88,7 @@ static meg_cudnn_tensor reshape(struct meg_cudnn_graph *g, const struct meg_cudn
     return y;
 }
 
-/* Return the indices along an axis of the scores: 2 for those of queries, 3 for those of keys. */
+/* Return an i32 tensor with the index of each score along an axis: 2 for queries, 3 for keys. */
 static meg_cudnn_tensor positions(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x, meg_cudnn_tensor scores,
                                   int64_t axis)
 {

@@ -29,8 +29,9 @@ enum meg_cudnn_sdpa_tensor {
 };
 
 /*
- * The attributes of a graph, all int64_t so that they are compared by memcmp.  b sequences, h query heads and h_k heads
- * of keys and values (h % h_k == 0); query head j uses head j / (h / h_k).
+ * The attributes of a graph.  All members have the type int64_t, so that two graphs can be compared by memcmp.  There
+ * are b sequences, h query heads and h_k heads of keys and values.  h is a multiple of h_k, and query head j uses head
+ * j / (h / h_k).
  */
 struct meg_cudnn_sdpa {
     int64_t b, h, h_k, s_q, s_k, d, d_v;

@@ -54,7 +54,10 @@ int64_t meg_indexed_tokens(const struct meg_indexed *d);
 int32_t meg_indexed_length(const struct meg_indexed *d, int64_t seq); /* length in tokens */
 /* Return the first sequence of document doc; if doc equals the number of documents, return the number of sequences. */
 int64_t meg_indexed_document(const struct meg_indexed *d, int64_t doc);
-/* A multimodal dataset has a mode for each sequence: 0 is text, 1 is image. */
+/*
+ * meg_indexed_has_modes - return whether each sequence has a mode; only sequences of multimodal datasets have modes
+ * meg_indexed_mode - return the mode of a sequence: 0 for text, 1 for an image; without modes, a call is a bug
+ */
 bool meg_indexed_has_modes(const struct meg_indexed *d);
 int8_t meg_indexed_mode(const struct meg_indexed *d, int64_t seq);
 /* Return a pointer, possibly unaligned, to the tokens of a sequence in the mapped .bin. */

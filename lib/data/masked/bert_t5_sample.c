@@ -105,8 +105,8 @@ static bool choose_segments(struct sentences *x, bool has_pairs, struct segment 
 }
 
 /*
- * While the segments together exceed `max` tokens, remove one token from a random end of the longer segment.  Return
- * whether tokens were removed.
+ * Truncate the segments to `max` tokens in total: repeatedly remove one token from a random end of the longer segment,
+ * or of b if both are equally long.  Return whether tokens were removed.
  */
 static bool truncate_segments(struct segment *a, struct segment *b, int64_t max, struct meg_mt19937 *g)
 {

@@ -41,20 +41,20 @@ struct meg_layer_reducer {
     int last_group[MEG_UNSHARDED_BUFFERS]; /* layer group whose gradients were last in each buffer; 0: none */
 };
 
-/* Call this before the first pass of a step.  The first gradients of each layer group overwrite the group's shard. */
+/* Begin a step, before its first pass.  The first gradients of each layer group will overwrite the group's shard. */
 void meg_layer_reducer_begin(struct meg_layer_reducer *q);
 /*
- * Call this before the backward pass of a layer group.  Wait until the group's buffer is free.  Zero the buffer if the
- * parameters of its previous group were at other offsets.
+ * Prepare the buffer of a layer group for the group's backward pass.  Wait until the buffer is free.  Zero the buffer
+ * if it last contained the gradients of a group whose parameters have other offsets.
  */
 void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group);
-/* Call this after the backward pass of a layer group.  Start the reduce-scatter of the group's gradients. */
+/* Start the reduce-scatter of a layer group's gradients, after the backward pass of the group. */
 void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group);
 /* Make progress on the operation in flight, if any, without blocking. */
 void meg_layer_reducer_poll(struct meg_layer_reducer *q);
 /*
- * Call this after a step's last pass.  Finish the last reduce-scatter, and all-reduce grad_shards over the optimizer
- * instances.
+ * Finish the last reduce-scatter, and all-reduce grad_shards over the optimizer instances.  Call this after the last
+ * pass of a step.
  */
 void meg_layer_reducer_end(struct meg_layer_reducer *q);
 
@@ -71,7 +71,7 @@ struct meg_layer_gatherer {
     bool is_in_flight;
 };
 
-/* Call this after the shards were updated.  Invalidate the gathered groups. */
+/* Invalidate the gathered groups, after the shards were updated. */
 void meg_layer_gatherer_invalidate(struct meg_layer_gatherer *q);
 /* Gather `group`, unless it is gathered, and wait for it.  With overlap, start to gather `next` (-1: none). */
 void meg_layer_gatherer_unshard(struct meg_layer_gatherer *q, int group, int next);

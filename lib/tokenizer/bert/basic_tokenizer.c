@@ -121,7 +121,7 @@ static void split_at_punctuation(const struct meg_codepoints *chars, struct meg_
     }
 }
 
-/* Map whitespace to U+0020, characters to be removed to -1, and other characters to themselves. */
+/* Return U+0020 if cp is whitespace, -1 if cp must be removed from the text, and cp otherwise. */
 static int32_t clean_char(int32_t cp)
 {
     if (cp == '\t' || cp == '\n' || cp == '\r' || cp == ' ')
@@ -153,8 +153,8 @@ static bool is_starter(int32_t cp)
 }
 
 /*
- * Return true if it is certain that the text up to a and the text from b on can be lowercased and decomposed
- * separately.
+ * Return true if a text can be split between the adjacent characters a and b without changing the result of lowercasing
+ * and decomposition.  Return false if this is not certain.
  */
 static bool can_split_between(int32_t a, int32_t b)
 {
@@ -179,7 +179,7 @@ void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, 
 
 /*
  * Lowercase the buffered characters if is_lower is set, and split them into words.  The text after the last punctuation
- * character remains in r->partial, since later characters may continue this word.
+ * character remains in r->partial, since it may be the beginning of a word that later characters continue.
  */
 static void flush(struct meg_bert_basic_tokenizer *r, struct meg_str *out)
 {

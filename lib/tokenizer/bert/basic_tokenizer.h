@@ -28,7 +28,7 @@ bool meg_bert_is_punctuation(int32_t cp);
 /*
  * State of the word splitter.  It starts as { .is_lower = ... } and can be reused for the next text.
  *   is_lower  lowercase words by Unicode's full mapping (with the final sigma at the end of a word), decompose them
- *             and remove category Mn
+ *             and remove characters of category Mn
  */
 struct meg_bert_basic_tokenizer {
     bool is_lower;
@@ -43,9 +43,10 @@ void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, 
  * meg_bert_basic_next - set `out` to the next words, each followed by a zero byte (words contain none)
  * A word of more than MEG_BERT_MAX_WORD bytes may be truncated, but still has more than 250 characters.  WordPiece
  * encodes this word as unknown, since WordPiece's limit is 200 characters (vocab_file.c).  Returns 1, or 0 at the end
- * of the text.  Returns MEG_EFORMAT if a word has more than MEG_BERT_MAX_RUN consecutive characters without a point at
- * which it can be split without changing the result of lowercasing and decomposition.  This limit also applies if
- * is_lower is false.
+ * of the text.
+ * A word can be split at a safe point without changing the result of lowercasing and decomposition.  Returns
+ * MEG_EFORMAT if more than MEG_BERT_MAX_RUN consecutive characters of a word have no safe point between them.  This
+ * limit also applies if is_lower is false.
  */
 enum { MEG_BERT_MAX_WORD = 1024, MEG_BERT_MAX_RUN = 4 << 20 };
 int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out, struct meg_err *e);

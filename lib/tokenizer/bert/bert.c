@@ -198,7 +198,7 @@ static void undo_chunk(struct bert *t, const struct chunk *x, struct meg_ids *ou
         out->n = x->first;
 }
 
-/* How the fast loop processes a byte. */
+/* Classes of bytes in the fast loop.  A byte of class BYTE_SLOW_PATH requires the basic tokenizer for its chunk. */
 enum byte_class { BYTE_LETTER, BYTE_PUNCTUATION, BYTE_SPACE, BYTE_SLOW_PATH };
 
 static const unsigned char *byte_classes(void)

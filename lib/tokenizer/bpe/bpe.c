@@ -158,8 +158,8 @@ static uint64_t rank_of(const struct merge_mode *mode, const int32_t *sym)
 }
 
 /*
- * Merge n <= MEG_BPE_SHORT symbols.  Each lowest rank is found by a linear scan.  This takes quadratic time, but is
- * fastest for few symbols.
+ * Merge n <= MEG_BPE_SHORT symbols.  Before each merge, a linear scan finds the pair of lowest rank.  This takes
+ * quadratic time, but is the fastest method for few symbols.
  */
 static int64_t merge_short(const struct merge_mode *mode, int32_t *sym, int64_t n)
 {
@@ -237,7 +237,8 @@ static uint64_t pop(struct heap *h)
 /* A node of a doubly linked list of symbols. */
 struct node {
     int32_t prev, next; /* indices of the neighbors; -1 at the ends */
-    int32_t rank; /* rank of the pair of this symbol and the next; NO_RANK: none, not yet known, or node removed */
+    int32_t rank; /* rank of the pair of this symbol and the next; NO_RANK if the pair has no merge, if its rank was not
+                     looked up yet, or if the node was removed */
 };
 
 static void requeue_pair(const struct merge_mode *mode, const int32_t *sym, struct node *node, int32_t at,

@@ -54,8 +54,8 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
 /*
  * meg_bpe_merge, meg_bpe_merge_leftmost - merge the n symbols of a pre-token
  *   sym        in/out     a negative symbol is never merged
- *   rev_merge  out        may be NULL; if an adjacent pair has a merge to symbol id, rev_merge[id] is set to the pair,
- *                         even if the merge is not done; a later pair overwrites an earlier one
+ *   rev_merge  out        may be NULL.  For each adjacent pair that occurs and has a merge to symbol id, rev_merge[id]
+ *                         is set to the pair, even if the pair is not merged.  A later pair overwrites an earlier one.
  * Return the number of resulting symbols.  They are at the front of sym.  The time is O(n log n).  No memory is
  * allocated for up to MEG_BPE_SHORT symbols; for more, about 24 bytes per symbol are allocated.
  */

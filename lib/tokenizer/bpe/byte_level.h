@@ -1,5 +1,5 @@
 /*
- * byte_level.h - byte-level BPE: split a text into pre-tokens and merge the bytes of each one that is not in the cache.
+ * byte_level.h - byte-level BPE: split a text into pre-tokens and merge the bytes of each pre-token that is not cached.
  * Byte-level BPE is used for GPT-2's files, byte-level tokenizer.json files and tiktoken's ranks.
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_LEVEL_H

@@ -163,8 +163,8 @@ static void free_entry(struct entry *x)
 }
 
 /*
- * Add delta (1 or -1) occurrences of a pair in a word to the pair's count, multiplied by the count of the word.  If
- * delta is 1, add the word to the pair's entry in st->touched.
+ * Add delta (1 or -1), multiplied by the count of a word, to the count of a pair that occurs in the word.  If delta is
+ * 1, add the word to the pair's entry in st->touched.
  */
 static void add_count(struct bpe_train_state *st, int32_t left, int32_t right, int delta, uint32_t word)
 {

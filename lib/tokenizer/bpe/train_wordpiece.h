@@ -15,9 +15,9 @@ enum { MEG_WORDPIECE_NUM_SPECIAL = 5, MEG_WORDPIECE_MAX_CHARS = 1000 };
 
 /*
  * meg_wordpiece_split - split words into their characters
- *   tokens  out  empty before the call; then the special tokens, the characters by code point, and the characters that
- *                continue a word, with the prefix, by code point.  Of more than MEG_WORDPIECE_MAX_CHARS characters, the
- *                most frequent are kept, on ties those with smaller code points.
+ *   tokens  out  must be empty before the call.  Set to the special tokens, the characters by code point, and the
+ *                characters that continue a word, with the prefix, by code point.  At most MEG_WORDPIECE_MAX_CHARS
+ *                different characters are kept: the most frequent ones and, on ties, those with smaller code points.
  *   words   UTF-8; count [words->n] is the count of each word
  *   sym     out  word i has the token ids sym[words->offset[i]] .. sym[words->offset[i] + len[i] - 1]; characters that
  *                are not kept are omitted

@@ -105,7 +105,7 @@ void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok)
                              byte_level(false));
 }
 
-/* The tokenizer.json exists already.  Only the texts of the special ids are needed, for the other two files. */
+/* Set the texts of the special ids, for the other two files.  No components are set: tokenizer.json exists already. */
 int meg_export_hf(struct meg_export_builder *b, struct meg_err *e)
 {
     const struct meg_hf_files *f = meg_hf_files_of(b->tok);

@@ -29,7 +29,7 @@ struct meg_tok_export_files {
  * - Hugging Face's libraries differ from SentencePiece; export/spm.c lists the differences.
  * The member MEG_TOK_EXPORT_KEY of config contains the tokenizer options of c without paths, as lines of a
  * configuration file.  Returns MEG_EUSAGE, with the reason, if tokenizer.json cannot represent the tokenizer.  In this
- * case, out->config and out->special_map are still set, except for NullTokenizer: if there were no
+ * case, out->config and out->special_map are still set, except for NullTokenizer, because without a
  * tokenizer_config.json, transformers would choose a tokenizer class by the model type.  Otherwise fails as
  * meg_tokenizer_open does.
  * out->is_not_spm_bpe is set to true if --tokenizer-model is a unigram model or a tiktoken file.  It is also set to

@@ -386,9 +386,9 @@ static void set_special_ids(struct meg_hf_files *f, const json_t *config)
 }
 
 /*
- * Some transformers classes (tokenizer_class of tokenizer_config.json) ignore the post-processor of tokenizer.json.
- * For such a class, replace the template by the tokens that add_bos_token and add_eos_token request.  Return
- * MEG_EFORMAT if a requested token has no id.
+ * Replace the template by the tokens that add_bos_token and add_eos_token request, if the tokenizer_class of
+ * tokenizer_config.json is a transformers class that ignores the post-processor of tokenizer.json.  Return MEG_EFORMAT
+ * if a requested token has no id.
  */
 static int apply_config_template(struct meg_hf_files *f, const json_t *config, const char *path, struct meg_err *e)
 {

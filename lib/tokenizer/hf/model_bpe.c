@@ -329,8 +329,8 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     int64_t first = out->n;
     struct meg_str buf = { 0 };
     /*
-     * true if an unknown token is still to be appended; fuse_unk can fuse this token with the next unknown token; as in
-     * Hugging Face's library, the byte-fallback ids of later characters are appended before the unknown token
+     * True if an unknown token is still to be appended.  With fuse_unk, the next unknown character is fused into
+     * this token.  As in Hugging Face's library, byte-fallback ids of later characters are appended before this token.
      */
     bool has_pending_unk = false;
 

@@ -10,7 +10,7 @@
 #include "unicode/char_class.h"
 #include "unicode/utf8.h"
 
-/* How to combine the matches of a pattern ("delimiters") with the text between the matches. */
+/* Ways to combine the matches of a pattern ("delimiters") with the text between the matches. */
 enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
 
 enum step_type { BYTE_LEVEL, SPLIT, DIGITS, PUNCTUATION, WHITESPACE, WHITESPACE_SPLIT, BERT, DELIMITER, METASPACE };
@@ -25,7 +25,7 @@ struct step {
     bool invert, use_regex, individual, splits;
     /* BYTE_LEVEL: where to prepend a space; METASPACE: where to prepend the replacement character */
     enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_scheme;
-    struct meg_hf_pattern pattern; /* what to split at; METASPACE: the character that replaces spaces */
+    struct meg_hf_pattern pattern; /* text is split at its matches; METASPACE: the character that replaces spaces */
 };
 
 struct meg_hf_pretokenizer {
@@ -290,7 +290,7 @@ static void split(const struct meg_spans *m, enum behavior behavior, bool invert
     for (bool has = next_delimited(&c, &x); has; x = next) {
         while ((has = next_delimited(&c, &next)) && merges_with_next(behavior, &x, &next)) {
             x.n += next.n;
-            x.is_match = next.is_match; /* the end of x decides whether the part after it is merged */
+            x.is_match = next.is_match; /* only the last part of x decides whether the part after it is merged */
         }
         if (behavior != REMOVED || !x.is_match)
             meg_hf_pretokens_add(out, x.s, x.n, is_text_start && x.s == text);

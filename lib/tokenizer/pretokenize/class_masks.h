@@ -49,9 +49,9 @@ struct class_masks_reader meg_masks_begin(const char *text, int64_t n);
 void meg_masks_next(struct class_masks_reader *r, struct class_masks *m);
 
 /*
- * shift_in_prev moves bit i of m to bit i+1, and bit 63 of `prev`, the mask of the previous block, to bit 0.
- * shift_in_next moves bit i+k of m to bit i, and the first k bits of `next`, the mask of the next block, to the last k
- * bits.
+ * shift_in_prev - move bit i of m to bit i+1, and bit 63 of `prev`, the mask of the previous block, to bit 0
+ * shift_in_next - move bit i+k of m to bit i, and the lowest k bits of `next`, the mask of the next block, to the
+ *                 highest k bits
  */
 static inline uint64_t shift_in_prev(uint64_t m, uint64_t prev)
 {

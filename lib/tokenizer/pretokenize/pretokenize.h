@@ -69,8 +69,9 @@ static inline bool meg_pretokens_next(struct meg_pretokens *p, const char **s, i
 }
 
 /*
- * Set starts [n / 64 + 1] to the bit mask of struct meg_pretokens for text [n].  meg_pretok_cl100k implements the
- * patterns CL100K, QWEN2 and TIK_V1; meg_pretok_o200k implements O200K and TIK_V2.
+ * Set starts [n / 64 + 1] to the bit mask of struct meg_pretokens for text [n].  meg_pretok_cl100k implements
+ * MEG_PRETOK_CL100K, MEG_PRETOK_QWEN2 and MEG_PRETOK_TIK_V1; meg_pretok_o200k implements MEG_PRETOK_O200K and
+ * MEG_PRETOK_TIK_V2.
  */
 void meg_pretok_gpt2(const char *text, int64_t n, uint64_t *starts);
 void meg_pretok_cl100k(enum meg_pretok pretok, const char *text, int64_t n, uint64_t *starts);

@@ -49,7 +49,7 @@ static int32_t add_special(struct added_tokens *s, const char *text, int64_t n)
 {
     int64_t id = meg_strtab_add(&s->token, text, n);
 
-    /* Compare only with the special ids, since the extra ids differ from each other. */
+    /* Search for the id only among the special ids: the extra ids differ from each other. */
     for (int64_t k = 0; k < s->n && k < NUM_SPECIAL_IDS; k++) {
         if (s->id[k] == id)
             return (int32_t)id;

@@ -30,8 +30,8 @@ enum {
 };
 
 /*
- * Set the scores of all pieces as SentencePiece's unigram encoder does: a user-defined piece gets length * max - 0.1
- * instead of its score.  As there, max is at least FLT_MIN.
+ * Set the scores of all pieces as SentencePiece's unigram encoder does.  The score of a user-defined piece is its
+ * length in bytes times max, minus 0.1.  max is the highest score of a normal piece, but at least FLT_MIN.
  */
 static void set_scores(struct meg_spm *s)
 {
@@ -119,8 +119,8 @@ static void viterbi_forward(const struct meg_spm *s, const char *word, int64_t n
 }
 
 /*
- * Add the scores of the ids from index score.nids on to the path score.  These are the ids of cached words.  Round the
- * path score to float after each addition, as Viterbi does.
+ * Add the scores of the ids that the path score does not include yet, those from index score.nids.  These are the ids
+ * of cached words.  Round the path score to float after each addition, as Viterbi does.
  */
 void spm_unigram_update_score(struct meg_spm_encoder *enc)
 {
@@ -239,8 +239,8 @@ uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *enc, const char *word, in
 }
 
 /*
- * Return an upper bound of |v| for the words of the next nids ids.  The bound is rounded up to the upper half of a
- * float.
+ * Return an upper bound of |v|, the absolute value of the path score, until nids more ids have been appended.  The
+ * bound is rounded up to the upper half of a float.
  */
 uint16_t spm_unigram_required_tag(struct meg_spm_encoder *enc, int64_t nids)
 {

@@ -235,7 +235,7 @@ static int find_in_repeated(const char *pattern, const char *word, size_t n, int
     return r;
 }
 
-/* On n bytes without a c, each pattern takes about n^2 / 2 steps, which would be minutes for 1 MiB. */
+/* On n bytes without a c, each pattern takes about n^2 / 2 steps, which would take minutes for 1 MiB. */
 static void a_quadratic_search_is_an_error(void **state)
 {
     static const char *const patterns[] = { "[ab]+c|[ab]", "[ab]+c", "[ab]+(?=c)|a|b" };

@@ -12,7 +12,10 @@
 
 enum { MANY = 5000 }; /* the table grows several times */
 
-/* Write string k to s and return its length: k zero bytes if k < 4, else k in decimal, for some k with a suffix. */
+/*
+ * Write string k to s and return its length.  The string is k zero bytes if k < 4, else k in decimal, followed by
+ * " and so on" if k is a multiple of 3.
+ */
 static int64_t spell(char s[32], int64_t k)
 {
     if (k < 4) {

@@ -393,7 +393,7 @@ static void the_tokenizer_follows_from_vocab_txt(void **state)
 
 /* ---- Megatron ---- */
 
-/* The vocabulary of 11 tokens is padded to 16 rows, so that a tensor-parallel rank of two has 8. */
+/* The vocabulary of 11 tokens is padded to 16 rows, so that each of two tensor-parallel ranks has 8. */
 static void every_parallel_size_has_the_same_weights(void **state)
 {
     static void (*const tune[])(struct meg_model_conf *) = { NULL,       set_post_norm, set_no_binary_head,
@@ -447,7 +447,7 @@ static void pads_the_embedding_and_the_bias(void **state)
     free_fixture(&a);
 }
 
-/* Each dict is written once, and keys below encoder, pooler and lm_head contain dots. */
+/* Check how often the last file contains some keys.  Keys in the dicts encoder, pooler and lm_head contain dots. */
 static void legacy_names_are_those_of_megatron(void **state)
 {
     static const struct {
@@ -605,7 +605,7 @@ static void names_wrong_megatron_files(void **state)
     free_fixture(&a);
 }
 
-/* Megatron core has no residual connections after the norm. */
+/* Megatron core ignores --apply-residual-connection-post-layernorm. */
 static void refuses_to_export_post_norm_to_core_names(void **state)
 {
     struct ckpt_fixture a;

@@ -62,7 +62,10 @@ static void save(const void *arg)
     free_fixture(&b);
 }
 
-/* Return a copy of the elements of unsharded values that are in the shard p of a rank. */
+/*
+ * Return a flat buffer of the shards that p describes, copied from numbers, the flat buffer of the unsharded
+ * parameters.  The caller frees it.
+ */
 static float *shard_copy(const struct meg_params *p, const struct meg_params *unsharded, const float *numbers)
 {
     float *v = meg_new((size_t)p->flat_numel * sizeof *v);
@@ -106,7 +109,7 @@ static void save_as(struct shared_comm *world, const struct saving *s)
 static void save_on_ranks(const void *arg)
 {
     const struct saving *s = arg;
-    static struct shared_comm *world; /* static, so that it is no leak for the ranks that exit on an error */
+    static struct shared_comm *world; /* static, so that no leak is reported in ranks that exit on an error */
     int status[RANKS];
     pid_t pid[RANKS];
 
@@ -132,8 +135,8 @@ static void save_on_ranks(const void *arg)
 }
 
 /*
- * Load and verify the checkpoint in d, and write "ITERATION SEED" or the error message to the file found.  SEED is -1
- * if the weights and the optimizer state are not those of one seed.
+ * Load and verify the checkpoint in d, and write "ITERATION SEED" or the error message to the file "found".  SEED is
+ * -1 if the weights and the optimizer state are not those of one seed.
  */
 static void load(const void *arg)
 {

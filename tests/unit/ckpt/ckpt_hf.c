@@ -131,8 +131,8 @@ static void gpt2_round_trip_is_bit_identical(void **state)
 }
 
 /*
- * Older files have names without "transformer.", attention masks, and a copy of the tied head.  The test
- * writes such a checkpoint as two files in bf16.
+ * Older files also contain attention masks and a copy of the tied head, and their names lack the prefix
+ * "transformer.".  The test writes such a checkpoint as two files in bf16.
  */
 static void reads_older_names_shards_and_missing_prefixes(void **state)
 {

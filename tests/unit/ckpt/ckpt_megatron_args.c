@@ -361,7 +361,7 @@ static void unknown_settings_are_accepted_only_when_off(void **state)
     json_decref(args);
 }
 
-/* GELU is exact unless one of these args is true; then bias_gelu_fusion, the tanh approximation, is set. */
+/* If one of these args is true, the model has the tanh approximation (bias_gelu_fusion), otherwise exact GELU. */
 static void gelu_is_exact_unless_an_option_selects_tanh(void **state)
 {
     static const char *const tanh_form[] = { "bias_gelu_fusion", "openai_gelu", "use_te_activation_func",

@@ -3,7 +3,10 @@
 
 static void writes_the_bytes_of_the_format(void **state)
 {
-    /* from the description of the format: larger elements first, then by name; padded with blanks to a multiple of 8 */
+    /*
+     * The header, from the description of the format.  Tensors are ordered by element size, largest first, and then by
+     * name.  Spaces pad the header to a multiple of 8 bytes.
+     */
     static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},"
                                  "\"a.b\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
                                  "\"z\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},"

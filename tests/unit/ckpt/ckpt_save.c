@@ -146,10 +146,13 @@ static void removes_leftovers_of_a_killed_save(void **state)
     make_fixture(&a, 1, 8, 1);
     make_fixture(&b, 1, 8, 2);
     save_ok(&a, "killed", 10, 0, -1);
-    /* a save killed after the commit but before the rename, as it replaced 10 without renameat2(RENAME_EXCHANGE) */
+    /*
+     * the state after a save that replaced iteration 10 without renameat2(RENAME_EXCHANGE), and was killed between the
+     * commit and the rename
+     */
     assert_int_equal(rename("killed/iter_0000010", "killed/iter_0000010.tmp.1.h"), 0);
     put_file("killed/iter_0000010.commit", LIST, strlen(LIST));
-    /* a save killed while it wrote the files of iteration 15 */
+    /* the state after a save that was killed while it wrote the files of iteration 15 */
     assert_int_equal(meg_mkdirs("killed/iter_0000015.tmp.1.h", &e), 0);
     put_file("killed/iter_0000015.tmp.1.h/model-0-embedding.safetensors", "x", 1);
     c = open_ok("killed", MEG_UNSET);

@@ -84,7 +84,7 @@ enum { TENTH = LAYERS / 10 };
 static int64_t ten_stages[] = { 0,         TENTH,     2 * TENTH, 3 * TENTH, 4 * TENTH, 5 * TENTH,
                                 6 * TENTH, 7 * TENTH, 8 * TENTH, 9 * TENTH, LAYERS };
 
-/* ZeRO-1 with 10 pipeline stages, and ZeRO-3, in which each layer group is a bucket */
+/* ZeRO-1 with 10 pipeline stages, and ZeRO-3, where each layer group is a bucket. */
 static const struct meg_layout layouts[] = {
     { .tp = 8,
       .cp = 1,

@@ -164,7 +164,10 @@ static void hf_round_trip_is_bit_identical(void **state)
     }
 }
 
-/* Older files have copies of the word embedding, and a relative bias of cross-attention, which Hugging Face ignores. */
+/*
+ * Older files contain copies of the word embedding.  They also contain a relative bias of cross-attention, which
+ * Hugging Face ignores.
+ */
 static void reads_copies_and_the_unused_table(void **state)
 {
     static const float unused[24] = { 1 };
@@ -726,7 +729,7 @@ static void reads_older_legacy_names(void **state)
     free_fixture(&a);
 }
 
-/* Files with core names have the output layer as a member of lm_head only, or a copy of it as output_layer, too. */
+/* Files with core names store the output layer as lm_head.output_layer, and may contain a copy as output_layer. */
 static void reads_both_names_of_the_output_layer(void **state)
 {
     static const char *const in_head[][2] = { { "output_layer.", "lm_head.output_layer." } };

@@ -10,7 +10,7 @@
 #define GIB (INT64_C(1) << 30)
 #define BYTES(s) (s), sizeof(s) - 1
 
-/* Begin a container whose next member is written at offset at, as if there were earlier members. */
+/* Begin a container whose next member is written at offset `at`, as if there were earlier members. */
 static void begin_zip_at(struct meg_zip_writer *w, struct meg_file *f, const char *path, int64_t at)
 {
     struct meg_err e;
@@ -128,7 +128,10 @@ static void more_members_than_16_bits_count(void **state)
 
 static const char head[] = LOCAL, tail[] = "end" ENTRY END64 END;
 
-/* Write head and tail to the file big, with n bytes at offset of the tail replaced, and open the container. */
+/*
+ * Write head, a gap of 4 GiB and tail to the file "big", and open the container.  In tail, the n bytes at `offset` are
+ * replaced by `bytes`.
+ */
 static int open_changed(struct meg_zip *z, struct meg_mmap *map, size_t offset, const void *bytes, size_t n,
                         struct meg_err *e)
 {

@@ -327,8 +327,8 @@ static void run(const struct meg_ops *ops, struct attn *a, uint64_t *h)
 
 /*
  * Return a bound of the errors of scores in f32, which also bounds the relative errors of softmax weights and of their
- * sums.  A score is below sqrt(d) and sums d products.  The bias of ALiBi is up to s_k, and scores are up to softcap:
- * rounding errors are proportional to these.
+ * sums.  A score is a sum of d products and below sqrt(d).  The bias of ALiBi is up to s_k, and a capped score is up
+ * to softcap.  Rounding errors are proportional to these magnitudes.
  */
 static double score_tol(const struct attn *a)
 {
@@ -738,8 +738,9 @@ static void half_gradients(const struct meg_ops *ops)
 }
 
 /*
- * If dq, dk and dv are bf16 or f16, the workspace has their f32 sums of one group for each thread that has work.  With
- * parameter gradients, it also has f64 sums for each head of each sequence.  With one thread, all bytes are used.
+ * If dq, dk and dv are bf16 or f16, each thread that has work sums the gradients of one group in f32 in the workspace.
+ * With parameter gradients, the workspace also has f64 sums for each head of each sequence.  With one thread, all bytes
+ * are used.
  */
 static void workspace(const struct meg_ops *ops)
 {
@@ -887,7 +888,7 @@ static void cache_in_blocks(const struct meg_ops *ops, int64_t block, int64_t pe
         a = attn_in(t, desc, ALIBI | REL_BIAS | SINK, 0.0f);
         o = rnd_new(S_Q * SEQS * a.ldo);
         v.p = pool + D * size;
-        for (int64_t i = 0; i < SEQS * per_seq; i++) /* 7 and 60 have no common factor: a permutation */
+        for (int64_t i = 0; i < SEQS * per_seq; i++) /* a permutation: 7 is coprime to 60 and to 3 */
             offset[i] = (1 + i * 7 % (SEQS * per_seq)) * block * ROW;
         for (int64_t i = 0; i < SEQS; i++) {
             length[i] = start[i] + S_Q;

@@ -155,7 +155,7 @@ static void backward_of(const struct meg_ops *ops, struct shape s, enum meg_act 
     struct meg_mat dx = rnd_mat_of(types.x, s.n, s.in, 0);
     struct meg_mat dw = rnd_mat_of(types.grad, s.out, s.in, 0);
     struct loss a = { &l, dense64(l.x), dense64(l.w) };
-    /* terms are at most 1, after gelu' at most 1.13; differences add 1e-9 */
+    /* A term is at most 1, or 1.13 after gelu'.  Central differences have an additional error of about 1e-9. */
     struct fd f = { loss, &a, 1.2 * dot_tol(s.out, (double)s.out) + 1e-7, types.x };
     float *got;
     ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, act == MEG_ACT_NONE ? no_mat : l.x, act);

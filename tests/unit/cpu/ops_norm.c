@@ -87,7 +87,10 @@ static double loss(void *arg)
     return s;
 }
 
-/* Values are below 1, so x - mean is exact to a few half ulps of 1, which are then multiplied by rstd. */
+/*
+ * Compare mean, rstd and y with f64.  Inputs are below 1, so the error of x - mean is a few half ulps of 1.  It is then
+ * multiplied by rstd.
+ */
 static void check_forward(const struct norm *m)
 {
     for (int64_t r = 0; r < m->n; r++) {
@@ -333,7 +336,7 @@ static void nan_propagates_of(const struct meg_ops *ops, float bad, struct mix t
         assert_true(isnan(at(m.y, 3, c)) && isnan(at(m.dx, 3, c)));
         assert_false(isfinite(at(m.dx, 2, c)) || isfinite(at(m.dw, 0, c)) || isfinite(at(m.db, 0, c)));
     }
-    ops->add_fwd(NULL, m.dx, m.skip, m.dy, NULL, &d); /* also if dropout multiplies by 0 */
+    ops->add_fwd(NULL, m.dx, m.skip, m.dy, NULL, &d); /* not finite even where dropout multiplies by 0 */
     for (int64_t c = 0; c < 50; c++)
         assert_false(isfinite(at(m.dx, 2, c)));
     norm_free(&m);

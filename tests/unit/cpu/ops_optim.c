@@ -119,7 +119,7 @@ static void sgd(const struct meg_ops *ops)
             struct state s = state_copy(&a);
             step.update = first ? 1 : 2;
             if (first)
-                s.m[3000] = NAN; /* not initialized in the first step */
+                s.m[3000] = NAN; /* the first step must not read the momentum */
             omp_set_num_threads(k ? 2 : 1);
             x = arrays(&s);
             ops->sgd(NULL, &x, ranges, LEN(ranges), 0.9f, &step);
@@ -417,7 +417,7 @@ static void copy_heads(const struct meg_ops *ops)
         const struct meg_heads from = { (char *)src.p + 7 * meg_dtype_size(src.dtype), src.dtype, B * 40, 40, 15, 0 };
         const struct meg_heads to = { dst.p, dst.dtype, D, 100 * G * D, 100 * D, 0 };
         for (int n = 0; n < 2; n++) {
-            const int64_t offset[] = { 50 * D, 10 * D }; /* of the sequences */
+            const int64_t offset[] = { 50 * D, 10 * D }; /* offsets of the sequences in dst */
             ops->copy_heads(NULL, to, n ? offset : NULL, from, S, B, G, D);
             for (int k = 0; k < S * B * G * D; k++) {
                 const int c = k % D, j = k / D % G, i = k / D / G % B, s = k / D / G / B;

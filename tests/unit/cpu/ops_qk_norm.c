@@ -3,7 +3,10 @@
 
 enum { S = 7, B = 3, G = 2, HEADS = 3, POSITIONS = 40, NROWS = S * B * G * HEADS };
 
-/* x and dy in f64, dense [s,b,g,heads,d], as rounded to their types. */
+/*
+ * Inputs of the f64 reference: x and dy are dense [s,b,g,heads,d], and w is [d].  They have the values that the
+ * operations read, rounded to the types of the test.
+ */
 struct qk {
     struct meg_qk_norm q;
     double *x, *w;

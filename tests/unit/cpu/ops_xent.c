@@ -41,7 +41,7 @@ static void unsharded(const struct meg_ops *ops, float *loss_of, float *lse, str
     free(part);
 }
 
-/* Logits, and later their gradient, are rounded to type t. */
+/* Check loss and gradient of logits [n,v] of type t.  The gradient overwrites the logits, so it has type t, too. */
 static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, enum meg_dtype t, float z_loss)
 {
     struct meg_mat x = rnd_mat_of(t, n, v, 3), y = x;
@@ -126,7 +126,10 @@ static void nan_propagates(const struct meg_ops *ops)
         nan_propagates_of(ops, (enum meg_dtype)t);
 }
 
-/* Three shards of 131 columns, one of a single column, combine to the loss and gradient of the unsharded logits. */
+/*
+ * The logits have 131 columns in three shards, one of which has a single column.  Loss and gradient of the shards equal
+ * those of the unsharded logits.
+ */
 static void shards_of_the_vocabulary(const struct meg_ops *ops)
 {
     enum { N = 9, V = 131 };

@@ -58,7 +58,10 @@ static void an_exhaustive_blend_takes_each_sample_once(void **state)
     meg_blend_index_free(&x);
 }
 
-/* The sum of 1000 weights differs from that of a plain loop in the last bit; expected weights are from NumPy 1.26. */
+/*
+ * The pairwise sum of these 1000 weights differs in the last bit from the sum in a plain loop.  Expected weights are
+ * from NumPy 1.26.
+ */
 static void weights_are_summed_pairwise(void **state)
 {
     double w[1000];

@@ -606,8 +606,8 @@ static void several_processes_may_build_one_index_at_once(void **state)
 /* ---- micro-batches -------------------------------------------------------------------------------- */
 
 /*
- * Check that sequence i of the two in b equals sample r at positions position [b->s] or, if position is NULL, at all
- * positions.
+ * Check that sequence i of b, a batch of two, equals sample r.  Unless it is NULL, position [b->s] lists the positions
+ * of the sample that the batch contains.
  */
 static void check_sequence(const struct meg_batch *b, int i, const struct row *r, const int64_t *position)
 {

@@ -1,6 +1,7 @@
 /*
  * Single-bit flips in the files of the index cache: a run after a flip rebuilds the cache and reads the same samples.
- * MEG_FLIPS is the number of flips of each of the four tests (25), MEG_FLIPS_SEED the seed (1).
+ * The environment variables MEG_FLIPS and MEG_FLIPS_SEED set the number of flips per test (default 25) and the seed
+ * (default 1).
  */
 #include "data_util.h"
 

@@ -1,7 +1,10 @@
 /* Indexed datasets with the legacy index format (TNTIDX), which --dataset-impl lazy and cached write. */
 #include "data_util.h"
 
-/* An index file of two documents, of sequences 7 8 and 9 and of sequence 5, as int32; fields in file order. */
+/*
+ * An index file of two documents, with fields in file order.  The first document has the sequences (7, 8) and (9), the
+ * second has the sequence (5).  Tokens are int32.
+ */
 struct legacy {
     char magic[8];
     uint64_t version, type, size, items, sizes, entries;

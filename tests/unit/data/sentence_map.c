@@ -79,7 +79,7 @@ static void a_document_of_one_sentence_may_be_long(void **state)
     meg_sentence_map_build(&m, d, 0, 1, &c);
     assert_int_equal(m.n, 1);
     meg_sentence_map_free(&m);
-    assert_int_equal(meg_block_map_build(&m, d, titles, 0, 1, &c, &e), 0); /* a block map skips it */
+    assert_int_equal(meg_block_map_build(&m, d, titles, 0, 1, &c, &e), 0); /* a block map skips this document */
     assert_int_equal(m.n, 0);
     meg_sentence_map_free(&m);
     meg_indexed_close(titles);

@@ -161,7 +161,7 @@ static void writeback_begins_before_the_commit(void **state)
     assert_int_equal(meg_file_pwrite(&f, "abc", 3, 0, NULL), 0);
     for (int64_t at = 0; at < ALL; at += PUT) {
         meg_file_writeback(&f, at, at + PUT);
-        assert_true(begun <= at); /* a lag, since other writers may still write just before this range */
+        assert_true(begun <= at); /* writeback lags, since other writers may still write just before this range */
         assert_true(begun >= at - 24 * MIB);
     }
     assert_int_equal(meg_file_commit(&f, NULL), 0);

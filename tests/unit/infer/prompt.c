@@ -525,7 +525,7 @@ static void a_stop_string_is_found_in_buffered_text(void **state)
     assert_int_equal(meg_reply_update(&r, &e), 0);
     r.c.n = 3;
     assert_int_equal(meg_reply_update(&r, &e), 1);
-    assert_int_equal(r.text.n, strlen("two one ")); /* all of the prompt was buffered */
+    assert_int_equal(r.text.n, strlen("two one ")); /* "two", the prompt, was buffered, too */
     assert_memory_equal(r.text.s, "two one ", r.text.n);
     r.request = (struct meg_request){ 0 };
     r.c = (struct meg_continuation){ 0 };

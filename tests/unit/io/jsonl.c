@@ -12,7 +12,7 @@
 
 static const char *const keys[] = { "text", "t\xC3\xA9" };
 
-/* Read the texts from a copy of line [n], whose memory has its exact size, so that ASan reports reads beyond it. */
+/* Read the texts from a copy of line [n] in an allocation of exact size, so that ASan reports reads beyond it. */
 static int read_n(struct meg_jsonl *j, int nkeys, const char *line, int64_t n, char **copy, struct meg_err *e)
 {
     *copy = malloc((size_t)n + (n == 0));
@@ -149,7 +149,7 @@ static void invalid_json_is_rejected(void **state)
     refuses("{\"text\":\"a\0b\"}", 14, "byte 11: unescaped control character 0x00 in a string");
 }
 
-/* Tested at each offset of a string, which is scanned in blocks of 16 bytes and a shorter rest. */
+/* Test each offset in a string, which is scanned in blocks of 16 bytes and a shorter last block. */
 static void unescaped_control_characters_are_rejected(void **state)
 {
     enum { HEAD = 9, N = 40 };

@@ -307,8 +307,9 @@ static void five_steps_of_adamw(void **state)
 }
 
 /*
- * Load the folder of the reference numbers into a model, whose losses must be those of the reference.  Unlike Hugging
- * Face, the reference of megatron-bert-tiny has exact GELU in the head (is_openai false), as Megatron by default.
+ * Load the folder of the reference numbers as a checkpoint, and compare the losses with the reference.  The reference
+ * of megatron-bert-tiny has exact GELU in the head (is_openai false).  This is Megatron's default, but differs from
+ * Hugging Face.
  */
 static void check_loaded(const struct tiny_bert *t, bool is_openai, const char *variant)
 {

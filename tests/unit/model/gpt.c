@@ -353,7 +353,10 @@ static void fill_gradients_with_nan(struct meg_model *g)
             ((float *)g->g)[g->params.row[i].offset + k] = NAN;
 }
 
-/* Run two micro-batches, or as in zero-bubble schedules, both backward passes before both backward_weight passes. */
+/*
+ * Run two micro-batches.  With defers_wgrad, the backward_weight passes follow both backward passes, as in zero-bubble
+ * schedules.
+ */
 static void two_micro_batches(struct meg_model *g, const struct meg_batch *x)
 {
     const struct meg_loss_factors one = { { 1 }, { 1 } };

@@ -139,7 +139,7 @@ static double check(const char *name, const char *options, bool has_gradients)
            "untie-embeddings-and-output-weights = yes\ngroup-query-attention = yes\nnum-query-groups = 2\n"
 #define DROP "hidden-dropout = 0.3\nattention-dropout = 0.2\n"
 
-/* Options that change the loss when they are added to others. */
+/* Options that must change the loss when they are added to the options `to`. */
 static const struct {
     const char *name, *to, *options;
 } cases[] = {

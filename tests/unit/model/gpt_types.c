@@ -1,6 +1,6 @@
 /*
- * gpt_types.c - a GPT in bf16 and f16 against the same weights in f32: loss, gradients of all tensors, with a loss
- * scale if they are f16, and equal bits for one thread and several.
+ * gpt_types.c - a GPT in bf16 and f16 against the same weights in f32: loss and gradients of all tensors.  Gradients in
+ * f16 have a loss scale.  The results have equal bits for one thread and several.
  */
 #include <math.h>
 #include <setjmp.h>

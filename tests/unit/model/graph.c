@@ -82,7 +82,7 @@ static void begin(bool has_graphs)
     num_runs = num_waits = 0;
 }
 
-/* Return whether a call with a key executes its value, by calling run `runs` times. */
+/* Run a value with a key.  Return whether it was executed, and run() was called `runs` times. */
 static bool calls(struct model_graphs *graphs, int key, int runs)
 {
     const int before = num_runs;
@@ -127,7 +127,7 @@ static void the_least_recently_used_graph_is_freed(void **state)
     assert_true(calls(&graphs, 0, 0)); /* key 1 is now the least recently used one */
     assert_int_equal(num_waits, 0);
     assert_true(calls(&graphs, MODEL_MAX_GRAPHS, 1));
-    assert_int_equal(num_waits, 1); /* before the graph of key 1 is destroyed, which may still be in execution */
+    assert_int_equal(num_waits, 1); /* wait before the graph of key 1 is destroyed: it may still be executing */
     assert_int_equal(num_graphs, MODEL_MAX_GRAPHS - 1);
     for (int key = 0; key < MODEL_MAX_GRAPHS; key++)
         if (key != 1)

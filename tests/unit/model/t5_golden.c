@@ -16,8 +16,8 @@ enum { S_ENC_MAX = 32, S = 16, B = 3, N = S * B, V_MAX = 128 };
 /* ---- names of Hugging Face --------------------------------------------------------------------------- */
 
 /*
- * Return the tensor and the row that correspond to row o of a parameter in a reference with the names of Megatron core,
- * which differ for output_layer only.
+ * Return the tensor and the row that correspond to row o of a parameter in a reference with the names of Megatron core.
+ * Only the names of output_layer differ from meg's: they begin with "lm_head.".
  */
 static struct hf_row core_row(const char *name, int64_t o)
 {

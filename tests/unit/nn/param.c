@@ -24,7 +24,7 @@ static const struct meg_sharding shardings[][3] = {
 };
 enum { SHARDINGS = sizeof shardings / sizeof *shardings };
 
-/* Make a table of this parameter on one rank. */
+/* Create the parameter table of one rank.  It contains this parameter, sharded as in shardings[sharding]. */
 static void make(struct meg_params *p, int sharding, const struct meg_layout *l, int64_t rank)
 {
     const int64_t dim[] = { 4, 12, 10 };

@@ -279,8 +279,8 @@ static void only_the_first_stage_has_several_buckets(void **state)
 }
 
 /*
- * Bytes per parameter as in Megatron's documentation: replicated, and with the distributed optimizer over d ranks.  Of
- * Megatron's 20 bytes with fp16 gradients, 4 are an f32 copy of the gradients, which meg does not need.
+ * Bytes per parameter as in Megatron's documentation: replicated, and with the distributed optimizer over d ranks.
+ * Megatron's 20 bytes with fp16 gradients include 4 bytes of an f32 copy of the gradients, which meg does not need.
  */
 static void memory_equals_megatrons_bytes_per_parameter(void **state)
 {

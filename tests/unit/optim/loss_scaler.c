@@ -1,6 +1,6 @@
 /*
- * The loss scale equals values printed by Megatron's own module (tests/data/golden/schedules).  Also tests the options
- * of mixed precision, and the state of the loss scaler in a checkpoint.
+ * The loss scale equals values printed by Megatron's own module (tests/data/golden/schedules).  Other tests check the
+ * options of mixed precision, and the state of the loss scaler in a checkpoint.
  */
 #include <math.h>
 #include <string.h>

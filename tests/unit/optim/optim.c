@@ -85,7 +85,7 @@ static void end(struct fixture *f)
     meg_params_free(&f->params);
 }
 
-/* Compare STEPS steps of the optimizer, with a loss scale of 1 / grad_scale, with the same steps in double. */
+/* Compare STEPS steps of the optimizer with the same steps in double.  The loss scale is 1 / grad_scale. */
 static void run(struct fixture *f, double grad_scale)
 {
     const struct meg_optim_rates rates = { 1e-2, 3e-2, 0.1 };

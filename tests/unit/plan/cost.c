@@ -99,7 +99,7 @@ static struct meg_cost_model make_cost_model(struct meg_model_conf *model, const
 /* ---- published runs --------------------------------------------------------------------------- */
 
 /*
- * The seconds of a run that is published as FLOP/s or MFU follow from the count of operations of that publication.
+ * A published run.  If only FLOP/s or MFU are published, the seconds follow from that publication's count of FLOPs.
  *   [K22] Korthikanti et al. 2022, tables 3 and 5      [M21] Megatron-LM's README, GPT-3 on 1,024 GPUs
  *   [M25] Megatron-LM's README, H100, s 4096, vocabulary 131,072; MFU of layers with full attention
  *   [N25] NeMo's performance summary    [T] torchtitan's    [L] llm.c's and llmq's logs, tokens per second
@@ -111,8 +111,8 @@ struct published {
     struct layout_case where;
     bool stores_scores;
     double seconds;
-    double less; /* 0: the predicted time is within 15 percent; else it is too short, by 15 percent to this fraction */
-    const char *why;
+    double less;     /* if why is not NULL: the predicted time is too short by 15 percent to this fraction */
+    const char *why; /* reason for the error; NULL: the predicted time is within 15 percent */
 };
 
 #define FULL MEG_RECOMPUTE_UNIFORM

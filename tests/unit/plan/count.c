@@ -116,7 +116,7 @@ static void embedding_and_head_of_gpt_2(void **state)
     check(&c->embedding.fwd, "embedding, forward", 0, 0, 0, 1, N * H * ((R + E) + (2 * R + E)));
     check(&c->embedding.bwd, "embedding, backward", 0, 0, 0, 1, N * H * 2 * (R + 2 * DW));
     check(&c->heads.fwd, "head, forward", 0, 0, 0, 1, 0);
-    /* norm, loss and its gradient, gradient of the norm */
+    /* bytes read and written: norm; loss and its gradient; backward of the norm */
     check(&c->heads.bwd, "head, backward", 3 * 2.0 * N * H * V, 0, 0, 1,
           N * H * ((R + E) + (2 * R + E)) + 3 * N * V * E);
     assert_int_equal(c->nboundary, 1);
@@ -161,7 +161,10 @@ static void bert_attends_to_all_keys_and_has_two_heads(void **state)
     c = meg_cost_count(&m);
     equals(c->layer[0].part[0].fwd.attention_s, 2 * SCORES / 0.5, "forward", "seconds of attention");
     equals(c->layer[0].part[0].bwd.attention_s, 5 * SCORES / 0.25, "backward", "seconds of attention");
-    /* post-norm: the norm adds no residual, but its input is the sum of two gradients */
+    /*
+     * With post-norm, the backward pass of a norm does not add the gradient of the residual stream.  Instead, its input
+     * is computed as the sum of two gradients.
+     */
     equals(c->layer[0].part[0].bwd.nbytes,
            2 * N * H * ((R + E) + (2 * R + E) + (2 * E + R)) + N * F * E + 2 * N * Q * E, "backward", "bytes");
     check(&c->heads.bwd, "heads", 3 * 2.0 * (N * H * V + N * H * H + B * H * H + B * H * 2), 0, 0, 1,
@@ -202,7 +205,7 @@ static void layers_of_t5_have_the_lengths_of_their_stacks(void **state)
           NE * H * (5 * R + 4 * E) + NE * F * E);
     check(&c->layer[3].part[0].fwd, "decoder, forward", decoder, 2 * (SCORES + cross_scores),
           2 * (CAUSAL + cross_scores), 0.5, N * H * (7 * R + 6 * E) + N * F * E);
-    /* also delta of both attentions, and the addition to the gradient of the output of the encoder */
+    /* the bytes include delta of both attentions, and the addition to the gradient of the output of the encoder */
     check(&c->layer[3].part[0].bwd, "decoder, backward", 2 * decoder, 5 * (SCORES + cross_scores),
           5 * (CAUSAL + cross_scores), 0.25, 3 * N * H * (4 * R + 2 * E) + N * F * E + 4 * N * Q * E + 3 * NE * H * E);
     equals(c->layer[1].part[0].fwd.nbytes - c->layer[0].part[0].fwd.nbytes, NE * H * (R + E), "norm", "bytes");
@@ -212,7 +215,7 @@ static void layers_of_t5_have_the_lengths_of_their_stacks(void **state)
     equals(c->layer[2].recomputed.nbytes, N * H * (5 * R + 5 * E) + N * F * E, "recomputation, to the last residual",
            "bytes");
     equals(c->residual_nbytes[0], NE * H * R, "residual stream of the encoder", "bytes");
-    equals(meg_cost_model_flops(&conf, S, SE), /* of a sequence */
+    equals(meg_cost_model_flops(&conf, S, SE), /* per sequence */
            3 * (L * (2.0 * NE * H * linear + 2 * all_scores + decoder + 2 * (SCORES + cross_scores)) / B +
                 2.0 * S * H * V),
            "model", "FLOPs");
@@ -274,7 +277,7 @@ static void dropout_writes_the_gradient_of_the_residual(void **state)
 
     (void)state;
     m.run.residual_dtype = MEG_DTYPE_BF16;
-    c = meg_cost_count(&m); /* the gradient is only read, for the gradient of the bias */
+    c = meg_cost_count(&m); /* the gradient of the residual is only read, to sum the gradient of the bias */
     equals(c->layer[0].part[0].bwd.nbytes, 2 * N * H * (1 + 4) * E + N * F * E + 2 * N * Q * E, "no dropout", "bytes");
     meg_cost_counts_free(c);
     conf.hidden_dropout = 0.1;
@@ -298,7 +301,7 @@ static void check_sent(const struct cost_pass *p, const char *name, double tp, d
 
 static void two_tensor_parallel_ranks(void **state)
 {
-    const double all_reduce = N * H * E, stats = 2 * N * sizeof(float); /* of 2 ranks: 2 (2 - 1) / 2 times the bytes */
+    const double all_reduce = N * H * E, stats = 2 * N * sizeof(float); /* 2 ranks send 2 (2 - 1) / 2 times the bytes */
     const struct meg_model_conf conf = gpt();
     struct meg_cost_model m = model_of(&conf);
     struct meg_cost_counts *c;
@@ -477,7 +480,7 @@ static bool is_in_a_pass(size_t offset)
     return true;
 }
 
-/* All members from logits_rows on are pointers to functions, which have one size. */
+/* All members from logits_rows on are pointers to functions, so they have equal sizes. */
 static void every_operation_of_a_pass_is_counted(void **state)
 {
     void (*f)(void);

@@ -81,7 +81,7 @@ static void splits_without_parameters(void **state)
     splits(p, "J. S. Bach.", "J. S. Bach.|"); /* initials */
     splits(p, "Dr. No.", "Dr.|No.|");
     splits(p, "Wait... What? Yes", "Wait... What?|Yes|");
-    splits(p, "Wait... What?! Yes", "Wait...|What?!|Yes|"); /* ? ends a word of the context */
+    splits(p, "Wait... What?! Yes", "Wait...|What?!|Yes|"); /* in the context of ... there is a word after ? */
     splits(p,
            "A.\xC2\xA0"
            "B. \xE3\x80\x80"

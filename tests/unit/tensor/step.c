@@ -69,7 +69,7 @@ static void candidates_follow_the_updates(void **state)
     (void)state;
     meg_step_finish(&r, &conf);
     assert_true(r.hparams.lr[0] == 1 && r.hparams.lr[1] == 2 && r.hparams.adam_c1 == 3);
-    meg_step_finish(&r, &conf); /* the host has not read yet that the first step was an update */
+    meg_step_finish(&r, &conf); /* conf.num_updates is still 7, as if the host had not read the first result yet */
     assert_true(r.hparams.lr[0] == 4 && r.hparams.lr[1] == 5 && r.hparams.adam_c1 == 6);
     r = record(MEG_SCALER_CONSTANT);
     r.sums.grad_sumsq = INFINITY;

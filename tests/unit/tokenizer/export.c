@@ -87,7 +87,10 @@ static int compare_ids(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Sort ids.  In a unigram model, the same tokens in a different order have equal scores, and rounding decides. */
+/*
+ * Sort ids.  In a unigram model, the same tokens in a different order have equal scores, so the order that a tokenizer
+ * selects depends on rounding.
+ */
 static void sort_ids(struct meg_ids *ids)
 {
     if (ids->n > 0)

@@ -138,11 +138,11 @@ static void added_tokens_are_matched_and_numbered(void **state)
     WITH(ADDED(", \"single_word\": true"), "a<x>", 0);
     WITH(ADDED(", \"single_word\": true"), "a <x> b", 1, 8, 2);
     WITH(ADDED(", \"lstrip\": true, \"rstrip\": true"), "a  <x> b", 1, 8, 2);
-    /* a match may begin in the spaces that rstrip of the previous one includes */
+    /* a token without lstrip may begin in the whitespace that rstrip of the previous token includes */
     WITH(ADDED(", \"rstrip\": true}, {\"id\": 9, \"content\": \" b\", \"normalized\": false"), "<x>  b a b", 8, 9, 1,
          9);
     WITH(ADDED(", \"rstrip\": true}, {\"id\": 9, \"content\": \"\\n\", \"normalized\": false"), "<x>\n\n", 8, 9, 9);
-    /* lstrip does not include what rstrip of the previous one includes */
+    /* a token with lstrip is ignored inside the whitespace that rstrip of the previous token includes */
     WITH(ADDED("}, {\"id\": 9, \"content\": \"\\n\", \"normalized\": false, \"lstrip\": true, \"rstrip\": true"),
          "a\n\nb", 1, 9, 2);
     /* new ids follow the vocabulary, in the order of tokenizer.json, or by id in tokenizer_config.json */

@@ -1,6 +1,7 @@
 /*
- * Text that is cut at safe split points has the same ids as uncut text.  Two tokenizers, one without its split
- * points, encode random text, of characters that components of a tokenizer.json treat differently, and real text.
+ * Text that is cut at safe split points has the same ids as uncut text.  Two tokenizers, one of which has its split
+ * points removed, encode the same texts.  These are real texts, and random texts of characters that the components of a
+ * tokenizer.json treat differently.
  */
 #include "tok_golden.h"
 

@@ -134,8 +134,8 @@ static void real_model(const char *type, const char *name, bool is_lossless)
         real_model(type, name, is_lossless);                                                                           \
     }
 MODEL(hf_gpt2, "HuggingFaceTokenizer", "gpt2", true)
-MODEL(hf_llama3, "HuggingFaceTokenizer", "llama3", false) /* <|begin_of_text|> */
-MODEL(hf_qwen2, "HuggingFaceTokenizer", "qwen2", false)   /* NFC */
+MODEL(hf_llama3, "HuggingFaceTokenizer", "llama3", false) /* prepends <|begin_of_text|> */
+MODEL(hf_qwen2, "HuggingFaceTokenizer", "qwen2", false)   /* normalizes to NFC */
 MODEL(hf_falcon, "HuggingFaceTokenizer", "falcon", true)
 MODEL(hf_llama2, "HuggingFaceTokenizer", "llama2", false)
 MODEL(hf_t5, "HuggingFaceTokenizer", "t5", false)

@@ -1,4 +1,7 @@
-/* Pre-tokenizers: the hand-written scanners against PCRE2, which executes their patterns (\s: see base/regex.h). */
+/*
+ * Pre-tokenizers: compare the hand-written scanners with their patterns, which PCRE2 matches.  \s in the patterns is
+ * defined in base/regex.h.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
