@@ -18,6 +18,9 @@ while read -r line; do
     esac
 done <"$T/check"
 
+MEG_DOUBLE_CC=80 "$B/tests/cuda/check" attn: >"$T/check" 2>"$T/err"
+is 'attention on GPUs before Hopper, which have no wgmma' "$? $(grep -vc '^ok' "$T/check") $(cat "$T/err")" '0 1 '
+
 export MEG_CACHE_DIR="$T/cache"
 # shellcheck disable=SC2034 # used by runs.sh
 gpu=$B/tests/cuda/bin few=1

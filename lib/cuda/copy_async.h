@@ -55,6 +55,7 @@ struct copy {
     bool is_valid;
 };
 inline std::deque<std::vector<copy>> copies[MAX_THREADS]; /* groups of each thread; the last is open */
+inline bool is_unpublished[MAX_THREADS];                  /* whether a thread must call publish_copies (wgmma.h) */
 
 } // namespace emu
 
@@ -89,6 +90,7 @@ template <int n> void copy_async_wait()
                 memcpy(x.to, x.from, x.nbytes);
             else
                 memset(x.to, 0, x.nbytes);
+    emu::is_unpublished[emu::state.running->thread] = true;
 }
 #endif
 

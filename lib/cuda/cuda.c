@@ -30,7 +30,7 @@ static bool is_blocking(void)
     return value && strcmp(value, "0") != 0;
 }
 
-/* Return what to do about an error. */
+/* Return advice about an error for its message. */
 static const char *advice(cudaError_t error)
 {
     switch (error) {
@@ -139,10 +139,11 @@ static void release_pinned(void *p)
 }
 
 /*
- * An allocation of scratch memory.  In the list of all, the latest allocation of a stream, which is its largest, is
- * before its earlier ones.  Earlier allocations are freed with the stream only: graphs contain their addresses, and
- * cudaFree waits for all work of the GPU, which may in turn wait for other ranks.  An allocation is at least twice as
- * large as the one before, so that all together are at most twice as large as the latest.
+ * An allocation of scratch memory.  One list contains the allocations of all streams; the latest allocation of a
+ * stream, which is its largest, precedes its earlier ones.  Earlier allocations are freed only with the stream: graphs
+ * contain their addresses, and cudaFree waits for all work of the GPU, which may in turn wait for other ranks.  An
+ * allocation is at least twice as large as the previous one, so that all allocations of a stream have at most twice the
+ * size of the latest one.
  */
 struct scratch {
     struct scratch *next;
@@ -453,6 +454,7 @@ static int select_device(int index, struct meg_err *e)
                         "--device cpu",
                         index, d->name, prop.major, prop.minor, MIN_CC / 10, MIN_CC % 10);
     d->id = meg_xxh3_64(&prop.uuid, sizeof prop.uuid);
+    d->has_wgmma = meg_cuda_probe_wgmma();
     return 0;
 }
 

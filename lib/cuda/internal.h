@@ -25,8 +25,8 @@ void meg_cuda_check(cudaError_t error, const char *what);
 void meg_cuda_check_earlier(const char *what);
 
 /*
- * The source line that last queued an operation.  A GPU executes operations later, and whichever call is next reports a
- * failure, so the message of a failure contains this line.
+ * The source line that last queued an operation.  A GPU executes operations asynchronously, so a later call reports
+ * that one failed.  The message of a failure therefore contains this line.
  */
 struct meg_cuda_line {
     const char *file;
@@ -44,8 +44,8 @@ extern struct meg_cuda_line meg_cuda_last;
 void *meg_cuda_scratch(struct meg_stream *st, size_t nbytes);
 
 /*
- * Limit in bytes of the bits that state which attention weights dropout keeps.  Those of one group of one sequence may
- * have more (struct head_chunk).
+ * Maximum size in bytes of the bits that state which attention weights dropout keeps.  If the bits of one group of one
+ * sequence are larger, that group is computed alone (struct head_chunk).
  */
 extern int64_t meg_cuda_kept_nbytes;
 
@@ -53,16 +53,17 @@ extern int64_t meg_cuda_kept_nbytes;
 struct meg_cuda_device {
     int index;
     char name[256];
-    int cc;      /* compute capability: 10 * major + minor */
-    int num_sms; /* number of multiprocessors */
-    uint64_t id; /* hash of the UUID */
+    int cc;         /* compute capability: 10 * major + minor */
+    int num_sms;    /* number of multiprocessors */
+    bool has_wgmma; /* the GPU runs kernels that were compiled for wgmma (wgmma.h) */
+    uint64_t id;    /* hash of the UUID */
     bool is_deterministic;
 };
 extern struct meg_cuda_device meg_cuda_device;
 
 /*
- * Return the bytes of shared memory that a block may use; the most of any GPU if no device is open.  A multiprocessor
- * has 1 KiB more, and uses 1 KiB for each block.
+ * Return the number of bytes of shared memory that a block may use; if no device is open, return the maximum of all
+ * GPUs.  A multiprocessor has 1 KiB more, and uses 1 KiB for each block.
  */
 static inline int64_t meg_cuda_max_shared(void)
 {
@@ -70,6 +71,9 @@ static inline int64_t meg_cuda_max_shared(void)
 
     return (int64_t)(cc == 80 || cc == 87 ? 163 : cc == 0 || (cc >= 90 && cc < 120) ? 227 : 99) << 10;
 }
+
+/* Return the value of has_wgmma for the current GPU (attention.cu). */
+bool meg_cuda_probe_wgmma(void);
 
 /* Declare the operations with the types of struct meg_ops. */
 #define OP(name) __typeof__(*((struct meg_ops *)0)->name) meg_cuda_##name;

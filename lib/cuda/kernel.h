@@ -332,7 +332,7 @@ struct launch_stream {
 
 #ifdef __CUDACC__
 #    define SHARED(type, name)                                                                                         \
-        extern __shared__ __align__(128) unsigned char meg_shared[];                                                   \
+        extern __shared__ __align__(1024) unsigned char meg_shared[];                                                  \
         type *name = (type *)meg_shared
 
 template <class... P>

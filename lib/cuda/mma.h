@@ -9,7 +9,7 @@
  */
 #ifndef MEG_CUDA_MMA_H
 #define MEG_CUDA_MMA_H
-#include "cuda/copy_async.h"
+#include "cuda/tile.h"
 
 /* Round two numbers to T and pack them; x is in the lower half of the result. */
 template <class T> __device__ uint32_t pack(float x, float y);
@@ -120,50 +120,66 @@ inline void load_matrices_transposed(uint32_t (&r)[4], const void *row)
 
 #endif
 
+/* Load operand a [16,16], from row r0 and column c0 of a tile on. */
+template <class T, int ROWS, int COLS>
+__device__ inline void load_a(uint32_t (&a)[4], const tile<T, ROWS, COLS, false> &x, int r0, int c0)
+{
+    const int lane = (int)threadIdx.x % WARP;
+
+    load_matrices(a, x.at(r0 + lane % 16, c0 + lane / 16 * 8));
+}
+
+/* Load two operands b, [16,16] together, of the transpose of a tile, from row c0 and column r0 of the tile on. */
+template <class T, int ROWS, int COLS>
+__device__ inline void load_b_of_rows(uint32_t (&b)[4], const tile<T, ROWS, COLS, false> &x, int c0, int r0)
+{
+    const int lane = (int)threadIdx.x % WARP;
+
+    load_matrices(b, x.at(c0 + lane / 16 * 8 + lane % 8, r0 + lane / 8 % 2 * 8));
+}
+
+/* Load two operands b, [16,16] together, of a tile, from row r0 and column c0 on. */
+template <class T, int ROWS, int COLS>
+__device__ inline void load_b(uint32_t (&b)[4], const tile<T, ROWS, COLS, false> &x, int r0, int c0)
+{
+    const int lane = (int)threadIdx.x % WARP;
+
+    load_matrices_transposed(b, x.at(r0 + lane % 16, c0 + lane / 16 * 8));
+}
+
+/* Round accumulators [16,16] to T: w[0] and w[1] become operand a. */
+template <class T> __device__ inline void pack_a(uint32_t (&a)[4], const float (*w)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        a[i] = pack<T>(w[i / 2][i % 2 * 2], w[i / 2][i % 2 * 2 + 1]);
+}
+
 /*
- * Load operand a [16,16], from row r0 and column c0 on, of a matrix in shared memory whose rows begin ld elements
- * apart.
+ * Compute c [16M, 8N] = x y^T for rows [x0, x0 + 16M) of x and all rows of y.  c[m] and c[m][n] are accumulators
+ * [16, 8N] and [16, 8].
  */
-template <class T> __device__ inline void load_a(uint32_t (&a)[4], const T *p, int ld, int r0, int c0)
+template <class T, int K, int M, int N, int ROWS>
+__device__ inline void multiply_rows(float (&c)[M][N][4], const tile<T, ROWS, K, false> &x, int x0,
+                                     const tile<T, 8 * N, K, false> &y)
 {
-    const int lane = (int)threadIdx.x % WARP;
-
-    load_matrices(a, p + (r0 + lane % 16) * ld + c0 + lane / 16 * 8);
-}
-
-/* Load two operands b, [16,16] together, of the transpose of a matrix, from row c0 and column r0 of the matrix on. */
-template <class T> __device__ inline void load_b_of_rows(uint32_t (&b)[4], const T *p, int ld, int c0, int r0)
-{
-    const int lane = (int)threadIdx.x % WARP;
-
-    load_matrices(b, p + (c0 + lane / 16 * 8 + lane % 8) * ld + r0 + lane / 8 % 2 * 8);
-}
-
-/* Load two operands b, [16,16] together, of a matrix, from row r0 and column c0 on. */
-template <class T> __device__ inline void load_b(uint32_t (&b)[4], const T *p, int ld, int r0, int c0)
-{
-    const int lane = (int)threadIdx.x % WARP;
-
-    load_matrices_transposed(b, p + (r0 + lane % 16) * ld + c0 + lane / 16 * 8);
-}
-
-/*
- * Compute c [16M, 8N] += x y^T for rows [x0, x0 + 16M) of x and [0, 8N) of y, in shared memory, with K columns each.
- * c[m] and c[m][n] are accumulators [16, 8N] and [16, 8].
- */
-template <class T, int K, int M, int N>
-__device__ inline void multiply_rows(float (&c)[M][N][4], const T *x, int x0, const T *y, int ld)
-{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                c[m][n][i] = 0.0f;
 #pragma unroll 2
     for (int k = 0; k < K; k += 16) {
         uint32_t a[M][4], b[4];
 
 #pragma unroll
         for (int m = 0; m < M; m++)
-            load_a(a[m], x, ld, x0 + 16 * m, k);
+            load_a(a[m], x, x0 + 16 * m, k);
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
-            load_b_of_rows(b, y, ld, 8 * n, k);
+            load_b_of_rows(b, y, 8 * n, k);
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 mma<T>(c[m][n], a[m], b[0], b[1]);
@@ -174,11 +190,12 @@ __device__ inline void multiply_rows(float (&c)[M][N][4], const T *x, int x0, co
 }
 
 /*
- * Compute c [16M, 8N] += w y, where w [16M, 8K] consists of accumulators, which are rounded to T, and y [8K, 8N] is in
- * shared memory.
+ * Compute c [16M, 8N] += w y for columns [c0, c0 + 8N) of y, where w [16M, 8K] consists of accumulators, which are
+ * rounded to T.
  */
-template <class T, int K, int M, int N>
-__device__ inline void multiply_weights(float (&c)[M][N][4], const float (&w)[M][K][4], const T *y, int ld)
+template <class T, int K, int M, int N, int COLS>
+__device__ inline void multiply_weights(float (&c)[M][N][4], const float (&w)[M][K][4],
+                                        const tile<T, 8 * K, COLS, false> &y, int c0)
 {
 #pragma unroll
     for (int k = 0; k < K; k += 2) {
@@ -186,12 +203,10 @@ __device__ inline void multiply_weights(float (&c)[M][N][4], const float (&w)[M]
 
 #pragma unroll
         for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                a[m][i] = pack<T>(w[m][k + i / 2][i % 2 * 2], w[m][k + i / 2][i % 2 * 2 + 1]);
+            pack_a<T>(a[m], &w[m][k]);
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
-            load_b(b, y, ld, 8 * k, 8 * n);
+            load_b(b, y, 8 * k, c0 + 8 * n);
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 mma<T>(c[m][n], a[m], b[0], b[1]);

@@ -55,7 +55,7 @@ namespace emu
 {
 
 enum { LANES = 32, MAX_THREADS = 1024, PAGE = 4096, STACK_NBYTES = 128 << 10, MAX_EXCHANGE = 256 };
-enum { MAPPED_SHARED = 228 << 10, SHARED_ALIGNMENT = 128 };
+enum { MAPPED_SHARED = 228 << 10, SHARED_ALIGNMENT = 1024 };
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 /* A call in which a thread waits.  The threads of a block run one kernel, so equal names have equal addresses. */

@@ -4,6 +4,7 @@
  */
 #include "cuda/attention/attention.h"
 #include "cuda/cudnn/attention.h"
+#include "cuda/wgmma.h"
 
 /* LANES threads process one query of one head. */
 enum { THREADS = 256, LANES = 8, ROWS_PER_BLOCK = THREADS / LANES };
@@ -162,6 +163,23 @@ static __global__ void rel_bias_grads(struct meg_attn_desc desc, struct meg_mat 
 }
 
 /* ---- forward and backward ---- */
+
+#ifdef __CUDACC__
+static __device__ bool has_wgmma = HAS_WGMMA; /* as compiled for the GPU in use */
+#endif
+
+bool meg_cuda_probe_wgmma(void)
+{
+    bool value = meg_cuda_device.cc == 90;
+
+#ifdef __CUDACC__
+    if (cudaMemcpyFromSymbol(&value, has_wgmma, sizeof value) != cudaSuccess) {
+        (void)cudaGetLastError(); /* nothing was compiled for this GPU: the first launch fails with a message */
+        value = false;
+    }
+#endif
+    return value;
+}
 
 void meg_cuda_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                        struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)

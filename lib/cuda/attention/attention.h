@@ -215,17 +215,21 @@ static inline struct weight_drop weight_drop_of(const struct meg_drop *d)
 }
 
 /*
- * Return a byte whose bit n states whether the weight of key + n is kept, for query head j at a position of sequence i.
- * desc.k0 + key is a multiple of 8.
+ * Return the block of Philox for the weights of keys key to key + 7 and query head j; desc.k0 + key is a multiple of 8.
  */
-__device__ inline uint8_t kept_keys(const struct meg_attn_desc &desc, const struct weight_drop &drop, int64_t i,
-                                    int64_t j, int64_t position, int64_t key)
+__device__ inline uint32_t philox_block(const struct meg_attn_desc &desc, const struct weight_drop &drop, int64_t j,
+                                        int64_t key)
 {
-    const int64_t unit = (drop.unit0 + j) * ((desc.s + 7) / 8 * 8) + desc.k0 + key;
+    return (uint32_t)((drop.unit0 + j) * ((desc.s + 7) / 8) + (desc.k0 + key) / 8);
+}
+
+/* Return a byte whose bit n states whether weight n of a block is kept, for a query at a position of a sample. */
+__device__ inline uint8_t kept_weights(const struct weight_drop &drop, uint32_t block, int64_t position, int64_t sample)
+{
     const uint32_t threshold = drop.threshold << 16;
     uint32_t word[4], kept = 0;
 
-    meg_philox_dropout(word, drop.seed, drop.stream, (uint32_t)(unit / 8), (uint32_t)position, drop.sample[i]);
+    meg_philox_dropout(word, drop.seed, drop.stream, block, (uint32_t)position, sample);
 #pragma unroll
     for (int n = 0; n < 4; n++) { /* the lower 16 bits of a word do not affect the second comparison */
         if (word[n] << 16 >= threshold)

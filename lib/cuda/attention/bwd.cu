@@ -22,24 +22,30 @@ struct attn_mma_bwd {
 
 /*
  * Sizes for heads of D columns: a block owns OWN rows, of which a warp has M tiles of 16, and iterates over tiles of
- * STEP rows, such that tiles fit in shared memory and accumulators in registers.
+ * STEP rows, such that a multiprocessor has registers and shared memory for MIN_BLOCKS blocks.
  */
-template <int D, bool is_plain> struct own_sizes {
-    static constexpr int LD = D + ROW_PAD, M = D <= 64 && is_plain ? 2 : 1, OWN = 64 * M, THREADS = 4 * WARP;
+template <class Config> struct own_sizes {
+    static constexpr int D = Config::D, M = D <= 64 && Config::is_plain && !Config::uses_wgmma ? 2 : 1, OWN = 64 * M,
+                         THREADS = 4 * WARP;
 };
 
-template <int D, bool is_plain> struct dkdv_sizes : own_sizes<D, is_plain> {
-    static constexpr int STEP = D <= 64 && !is_plain ? 64 : 32;
+template <class Config> struct dkdv_sizes : own_sizes<Config> {
+    static constexpr int D = Config::D, STEP = Config::uses_wgmma || (D <= 64 && !Config::is_plain) ? 64 : 32;
     /*
      * If D is above 128, dk and dv are split by columns between two warps that compute the same weights, to fit in
      * registers.
      */
-    static constexpr int SPLITS = D <= 128 ? 1 : 2, N = D / 8 / SPLITS,
-                         THREADS = own_sizes<D, is_plain>::THREADS * SPLITS;
+    static constexpr int SPLITS = D <= 128 ? 1 : 2, N = D / 8 / SPLITS, THREADS = own_sizes<Config>::THREADS * SPLITS,
+                         MIN_BLOCKS = !Config::uses_wgmma           ? 1
+                                      : D <= 64 && Config::is_plain ? 3
+                                                                    : 2;
 };
 
-template <int D, bool is_plain> struct dq_sizes : own_sizes<D, is_plain> {
-    static constexpr int STEP = D <= (is_plain ? 128 : 96) ? 64 : 32;
+template <class Config> struct dq_sizes : own_sizes<Config> {
+    static constexpr int D = Config::D, STEP = Config::uses_wgmma || D <= (Config::is_plain ? 128 : 96) ? 64 : 32,
+                         MIN_BLOCKS = D > 128                        ? 1
+                                      : Config::uses_wgmma &&D <= 64 ? 3
+                                                                     : 2;
 };
 
 /*
@@ -60,15 +66,15 @@ static __device__ inline void bwd_weight(const struct attn_mma_bwd &x, float &s,
 
 /* ---- dk and dv ---- */
 
-template <class T, int D, bool is_plain> struct dkdv_tiles {
-    using sizes = dkdv_sizes<D, is_plain>;
-    static constexpr int LD = sizes::LD, OWN = sizes::OWN, STEP = sizes::STEP;
-    T k[OWN * LD], v[OWN * LD];
+template <class Config> struct dkdv_tiles {
+    static constexpr int OWN = dkdv_sizes<Config>::OWN, STEP = dkdv_sizes<Config>::STEP;
+    typename Config::template tile<OWN> k, v;
     struct {
-        T q[STEP * LD], d_o[STEP * LD];
+        typename Config::template tile<STEP> q, d_o;
         alignas(16) uint64_t kept[OWN / 64][STEP];
         float lse[STEP], delta[STEP];
     } queries[2];
+    int i, group; /* of the block; read from here by the variants with wgmma, which need all registers */
     struct score_biases<STEP, OWN> biases;
 };
 
@@ -122,13 +128,13 @@ static __device__ inline void dkdv_mask(float (&s)[M][N][4], float (&dp)[M][N][4
     }
 }
 
-template <class T, int D, bool is_plain>
-static __global__ void __launch_bounds__(dkdv_sizes<D, is_plain>::THREADS) attn_bwd_dkdv(struct attn_mma_bwd x)
+template <class Config> static __device__ inline void dkdv_block(const struct attn_mma_bwd &x)
 {
-    using sizes = dkdv_sizes<D, is_plain>;
-    constexpr int LD = sizes::LD, M = sizes::M, OWN = sizes::OWN, STEP = sizes::STEP, N = sizes::N,
-                  THREADS = sizes::THREADS;
-    using tiles = dkdv_tiles<T, D, is_plain>;
+    using T = typename Config::T;
+    using sizes = dkdv_sizes<Config>;
+    using tiles = dkdv_tiles<Config>;
+    constexpr bool is_plain = Config::is_plain;
+    constexpr int M = sizes::M, OWN = sizes::OWN, STEP = sizes::STEP, N = sizes::N, THREADS = sizes::THREADS;
     SHARED(tiles, sh);
     const struct meg_attn_desc &desc = x.desc;
     const int key = tile_origin(desc) + (int)blockIdx.x * OWN, group = x.chunk.g0 + (int)blockIdx.y,
@@ -139,36 +145,42 @@ static __global__ void __launch_bounds__(dkdv_sizes<D, is_plain>::THREADS) attn_
     const struct attn_range window = queries_in_window(desc, max(key, 0), min(key + OWN, (int)desc.s_k));
     const int first = window.lo / STEP * STEP, head0 = window.lo < window.hi ? 0 : x.r;
     const auto load = [&](int stage, int head, int t0) {
-        const int s_q = (int)desc.s_q, j = group * x.r + head;
+        const int sequence = Config::uses_wgmma ? sh->i : i, own_group = Config::uses_wgmma ? sh->group : group;
+        const int s_q = (int)desc.s_q, j = own_group * x.r + head;
         auto &to = sh->queries[stage];
 
-        load_head<T, D, STEP, THREADS>(to.q, queries_of<T>(x.q, i, group, head), x.q.ld_s, desc.d, t0, s_q);
-        load_head<T, D, STEP, THREADS>(to.d_o, queries_of<T>(x.d_o, i, group, head), x.d_o.ld_s, desc.d_v, t0, s_q);
+        load_head<THREADS>(to.q, queries_of<T>(x.q, sequence, own_group, head), x.q.ld_s, desc.d, t0, s_q);
+        load_head<THREADS>(to.d_o, queries_of<T>(x.d_o, sequence, own_group, head), x.d_o.ld_s, desc.d_v, t0, s_q);
         if (threadIdx.x < STEP) {
             const int t = t0 + (int)threadIdx.x;
-            const int64_t row = (i * desc.a + j) * desc.s_q + t;
+            const int64_t row = (sequence * desc.a + j) * desc.s_q + t;
 
             copy_async<4>(&to.lse[threadIdx.x], x.lse + row, t < s_q);
             copy_async<4>(&to.delta[threadIdx.x], x.delta + row, t < s_q);
         }
         for (int n = 0; n < OWN / 64 && x.chunk.bits; n++)
-            load_kept(to.kept[n], x.chunk, i, j, (int)blockIdx.x * (OWN / 64) + n, t0, STEP);
+            load_kept(to.kept[n], x.chunk, sequence, j, (int)blockIdx.x * (OWN / 64) + n, t0, STEP);
         copy_async_commit();
     };
     float dk[M][N][4] = {}, dv[M][N][4] = {};
 
-    load_keys<T, D, OWN, THREADS, is_plain>(sh->k, desc, x.k, i, group, desc.d, key, (int)desc.s_k);
-    load_keys<T, D, OWN, THREADS, is_plain>(sh->v, desc, x.v, i, group, desc.d_v, key, (int)desc.s_k);
+    if (threadIdx.x == 0) {
+        sh->i = i;
+        sh->group = group;
+    }
+    __syncthreads();
+    load_keys<THREADS, is_plain>(sh->k, desc, x.k, i, group, desc.d, key, (int)desc.s_k);
+    load_keys<THREADS, is_plain>(sh->v, desc, x.v, i, group, desc.d_v, key, (int)desc.s_k);
     copy_async_commit();
     if (head0 < x.r)
         load(0, 0, first);
     for (int head = head0, t0 = first, next, next_t0, stage = 0; head < x.r; head = next, t0 = next_t0, stage ^= 1) {
         const auto &queries = sh->queries[stage];
-        float s[M][STEP / 8][4] = {}, dp[M][STEP / 8][4] = {};
+        float s[M][STEP / 8][4], dp[M][STEP / 8][4];
         struct tile_keys keys;
         bool is_masked;
 
-        copy_async_wait<0>();
+        finish_copies<Config>();
         __syncthreads();
         next = t0 + STEP < window.hi ? head : head + 1;
         next_t0 = t0 + STEP < window.hi ? t0 + STEP : first;
@@ -182,8 +194,9 @@ static __global__ void __launch_bounds__(dkdv_sizes<D, is_plain>::THREADS) attn_
             fill_biases<STEP, OWN, THREADS>(&sh->biases, desc, i, group * x.r + head, t0, key);
             __syncthreads();
         }
-        multiply_rows<T, D>(s, sh->k, row0, queries.q, LD);
-        multiply_rows<T, D>(dp, sh->v, row0, queries.d_o, LD);
+        multiply_rows(s, sh->k, row0, queries.q);
+        multiply_rows(dp, sh->v, row0, queries.d_o);
+        finish<Config>(s, dp);
 #pragma unroll
         for (int m = 0; m < M; m++)
             if (x.chunk.bits)
@@ -192,8 +205,9 @@ static __global__ void __launch_bounds__(dkdv_sizes<D, is_plain>::THREADS) attn_
                 dkdv_weights<is_plain, false>(s[m], dp[m], x, queries, sh->biases, row0 + 16 * m, lane);
         if (is_masked)
             dkdv_mask(s, dp, desc, t0, i, key + row0, lane);
-        multiply_weights<T>(dv, s, queries.d_o + column0, LD);
-        multiply_weights<T>(dk, dp, queries.q + column0, LD);
+        multiply_weights(dv, s, queries.d_o, column0);
+        multiply_weights(dk, dp, queries.q, column0);
+        finish<Config>(dv, dk);
     }
     copy_async_wait<0>();
 
@@ -215,14 +229,21 @@ static __global__ void __launch_bounds__(dkdv_sizes<D, is_plain>::THREADS) attn_
     }
 }
 
+template <class Config>
+static __global__ void __launch_bounds__(dkdv_sizes<Config>::THREADS, dkdv_sizes<Config>::MIN_BLOCKS)
+    attn_bwd_dkdv(struct attn_mma_bwd x)
+{
+    if constexpr (Config::is_compiled)
+        dkdv_block<Config>(x);
+}
+
 /* ---- dq ---- */
 
-template <class T, int D, bool is_plain> struct dq_tiles {
-    using sizes = dq_sizes<D, is_plain>;
-    static constexpr int LD = sizes::LD, OWN = sizes::OWN, STEP = sizes::STEP;
-    T q[OWN * LD], d_o[OWN * LD];
+template <class Config> struct dq_tiles {
+    static constexpr int OWN = dq_sizes<Config>::OWN, STEP = dq_sizes<Config>::STEP;
+    typename Config::template tile<OWN> q, d_o;
     struct {
-        T k[STEP * LD], v[STEP * LD];
+        typename Config::template tile<STEP> k, v;
         alignas(16) uint64_t kept[OWN];
     } keys[2];
     struct attn_range visible[OWN];
@@ -277,13 +298,13 @@ static __device__ inline void dq_mask(float (&dp)[N][4], const struct attn_range
     }
 }
 
-template <class T, int D, bool is_plain>
-static __global__ void __launch_bounds__(dq_sizes<D, is_plain>::THREADS, D <= 128 ? 2 : 1)
-    attn_bwd_dq(struct attn_mma_bwd x)
+template <class Config> static __device__ inline void dq_block(const struct attn_mma_bwd &x)
 {
-    using sizes = dq_sizes<D, is_plain>;
-    constexpr int LD = sizes::LD, M = sizes::M, OWN = sizes::OWN, STEP = sizes::STEP, THREADS = sizes::THREADS;
-    using tiles = dq_tiles<T, D, is_plain>;
+    using T = typename Config::T;
+    using sizes = dq_sizes<Config>;
+    using tiles = dq_tiles<Config>;
+    constexpr bool is_plain = Config::is_plain;
+    constexpr int D = Config::D, M = sizes::M, OWN = sizes::OWN, STEP = sizes::STEP, THREADS = sizes::THREADS;
     SHARED(tiles, sh);
     const struct meg_attn_desc &desc = x.desc;
     const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * OWN, j = x.chunk.j0 + (int)blockIdx.y,
@@ -292,8 +313,8 @@ static __global__ void __launch_bounds__(dq_sizes<D, is_plain>::THREADS, D <= 12
     const struct lane lane = { (int)threadIdx.x % WARP / 4, (int)threadIdx.x % 4 };
     const int row0 = warp * 16 * M, origin = tile_origin(desc);
     const auto load = [&](int stage, int key, int end) {
-        load_keys<T, D, STEP, THREADS, is_plain>(sh->keys[stage].k, desc, x.k, i, group, desc.d, key, end);
-        load_keys<T, D, STEP, THREADS, is_plain>(sh->keys[stage].v, desc, x.v, i, group, desc.d_v, key, end);
+        load_keys<THREADS, is_plain>(sh->keys[stage].k, desc, x.k, i, group, desc.d, key, end);
+        load_keys<THREADS, is_plain>(sh->keys[stage].v, desc, x.v, i, group, desc.d_v, key, end);
         if (x.chunk.bits)
             load_kept(sh->keys[stage].kept, x.chunk, i, j, (key - origin) / 64, t0, OWN);
         copy_async_commit();
@@ -302,9 +323,8 @@ static __global__ void __launch_bounds__(dq_sizes<D, is_plain>::THREADS, D <= 12
     struct tile_keys keys;
     int key, stage = 0;
 
-    load_head<T, D, OWN, THREADS>(sh->q, queries_of<T>(x.q, i, group, j % x.r), x.q.ld_s, desc.d, t0, (int)desc.s_q);
-    load_head<T, D, OWN, THREADS>(sh->d_o, queries_of<T>(x.d_o, i, group, j % x.r), x.d_o.ld_s, desc.d_v, t0,
-                                  (int)desc.s_q);
+    load_head<THREADS>(sh->q, queries_of<T>(x.q, i, group, j % x.r), x.q.ld_s, desc.d, t0, (int)desc.s_q);
+    load_head<THREADS>(sh->d_o, queries_of<T>(x.d_o, i, group, j % x.r), x.d_o.ld_s, desc.d_v, t0, (int)desc.s_q);
     copy_async_commit();
     for (int n = (int)threadIdx.x; n < OWN; n += THREADS)
         sh->visible[n] = visible_keys(desc, min(t0 + n, (int)desc.s_q - 1), i);
@@ -322,9 +342,9 @@ static __global__ void __launch_bounds__(dq_sizes<D, is_plain>::THREADS, D <= 12
     if (key < keys.any.hi)
         load(0, key, keys.any.hi);
     for (; key < keys.any.hi; key += STEP, stage ^= 1) {
-        float s[M][STEP / 8][4] = {}, dp[M][STEP / 8][4] = {};
+        float s[M][STEP / 8][4], dp[M][STEP / 8][4];
 
-        copy_async_wait<0>();
+        finish_copies<Config>();
         __syncthreads();
         if (key + STEP < keys.any.hi)
             load(stage ^ 1, key + STEP, keys.any.hi);
@@ -332,8 +352,9 @@ static __global__ void __launch_bounds__(dq_sizes<D, is_plain>::THREADS, D <= 12
             fill_biases<OWN, STEP, THREADS>(&sh->biases, desc, i, j, t0, key);
             __syncthreads();
         }
-        multiply_rows<T, D>(s, sh->q, row0, sh->keys[stage].k, LD);
-        multiply_rows<T, D>(dp, sh->d_o, row0, sh->keys[stage].v, LD);
+        multiply_rows(s, sh->q, row0, sh->keys[stage].k);
+        multiply_rows(dp, sh->d_o, row0, sh->keys[stage].v);
+        finish<Config>(s, dp);
 #pragma unroll
         for (int m = 0; m < M; m++)
             if (x.chunk.bits)
@@ -345,7 +366,8 @@ static __global__ void __launch_bounds__(dq_sizes<D, is_plain>::THREADS, D <= 12
 #pragma unroll
             for (int m = 0; m < M; m++)
                 dq_mask(dp[m], sh->visible + row0 + 16 * m, key, lane);
-        multiply_weights<T>(dq, dp, sh->keys[stage].k, LD);
+        multiply_weights(dq, dp, sh->keys[stage].k, 0);
+        finish<Config>(dq);
     }
     copy_async_wait<0>();
 #pragma unroll
@@ -361,6 +383,14 @@ static __global__ void __launch_bounds__(dq_sizes<D, is_plain>::THREADS, D <= 12
         }
         store_accumulators(x.dq, row, 0, desc.d, dq[m], { scale, scale }, x.accumulate);
     }
+}
+
+template <class Config>
+static __global__ void __launch_bounds__(dq_sizes<Config>::THREADS, dq_sizes<Config>::MIN_BLOCKS)
+    attn_bwd_dq(struct attn_mma_bwd x)
+{
+    if constexpr (Config::is_compiled)
+        dq_block<Config>(x);
 }
 
 bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
@@ -383,28 +413,27 @@ bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *de
     x.r = (int)(desc->a / desc->g);
     x.accumulate = args->accumulate;
     /* The tiles of plain cases with 128 columns are larger.  If they do not fit, use the kernels of other cases. */
-    fits_plain = (desc->d > desc->d_v ? desc->d : desc->d_v) <= 96 || fits_shared(sizeof(dq_tiles<bf16, 128, true>));
-    with_mma_type(type, desc, fits_plain && is_plain_attention(desc), [&](auto t, auto size, auto plain) {
-        using T = decltype(t);
-        constexpr int D = size;
-        constexpr bool is_plain = plain;
-        using dkdv = dkdv_sizes<D, is_plain>;
-        using dq = dq_sizes<D, is_plain>;
+    fits_plain = (desc->d > desc->d_v ? desc->d : desc->d_v) <= 96 ||
+                 fits_shared(sizeof(dq_tiles<attn_config<bf16, 128, true, false>>));
+    with_config(type, desc, fits_plain && is_plain_attention(desc), [&](auto config) {
+        using Config = decltype(config);
+        using dkdv = dkdv_sizes<Config>;
+        using dq = dq_sizes<Config>;
 
-        fits = fits_shared(sizeof(dkdv_tiles<T, D, is_plain>)) && fits_shared(sizeof(dq_tiles<T, D, is_plain>));
+        fits = fits_shared(sizeof(dkdv_tiles<Config>)) && fits_shared(sizeof(dq_tiles<Config>));
         if (!fits)
             return;
         for_chunks(st, desc, &weight_drop, [&](const struct head_chunk &chunk) {
             x.chunk = chunk;
             if (desc->s_k > 0)
-                launch(st, attn_bwd_dkdv<T, D, is_plain>,
+                launch(st, attn_bwd_dkdv<Config>,
                        dim3((unsigned)ceil_div(desc->s_k + desc->k0 % 8, dkdv::OWN), (unsigned)chunk.ng,
                             (unsigned)chunk.ni),
-                       dkdv::THREADS, sizeof(dkdv_tiles<T, D, is_plain>), x);
+                       dkdv::THREADS, sizeof(dkdv_tiles<Config>), x);
             if (desc->s_q > 0)
-                launch(st, attn_bwd_dq<T, D, is_plain>,
+                launch(st, attn_bwd_dq<Config>,
                        dim3((unsigned)ceil_div(desc->s_q, dq::OWN), (unsigned)chunk.heads, (unsigned)chunk.ni),
-                       dq::THREADS, sizeof(dq_tiles<T, D, is_plain>), x);
+                       dq::THREADS, sizeof(dq_tiles<Config>), x);
         });
     });
     return fits;

@@ -3,7 +3,8 @@
  *
  * A block of four warps computes a tile of queries of one head; each warp owns 16 or 32 queries and keeps their output,
  * running maximum and sum in registers.  The block iterates over tiles of keys; a tile is copied to shared memory while
- * the previous one is processed.
+ * the previous one is processed.  Products of matrices use wgmma on Hopper GPUs, and mma.sync on others and for heads
+ * of more than 128 columns.
  */
 #include "cuda/attention/tiles.h"
 
@@ -16,21 +17,30 @@ struct attn_mma_fwd {
     struct head_chunk chunk;
 };
 
+/*
+ * A warp has M tiles of 16 queries, and a block BQ queries and BK keys, such that a multiprocessor has registers and
+ * shared memory for MIN_BLOCKS blocks.
+ */
+template <int D, bool uses_wgmma> struct fwd_sizes {
+    static constexpr int M = D > 64 && D <= 128 ? 2 : 1, BQ = 64 * M, BK = D <= 64 ? 64 : 32,
+                         MIN_BLOCKS = D <= 64 ? 4 : 1;
+};
+
+template <int D> struct fwd_sizes<D, true> {
+    static constexpr int M = 1, BQ = 64, BK = 64, MIN_BLOCKS = D <= 64 ? 4 : D <= 96 ? 3 : 2;
+};
+
 /* The arrays of a block in shared memory. */
-template <class T, int D> struct fwd_tiles {
-    /*
-     * A warp has M tiles of 16 queries, and a block BQ queries and BK keys, such that they fit in registers.  For heads
-     * of up to 64 columns, M is 1, so that a multiprocessor has registers for MIN_BLOCKS blocks.
-     */
-    static constexpr int LD = D + ROW_PAD, M = D > 64 && D <= 128 ? 2 : 1, BQ = 64 * M, BK = D <= 64 ? 64 : 32;
-    static constexpr int MIN_BLOCKS = D <= 64 ? 4 : 1;
-    T q[BQ * LD];
+template <class Config> struct fwd_tiles : fwd_sizes<Config::D, Config::uses_wgmma> {
+    using sizes = fwd_sizes<Config::D, Config::uses_wgmma>;
+    static constexpr int BQ = sizes::BQ, BK = sizes::BK;
+    typename Config::template tile<BQ> q;
     struct {
-        T k[BK * LD], v[BK * LD];
+        typename Config::template tile<BK> k, v;
         alignas(16) uint64_t kept[BQ];
     } keys[2];
     struct attn_range visible[BQ];
-    int i, group; /* of the block; in shared memory because kernels for 64 columns need all registers */
+    int i, group; /* of the block; read from here by the variants with mma.sync, which need all registers */
     struct score_biases<BQ, BK> biases;
 };
 
@@ -176,11 +186,12 @@ static __device__ inline void store_output(const struct attn_mma_fwd &x, const f
     }
 }
 
-template <class T, int D, bool is_plain, bool may_drop>
-static __global__ void __launch_bounds__(THREADS, fwd_tiles<T, D>::MIN_BLOCKS) attn_fwd(struct attn_mma_fwd x)
+template <class Config, bool may_drop> static __device__ inline void fwd_block(const struct attn_mma_fwd &x)
 {
-    using tiles = fwd_tiles<T, D>;
-    constexpr int M = tiles::M, BQ = tiles::BQ, BK = tiles::BK, LD = tiles::LD, NK = BK / 8;
+    using T = typename Config::T;
+    using tiles = fwd_tiles<Config>;
+    constexpr bool is_plain = Config::is_plain;
+    constexpr int D = Config::D, M = tiles::M, BQ = tiles::BQ, BK = tiles::BK, NK = BK / 8;
     SHARED(tiles, sh);
     const struct meg_attn_desc &desc = x.desc;
     const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * BQ, j = x.chunk.j0 + (int)blockIdx.y,
@@ -190,12 +201,12 @@ static __global__ void __launch_bounds__(THREADS, fwd_tiles<T, D>::MIN_BLOCKS) a
     const int row0 = warp * 16 * M, origin = tile_origin(desc);
     const float scale = is_plain ? desc.scale * LOG2E : 1.0f, sink = sink_of(desc, j);
     const auto load = [&](int stage, int key, int end) {
-        const int i = sh->i, group = sh->group;
+        const int sequence = Config::uses_wgmma ? i : sh->i, own_group = Config::uses_wgmma ? group : sh->group;
 
-        load_keys<T, D, BK, THREADS, is_plain>(sh->keys[stage].k, desc, x.k, i, group, desc.d, key, end);
-        load_keys<T, D, BK, THREADS, is_plain>(sh->keys[stage].v, desc, x.v, i, group, desc.d_v, key, end);
+        load_keys<THREADS, is_plain>(sh->keys[stage].k, desc, x.k, sequence, own_group, desc.d, key, end);
+        load_keys<THREADS, is_plain>(sh->keys[stage].v, desc, x.v, sequence, own_group, desc.d_v, key, end);
         if (may_drop && x.chunk.bits)
-            load_kept(sh->keys[stage].kept, x.chunk, i, j, (key - origin) / 64, t0, BQ);
+            load_kept(sh->keys[stage].kept, x.chunk, sequence, j, (key - origin) / 64, t0, BQ);
         copy_async_commit();
     };
     float o[M][D / 8][4] = {};
@@ -204,7 +215,7 @@ static __global__ void __launch_bounds__(THREADS, fwd_tiles<T, D>::MIN_BLOCKS) a
     const struct attn_range &first = sh->visible[0], &last = sh->visible[BQ - 1];
     int key, stage = 0;
 
-    load_head<T, D, BQ, THREADS>(sh->q, queries_of<T>(x.q, i, group, j % r), x.q.ld_s, desc.d, t0, (int)desc.s_q);
+    load_head<THREADS>(sh->q, queries_of<T>(x.q, i, group, j % r), x.q.ld_s, desc.d, t0, (int)desc.s_q);
     copy_async_commit();
     for (int n = (int)threadIdx.x; n < BQ; n += THREADS)
         sh->visible[n] = visible_keys(desc, min(t0 + n, (int)desc.s_q - 1), i);
@@ -224,9 +235,9 @@ static __global__ void __launch_bounds__(THREADS, fwd_tiles<T, D>::MIN_BLOCKS) a
             run.sum[m][h] = desc.sink.p && lane.t == 0 ? 1.0f : 0.0f;
         }
     for (; key < last.hi; key += BK, stage ^= 1) {
-        float s[M][NK][4] = {};
+        float s[M][NK][4];
 
-        copy_async_wait<0>();
+        finish_copies<Config>();
         __syncthreads();
         if (key + BK < last.hi)
             load(stage ^ 1, key + BK, last.hi);
@@ -234,7 +245,8 @@ static __global__ void __launch_bounds__(THREADS, fwd_tiles<T, D>::MIN_BLOCKS) a
             fill_biases<BQ, BK, THREADS>(&sh->biases, desc, i, j, t0, key);
             __syncthreads();
         }
-        multiply_rows<T, D>(s, sh->q, row0, sh->keys[stage].k, LD);
+        multiply_rows(s, sh->q, row0, sh->keys[stage].k);
+        finish<Config>(s);
         if (!is_plain)
             score_tile(s, desc, sh->biases, row0, lane);
         if (key < last.lo || key + BK > first.hi)
@@ -242,10 +254,18 @@ static __global__ void __launch_bounds__(THREADS, fwd_tiles<T, D>::MIN_BLOCKS) a
         softmax(s, o, run, scale);
         if (may_drop && x.chunk.bits)
             drop_tile(s, sh->keys[stage].kept, (key - origin) % 64, row0, lane);
-        multiply_weights<T>(o, s, sh->keys[stage].v, LD);
+        multiply_weights(o, s, sh->keys[stage].v, 0);
+        finish<Config>(o);
     }
     copy_async_wait<0>();
     store_output(x, o, run, t0 + row0, lane, i, j);
+}
+
+template <class Config, bool may_drop>
+static __global__ void __launch_bounds__(THREADS, fwd_tiles<Config>::MIN_BLOCKS) attn_fwd(struct attn_mma_fwd x)
+{
+    if constexpr (Config::is_compiled)
+        fwd_block<Config, may_drop>(x);
 }
 
 bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
@@ -262,13 +282,11 @@ bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *de
     x.desc = *desc;
     x.o = o, x.q = q, x.k = k, x.v = v;
     x.lse = lse;
-    with_mma_type(q.dtype, desc, is_plain_attention(desc), [&](auto type, auto size, auto is_plain) {
-        using T = decltype(type);
-        constexpr int D = size;
-        using tiles = fwd_tiles<T, D>;
+    with_config(q.dtype, desc, is_plain_attention(desc), [&](auto config) {
+        using Config = decltype(config);
+        using tiles = fwd_tiles<Config>;
         /* the kernel for cases that are not plain always supports dropout */
-        const auto kernel =
-            weight_drop.threshold ? attn_fwd<T, D, is_plain, true> : attn_fwd<T, D, is_plain, !is_plain>;
+        const auto kernel = weight_drop.threshold ? attn_fwd<Config, true> : attn_fwd<Config, !Config::is_plain>;
 
         fits = fits_shared(sizeof(tiles));
         if (fits)

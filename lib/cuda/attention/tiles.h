@@ -2,32 +2,47 @@
 #ifndef MEG_CUDA_ATTENTION_TILES_H
 #define MEG_CUDA_ATTENTION_TILES_H
 #include "cuda/attention/attention.h"
-#include "cuda/mma.h"
+#include "cuda/wgmma.h"
 
 #define LN2 0.6931471805599453f
 
-/*
- * Heads are padded with zeros to D columns, the smallest of 64, 96, 128 and 256 that is not less than d and d_v.  Rows
- * of tiles in shared memory have 8 additional elements, so that the rows of an 8x8 matrix are in different banks.
- */
-enum { MAX_D = 256, ROW_PAD = 8 };
+/* Heads are padded with zeros to D columns, the smallest of 64, 96, 128 and 256 that is not less than d and d_v. */
+enum { MAX_D = 256 };
 
-/*
- * Call f(element type, padded head size, is_plain), the last two as constants.  In a plain case, scores are scale *
- * q.k, and there is no block table.
- */
-template <class F> void with_mma_type(enum meg_dtype type, const struct meg_attn_desc *desc, bool is_plain, F f)
+/* The constants of an instance of the kernels. */
+template <class Type, int size, bool plain, bool wgmma> struct attn_config {
+    using T = Type;                         /* element type of the heads */
+    static constexpr int D = size;          /* padded head size */
+    static constexpr bool is_plain = plain; /* scores are scale * q.k, and there is no block table */
+    static constexpr bool uses_wgmma = wgmma;
+    /* whether this compilation, for one type of GPU, contains the instance */
+    static constexpr bool is_compiled = D > 128 || (uses_wgmma ? HAS_WGMMA : HAS_MMA);
+
+    template <int ROWS> using tile = ::tile<T, ROWS, D, uses_wgmma>;
+};
+
+/* Call f(attn_config<...>()) for heads of type `type`. */
+template <class F> void with_config(enum meg_dtype type, const struct meg_attn_desc *desc, bool is_plain, F f)
 {
     const int64_t d = desc->d > desc->d_v ? desc->d : desc->d_v;
+    const auto with_all = [&](auto t, auto size, auto plain, auto wgmma) {
+        f(attn_config<decltype(t), size, plain, wgmma>());
+    };
+    const auto with_instruction = [&](auto t, auto size, auto plain) {
+        if (meg_cuda_device.has_wgmma)
+            with_all(t, size, plain, std::true_type());
+        else
+            with_all(t, size, plain, std::false_type());
+    };
     const auto with_size = [&](auto t, auto plain) {
         if (d <= 64)
-            f(t, std::integral_constant<int, 64>(), plain);
+            with_instruction(t, std::integral_constant<int, 64>(), plain);
         else if (d <= 96)
-            f(t, std::integral_constant<int, 96>(), plain);
+            with_instruction(t, std::integral_constant<int, 96>(), plain);
         else if (d <= 128)
-            f(t, std::integral_constant<int, 128>(), plain);
+            with_instruction(t, std::integral_constant<int, 128>(), plain);
         else
-            f(t, std::integral_constant<int, 256>(), plain);
+            with_all(t, std::integral_constant<int, 256>(), plain, std::false_type());
     };
     const auto with_plain = [&](auto t) {
         if (is_plain)
@@ -55,7 +70,7 @@ static inline bool fits_shared(size_t nbytes)
     return (int64_t)nbytes <= meg_cuda_max_shared();
 }
 
-/* Return whether a case is plain (with_mma_type). */
+/* Return whether a case is plain (attn_config). */
 static inline bool is_plain_attention(const struct meg_attn_desc *desc)
 {
     return desc->softcap == 0.0f && !desc->alibi_slope && !desc->rel_bias.p && !desc->block_offset;
@@ -121,12 +136,12 @@ static __device__ inline void load_kept(uint64_t *to, const struct head_chunk &x
 /* ---- tiles ---- */
 
 /*
- * Begin to copy ROWS rows of d columns to shared memory by THREADS threads.  row(r) returns a pointer to the first
- * element of row r in global memory; it is called once for each row of the thread, in ascending order.  Rows outside
- * [begin, end), for which the pointer may be invalid, and columns from d on are not read, but set to 0 in the copy.
+ * Begin to copy ROWS rows of d columns to a tile by THREADS threads.  row(r) returns a pointer to the first element of
+ * row r in global memory; it is called once for each row of the thread, in ascending order.  Rows outside [begin, end),
+ * for which the pointer may be invalid, and columns from d on are not read, but set to 0 in the copy.
  */
-template <class T, int D, int ROWS, int THREADS, class F>
-static __device__ inline void load_rows(T *to, int d, int begin, int end, F row)
+template <int THREADS, class T, int ROWS, int D, bool for_wgmma, class F>
+static __device__ inline void load_rows(tile<T, ROWS, D, for_wgmma> &to, int d, int begin, int end, F row)
 {
     constexpr int LANES = 8, STEP = THREADS / LANES; /* threads per row, rows per step */
     const int r0 = (int)threadIdx.x / LANES, c0 = (int)threadIdx.x % LANES * VEC;
@@ -140,38 +155,54 @@ static __device__ inline void load_rows(T *to, int d, int begin, int end, F row)
 #pragma unroll
         for (int c = c0; c < c0 + D; c += LANES * VEC)
             if (D % (LANES * VEC) == 0 || c < D)
-                copy_async(to + r * (D + ROW_PAD) + c, p + c, is_valid && c < d);
+                copy_async(to.at(r, c), p + c, is_valid && c < d);
     }
 }
 
 /*
- * Begin to copy rows [row0, row0 + ROWS) of a head of d columns, whose row 0 is at `head`; rows outside [0, end) are 0.
+ * Begin to copy rows row0, row0 + 1, ... of a head of d columns, whose row 0 is at `head`; rows outside [0, end) are 0.
  */
-template <class T, int D, int ROWS, int THREADS>
-static __device__ inline void load_head(T *to, const T *head, int64_t ld, int64_t d, int row0, int end)
+template <int THREADS, class T, int ROWS, int D, bool for_wgmma>
+static __device__ inline void load_head(tile<T, ROWS, D, for_wgmma> &to, const T *head, int64_t ld, int64_t d, int row0,
+                                        int end)
 {
     constexpr int STEP = THREADS / 8;
     const T *p = head + (row0 + (int)threadIdx.x / 8 - STEP) * ld;
 
-    load_rows<T, D, ROWS, THREADS>(to, (int)d, -row0, end - row0, [&](int) { return p += STEP * ld; });
+    load_rows<THREADS>(to, (int)d, -row0, end - row0, [&](int) { return p += STEP * ld; });
 }
 
 /*
- * Begin to copy the keys or values [key, key + ROWS) of a group of sequence i; those outside [0, end) are 0.  A plain
- * case has no block table.
+ * Begin to copy keys or values key, key + 1, ... of a group of sequence i; those outside [0, end) are 0.  A plain case
+ * has no block table.
  */
-template <class T, int D, int ROWS, int THREADS, bool is_plain>
-static __device__ inline void load_keys(T *to, const struct meg_attn_desc &desc, const struct meg_heads &from,
-                                        int64_t i, int64_t group, int64_t d, int key, int end)
+template <int THREADS, bool is_plain, class T, int ROWS, int D, bool for_wgmma>
+static __device__ inline void load_keys(tile<T, ROWS, D, for_wgmma> &to, const struct meg_attn_desc &desc,
+                                        const struct meg_heads &from, int64_t i, int64_t group, int64_t d, int key,
+                                        int end)
 {
     const T *const p = (const T *)from.p;
 
     if (is_plain)
-        load_head<T, D, ROWS, THREADS>(to, p + i * from.ld_b + group * from.ld_g, from.ld_s, d, key, end);
+        load_head<THREADS>(to, p + i * from.ld_b + group * from.ld_g, from.ld_s, d, key, end);
     else
-        load_rows<T, D, ROWS, THREADS>(to, (int)d, -key, end - key, [&](int r) {
-            return p + key_index(desc, from, min(max(key + r, 0), end - 1), i, group);
-        });
+        load_rows<THREADS>(to, (int)d, -key, end - key,
+                           [&](int r) { return p + key_index(desc, from, min(max(key + r, 0), end - 1), i, group); });
+}
+
+/* Wait until the copies of the calling thread are complete.  After the next barrier, products may read the tiles. */
+template <class Config> static __device__ inline void finish_copies()
+{
+    copy_async_wait<0>();
+    if constexpr (Config::uses_wgmma)
+        publish_copies();
+}
+
+/* Wait for the products that have the accumulators c and their warpgroup has queued.  mma.sync queues none. */
+template <class Config, class... C> static __device__ inline void finish(C &...c)
+{
+    if constexpr (Config::uses_wgmma)
+        finish_products(c...);
 }
 
 /* Return a pointer to query 0 of head `head` of a group of sequence i. */

@@ -1,0 +1,227 @@
+/*
+ * wgmma.h - asynchronous products of matrices on the tensor cores of Hopper GPUs (sm_90a).
+ *
+ * A warpgroup, 128 threads, computes 64 rows of a product.  Warp w has rows [16w, 16w + 16), and each thread the
+ * elements of them that accumulators of mma.h have.  The functions queue products; their results, and the tiles that
+ * they read, may be used after finish_products.
+ */
+#ifndef MEG_CUDA_WGMMA_H
+#define MEG_CUDA_WGMMA_H
+#include "cuda/mma.h"
+#ifndef __CUDACC__
+#    include <array>
+#    include <functional>
+#endif
+
+/*
+ * Whether this compilation, for one type of GPU or for the emulation, should contain kernels that use these functions,
+ * and their variants that use those of mma.h instead.
+ */
+#if !defined __CUDACC__
+static constexpr bool HAS_WGMMA = true, HAS_MMA = true;
+#elif defined __CUDA_ARCH_FEAT_SM90_ALL
+static constexpr bool HAS_WGMMA = true, HAS_MMA = false;
+#else
+static constexpr bool HAS_WGMMA = false, HAS_MMA = true;
+#endif
+
+/* Let copies to shared memory that the calling thread has waited for be visible to products after the next barrier. */
+__device__ inline void publish_copies();
+
+/*
+ * Queue c += a b, where c [64,8N] consists of accumulators, b is [16,8N], and a [64,16] is given by matrix descriptors
+ * of PTX or in registers.  If is_first is set, queue c = a b.
+ */
+template <class T, int N> __device__ void wgmma(float (&c)[N][4], uint64_t a, uint64_t b, bool is_first);
+template <class T, int N> __device__ void wgmma(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b);
+
+#ifdef __CUDACC__
+
+__device__ inline void publish_copies()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/*
+ * Return the descriptor of the part of a tile that begins at element (r, c), where r is a multiple of 8 and c of 16, as
+ * an operand with contiguous columns or, transposed, with contiguous rows.
+ */
+template <class T, int ROWS, int COLS>
+__device__ inline uint64_t descriptor(const tile<T, ROWS, COLS, true> &x, int r, int c)
+{
+    constexpr int PANEL = tile<T, ROWS, COLS, true>::PANEL;
+    constexpr uint64_t panel_nbytes = ROWS * PANEL * sizeof(T), rows8_nbytes = 8 * PANEL * sizeof(T),
+                       swizzling = PANEL == 64 ? 1 : 2;
+    const uint32_t start = shared_address(x.v + (c / PANEL * ROWS + r) * PANEL + c % PANEL);
+
+    return start >> 4 | panel_nbytes / 16 << 16 | rows8_nbytes / 16 << 32 | swizzling << 62;
+}
+
+#    define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#    define SIXTEEN(c, i) FOUR(c, i), FOUR(c, i + 1), FOUR(c, i + 2), FOUR(c, i + 3)
+#    define OPERANDS_0_31                                                                                              \
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "    \
+        "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#    define OPERANDS_32_47 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#    define OPERANDS_48_63 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+#    define DEFINE_WGMMA(T, type)                                                                                      \
+        template <> __device__ inline void wgmma<T>(float(&c)[8][4], uint64_t a, uint64_t b, bool is_first)            \
+        {                                                                                                              \
+            asm volatile("{ .reg .pred p; setp.eq.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type     \
+                         " {" OPERANDS_0_31 "}, %32, %33, p, 1, 1, 0, 0; }"                                            \
+                         : SIXTEEN(c, 0), SIXTEEN(c, 4)                                                                \
+                         : "l"(a), "l"(b), "r"((int)is_first));                                                        \
+        }                                                                                                              \
+        template <> __device__ inline void wgmma<T>(float(&c)[8][4], const uint32_t(&a)[4], uint64_t b)                \
+        {                                                                                                              \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type " {" OPERANDS_0_31                         \
+                         "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                                   \
+                         : SIXTEEN(c, 0), SIXTEEN(c, 4)                                                                \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                        \
+        }                                                                                                              \
+        template <> __device__ inline void wgmma<T>(float(&c)[12][4], const uint32_t(&a)[4], uint64_t b)               \
+        {                                                                                                              \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32." type " {" OPERANDS_0_31 ", " OPERANDS_32_47     \
+                         "}, {%48, %49, %50, %51}, %52, 1, 1, 1, 1;"                                                   \
+                         : SIXTEEN(c, 0), SIXTEEN(c, 4), SIXTEEN(c, 8)                                                 \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                        \
+        }                                                                                                              \
+        template <> __device__ inline void wgmma<T>(float(&c)[16][4], const uint32_t(&a)[4], uint64_t b)               \
+        {                                                                                                              \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type " {" OPERANDS_0_31 ", " OPERANDS_32_47    \
+                         ", " OPERANDS_48_63 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"                               \
+                         : SIXTEEN(c, 0), SIXTEEN(c, 4), SIXTEEN(c, 8), SIXTEEN(c, 12)                                 \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                        \
+        }
+
+DEFINE_WGMMA(bf16, "bf16.bf16")
+DEFINE_WGMMA(f16, "f16.f16")
+#    undef DEFINE_WGMMA
+
+/* Prevent the compiler from moving accesses to c across this point. */
+template <int N> __device__ inline void keep_in_place(float (&c)[N][4])
+{
+#    pragma unroll
+    for (int n = 0; n < N; n++)
+#    pragma unroll
+        for (int i = 0; i < 4; i++)
+            asm volatile("" : "+f"(c[n][i])::"memory");
+}
+
+template <int N> __device__ inline void begin_products(float (&c)[N][4])
+{
+    keep_in_place(c);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+template <int N> __device__ inline void commit_products(float (&c)[N][4])
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    keep_in_place(c);
+}
+
+/* Wait for all products of the warpgroup; c... are the accumulators of those that the caller has queued. */
+template <class... C> __device__ inline void finish_products(C &...c)
+{
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    (keep_in_place(c[0]), ...);
+}
+
+#else
+
+namespace emu
+{
+
+/* The products that the threads have queued, in order.  They read shared memory when their thread waits for them. */
+inline std::deque<std::function<void()>> products[MAX_THREADS];
+
+inline void queue_product(const std::function<void()> &f)
+{
+    const int thread = state.running->thread;
+
+    if (is_unpublished[thread])
+        fail("a product reads copies that are not visible to it");
+    products[thread].push_back(f);
+}
+
+} // namespace emu
+
+inline void publish_copies()
+{
+    emu::is_unpublished[emu::state.running->thread] = false;
+}
+
+template <class... C> void finish_products(C &...)
+{
+    auto &products = emu::products[emu::state.running->thread];
+
+    for (; !products.empty(); products.pop_front())
+        products.front()();
+}
+
+#endif
+
+/* Queue c = x y^T, for all 64 rows of x. */
+template <class T, int K, int N>
+__device__ inline void multiply_rows(float (&c)[1][N][4], const tile<T, 64, K, true> &x, int,
+                                     const tile<T, 8 * N, K, true> &y)
+{
+#ifdef __CUDACC__
+    begin_products(c[0]);
+#    pragma unroll
+    for (int k = 0; k < K; k += 16)
+        wgmma<T>(c[0], descriptor(x, 0, k), descriptor(y, 0, k), k == 0);
+    commit_products(c[0]);
+#else
+    const int row = (int)threadIdx.x / WARP * 16 + emu::lane() / 4, column = emu::lane() % 4 * 2;
+
+    memset(c, 0xff, sizeof c);
+    emu::queue_product([&, row, column] {
+        for (int n = 0; n < N; n++)
+            for (int i = 0; i < 4; i++) {
+                c[0][n][i] = 0.0f;
+                for (int k = 0; k < K; k++)
+                    c[0][n][i] += to_float(*x.at(row + i / 2 * 8, k)) * to_float(*y.at(8 * n + column + i % 2, k));
+            }
+    });
+#endif
+}
+
+/* Queue c += w y, where w [64, 8K] consists of accumulators, which are rounded to T.  w may be changed. */
+template <class T, int K, int N>
+__device__ inline void multiply_weights(float (&c)[1][N][4], const float (&w)[1][K][4],
+                                        const tile<T, 8 * K, 8 * N, true> &y, int)
+{
+    uint32_t a[K / 2][4];
+
+#pragma unroll
+    for (int k = 0; k < K; k += 2)
+        pack_a<T>(a[k / 2], &w[0][k]);
+#ifdef __CUDACC__
+    begin_products(c[0]);
+#    pragma unroll
+    for (int k = 0; k < K; k += 2)
+        wgmma<T>(c[0], a[k / 2], descriptor(y, 8 * k, 0));
+    commit_products(c[0]);
+#else
+    struct operand {
+        uint32_t v[K / 2][4];
+    } own, all[WARP];
+    std::array<operand, 4> quad;
+    const int first = emu::lane() / 4 * 4, column = emu::lane() % 4 * 2;
+
+    memcpy(own.v, a, sizeof a);
+    emu::warp_exchange(&own, all, sizeof own);
+    for (int i = 0; i < 4; i++)
+        quad[(size_t)i] = all[first + i];
+    emu::queue_product([&c, &y, quad, column] {
+        for (int n = 0; n < N; n++)
+            for (int i = 0; i < 4; i++)
+                for (int k = 0; k < 8 * K; k++)
+                    c[0][n][i] += unpack<T>(quad[(size_t)k % 8 / 2].v[k / 16][k % 16 / 8 * 2 + i / 2], k % 2) *
+                                  to_float(*y.at(k, 8 * n + column + i % 2));
+    });
+#endif
+}
+#endif
