@@ -48,7 +48,7 @@ const struct meg_opt meg_layout_opts[] = {
       "first pipeline stage of the decoder of T5; default: the layers of encoder and decoder together are divided "
       "equally over the stages" },
     { "use-tp-pp-dp-mapping", 0, MEG_BOOL(C, pp_before_dp), NULL, "no",
-      "number the ranks in the order tensor, pipeline, context, data instead of tensor, context, data, pipeline" },
+      "number the ranks in the order tensor, context, pipeline, data instead of tensor, context, data, pipeline" },
     { 0 }
 };
 #undef C
@@ -66,22 +66,22 @@ struct meg_rank_coords meg_layout_coords(const struct meg_layout *l, int64_t ran
 
     c.tp = rank % l->tp;
     rank /= l->tp;
-    if (l->pp_before_dp) {
-        c.pp = rank % l->pp;
-        rank /= l->pp;
-    }
     c.cp = rank % l->cp;
     rank /= l->cp;
-    c.dp = rank % l->dp;
-    if (!l->pp_before_dp)
+    if (l->pp_before_dp) {
+        c.pp = rank % l->pp;
+        c.dp = rank / l->pp;
+    } else {
+        c.dp = rank % l->dp;
         c.pp = rank / l->dp;
+    }
     return c;
 }
 
 int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords c)
 {
     if (l->pp_before_dp)
-        return c.tp + l->tp * (c.pp + l->pp * (c.cp + l->cp * c.dp));
+        return c.tp + l->tp * (c.cp + l->cp * (c.pp + l->pp * c.dp));
     return c.tp + l->tp * (c.cp + l->cp * (c.dp + l->dp * c.pp));
 }
 

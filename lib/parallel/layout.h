@@ -5,7 +5,7 @@
  * The stage table contains the layers of each stage.  meg_layout_set_model computes the table from the options.
  *
  * The number of ranks is tp * cp * dp * pp.  Ranks are numbered in this order of axes, tp fastest, so that a
- * tensor-parallel group consists of consecutive ranks.  With --use-tp-pp-dp-mapping the order is tp, pp, cp, dp.
+ * tensor-parallel group consists of consecutive ranks.  With --use-tp-pp-dp-mapping the order is tp, cp, pp, dp.
  *
  * The cp * dp ranks that differ in cp or dp have the same dense parameters.  Expert parallelism shards the experts of a
  * mixture of experts over ep consecutive ones of these ranks, as in Megatron if the tensor-parallel size of experts is
@@ -57,7 +57,7 @@ struct meg_layout {
     int64_t ep;             /* number of expert-parallel ranks, which divides cp * dp */
     int64_t vp;             /* model chunks per stage (virtual pipeline size) */
     bool has_sp;       /* sequence parallelism: norms, dropout and residuals are sharded over tp along the sequence */
-    bool pp_before_dp; /* the order of ranks is tp, pp, cp, dp instead of tp, cp, dp, pp */
+    bool pp_before_dp; /* the order of ranks is tp, cp, pp, dp instead of tp, cp, dp, pp */
     int64_t layers;
     /*
      * Stage table [pp * vp + 1]: the layers of virtual stage k (parallel/schedule.h) begin at first_layer[k] and end

@@ -87,7 +87,7 @@ static double simulate_pipeline(const struct meg_cost_model *cost, const struct 
 static double pipeline_time(struct cost_pass *busy, const struct meg_cost_model *cost, bool simulate)
 {
     const struct meg_layout *l = &cost->layout;
-    const int64_t stride = l->pp_before_dp ? l->tp : l->tp * l->cp * l->dp;
+    const int64_t stride = l->tp * l->cp * (l->pp_before_dp ? 1 : l->dp);
     struct cost_part *each = meg_new((size_t)(l->pp * l->vp) * sizeof *each);
     double largest = 0, seconds; /* largest: bytes of the largest boundary */
 

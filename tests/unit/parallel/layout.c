@@ -1,4 +1,4 @@
-/* Number of layers of pipeline stages and chunks, for even and uneven partitions. */
+/* Number of layers of pipeline stages and chunks, for even and uneven partitions; the order of ranks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -177,9 +177,35 @@ static void invalid_layout_strings_are_refused_with_position_and_rule(void **sta
     }
 }
 
+/* The orders of Megatron-LM (initialize.py): tp-cp-ep-dp-pp and, with --use-tp-pp-dp-mapping, tp-cp-ep-pp-dp. */
+static void ranks_are_numbered_as_in_megatron(void **state)
+{
+    struct meg_layout l = { .tp = 2, .cp = 3, .dp = 4, .pp = 5 };
+
+    (void)state;
+    for (int order = 0; order < 2; order++) {
+        int64_t rank = 0;
+
+        l.pp_before_dp = order;
+        for (int64_t outer = 0; outer < (order ? l.dp : l.pp); outer++)
+            for (int64_t inner = 0; inner < (order ? l.pp : l.dp); inner++)
+                for (int64_t cp = 0; cp < l.cp; cp++)
+                    for (int64_t tp = 0; tp < l.tp; tp++, rank++) {
+                        const struct meg_rank_coords c = meg_layout_coords(&l, rank);
+
+                        assert_int_equal(c.tp, tp);
+                        assert_int_equal(c.cp, cp);
+                        assert_int_equal(order ? c.pp : c.dp, inner);
+                        assert_int_equal(order ? c.dp : c.pp, outer);
+                        assert_int_equal(meg_layout_rank(&l, c), rank);
+                    }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_are_numbered_as_in_megatron),
         cmocka_unit_test(chunks_are_contiguous_and_cover_all_layers),
         cmocka_unit_test(invalid_layout_strings_are_refused_with_position_and_rule),
     };
