@@ -31,6 +31,14 @@ static int64_t iteration_of(const char *line)
     return n;
 }
 
+/* Return whether a line without a newline, of n bytes, can be one of this file that a killed run has not completed. */
+static bool is_incomplete(const char *line, size_t n)
+{
+    static const char start[] = "{\"iteration\":";
+
+    return strncmp(line, start, n < sizeof start - 1 ? n : sizeof start - 1) == 0;
+}
+
 /*
  * Set *end to the offset at which to truncate the file when a run resumes from iteration `resumed`.  The offset is the
  * start of the first line that the run will write again.  If there is no such line, the offset is the end of the last
@@ -49,15 +57,18 @@ static int find_resume_offset(const char *path, int64_t resumed, int64_t *end, s
     if (fd < 0)
         return errno == ENOENT ? 0 : meg_fail_errno(e, "%s", path);
     meg_line_reader_init(&in, fd, path);
-    while ((r = meg_line_reader_next(&in, &line, &n, e)) > 0 && in.has_newline) {
-        int64_t iteration = iteration_of(line);
+    while ((r = meg_line_reader_next(&in, &line, &n, e)) > 0) {
+        const int64_t iteration = iteration_of(line);
+
+        if (!in.has_newline && is_incomplete(line, n))
+            break;
         if (iteration < 0) {
             r = meg_fail(e, MEG_EFORMAT,
                          "--log-json %s: line %" PRId64 ": not a JSON object of metrics; choose a different file", path,
                          in.line);
             break;
         }
-        is_kept &= resumed > 0 && iteration <= resumed;
+        is_kept &= in.has_newline && resumed > 0 && iteration <= resumed;
         if (is_kept)
             *end = in.offset;
     }

@@ -91,12 +91,16 @@ static void a_file_of_another_program_is_refused_and_unchanged(void **state)
     struct meg_metrics *m = NULL;
     struct meg_err e;
 
+    static const char *const texts[] = { L1 "dear diary\n", L1 "dear diary", L1 "{\"text\":\"dear diary\"}" };
+
     (void)state;
-    write_text(L1 "dear diary\n");
-    assert_int_equal(meg_metrics_open(&m, path, 0, &e), MEG_EFORMAT);
-    assert_non_null(strstr(e.msg, "line 2: not a JSON object of metrics"));
-    assert_null(m);
-    content_is(L1 "dear diary\n");
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        write_text(texts[i]);
+        assert_int_equal(meg_metrics_open(&m, path, 0, &e), MEG_EFORMAT);
+        assert_non_null(strstr(e.msg, "line 2: not a JSON object of metrics"));
+        assert_null(m);
+        content_is(texts[i]);
+    }
 }
 
 int main(void)
