@@ -36,6 +36,9 @@ ok 'the probabilities of all tokens sum to 1' jq -e '.top_logprobs[0] | map(.log
 meg-convert -q --load-dir "$T/bert" --save-dir "$T/hf" 2>"$T/err"
 is 'a Hugging Face model fills the masks alike' "$(meg-eval --task fill-mask --load "$T/hf" --input "$T/lines" | jq -r .text)" \
     "$(jq -r .text "$T/out")"
+echo 'the [MASK] work' | fill --tokenizer-type HuggingFaceTokenizer --tokenizer-model tests/data/tokenizers/hf-bert >"$T/out"
+is 'a tokenizer.json that adds [CLS] and [SEP] adds them once' "$(jq -c '[.ids | .[0], .[-1], (map(select(. == 2 or . == 3)) | length)]' "$T/out")" \
+    '[2,3,2]'
 mkfifo "$T/pipe"
 fill --input "$T/pipe" >"$T/flushed" &
 exec 3>"$T/pipe"
