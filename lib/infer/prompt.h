@@ -13,7 +13,7 @@ struct meg_prompt_format {
     struct meg_tokenizer *tok; /* NULL: lines must contain ids */
     int64_t vocab_size;        /* exclusive upper bound of the ids in the input */
     int64_t unpadded_vocab;    /* exclusive upper bound of the ids that can be sampled; limit of top_k */
-    bool is_corpus;            /* ignore members other than `key` and "ids", as meg-preprocess does */
+    bool is_corpus;            /* members other than `key` and "ids" are ignored; false: they are options */
     /* encodes the text of a line; NULL: meg_tokenizer_encode */
     int (*encode)(void *arg, const char *text, int64_t n, struct meg_ids *ids, struct meg_err *e);
     void *encode_arg; /* first argument of encode */

@@ -9,7 +9,8 @@
  *   attention          FLOPs of all scores, and the time of the scores inside the window (struct meg_attn_desc), even
  *                      those that an array in device memory, such as doc_start, masks
  *   other operations   bytes of the matrices that they read and write; vectors, such as biases, statistics of rows and
- *                      token ids, are not counted.  Operations on memory (copy, upload) count nothing, except zero
+ *                      token ids, are not counted, and neither are copies and uploads; `zero` counts the bytes that
+ *                      it writes
  *   collectives        bytes sent, by the formulas of comm/comm.h, and their time
  * The bytes of operands of matrix products and attention are not counted, except the input `pre` of an activation and,
  * in the backward pass, d_o and o for delta.  The operations of the optimizer (sumsq, adamw, ...) are not in the

@@ -109,7 +109,7 @@ void wait_idle(const struct CUstream_st *s);
 
 /* ---- memory.c: allocation and the order of accesses; the caller holds the lock ---- */
 
-enum mode { READ, WRITE, TOUCH }; /* TOUCH: a kernel either reads or writes */
+enum mode { READ, WRITE, TOUCH }; /* TOUCH: a kernel reads or writes; conflicts only with WRITE */
 
 extern struct clock host_clock; /* tasks that the host knows to be complete */
 

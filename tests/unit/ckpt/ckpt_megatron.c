@@ -210,7 +210,10 @@ static void qkv_rows_of_version_0_and_1_are_reordered(void **state)
     }
 }
 
-/* Megatron reorders only tensors named query_key_value, so a missing version has no effect on Megatron Core's names. */
+/*
+ * Megatron reorders only the rows of tensors named query_key_value, so a missing checkpoint_version does not change the
+ * rows of tensors with Megatron Core's names.
+ */
 static void qkv_rows_with_core_names_are_not_reordered(void **state)
 {
     (void)state;

@@ -355,7 +355,7 @@ static void five_steps_of_adamw(void **state)
     }
 }
 
-/* The folder of Hugging Face, loaded as a checkpoint, has the loss of the reference. */
+/* A model loaded from a checkpoint directory in Hugging Face format has the loss of the reference. */
 static void losses_of_the_loaded_folders(void **state)
 {
     const struct tiny_t5 models[] = { v1_1(), v1_0() };
