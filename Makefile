@@ -52,7 +52,8 @@ DEPS   ?= 1
 CFLAGS ?= $(if $(DEBUG),-O0 -g3,-O2 -g)
 NVCC   ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
 # Kernels are compiled to a cubin for each of CUDA_ARCHS, and to PTX for CUDA_PTX.  The driver of a newer GPU compiles the PTX.
-# PTX for one of CUDA_ARCHS takes no time, because nvcc makes the cubin from it.
+# PTX for one of CUDA_ARCHS takes no time, because nvcc makes the cubin from it.  For 90 instead of 90a, the kernels contain no
+# wgmma and are slower.
 CUDA_ARCHS ?= 80 90a
 CUDA_PTX ?= 80
 B      ?= build$(if $(SAN),/$(if $(filter thread,$(SAN)),tsan,san),$(if $(DEBUG),/debug))

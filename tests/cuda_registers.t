@@ -8,6 +8,7 @@ set -- "$B"/lib/cuda/*.cu.o.ptxas "$B"/lib/cuda/*/*.cu.o.ptxas
 status 'the build has a report of each file' 0 tests/cuda/registers.sh
 mv "$T/out" "$T/registers"
 is 'no kernel uses stack or spills registers' "$(grep -hE -B 1 '\b[1-9][0-9]* bytes (stack|spill)' "$@" | c++filt -p)" ''
+is 'no product of matrices waits for the previous one' "$(grep -h 'wgmma.*serialized' "$@")" ''
 compiler=$(head -n 1 "$T/registers")
 committed=$(head -n 1 tests/data/cuda/registers.txt)
 if [ "$compiler" = "$committed" ]; then

@@ -55,7 +55,8 @@ struct copy {
     bool is_valid;
 };
 inline std::deque<std::vector<copy>> copies[MAX_THREADS]; /* groups of each thread; the last is open */
-inline bool is_unpublished[MAX_THREADS];                  /* whether a thread must call publish_copies (wgmma.h) */
+/* by thread: the number of barriers of the process after which products may read its copies (wgmma.h) */
+inline int64_t visible_at[MAX_THREADS];
 
 } // namespace emu
 
@@ -90,7 +91,7 @@ template <int n> void copy_async_wait()
                 memcpy(x.to, x.from, x.nbytes);
             else
                 memset(x.to, 0, x.nbytes);
-    emu::is_unpublished[emu::state.running->thread] = true;
+    emu::visible_at[emu::state.running->thread] = INT64_MAX;
 }
 #endif
 

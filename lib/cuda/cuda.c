@@ -454,7 +454,8 @@ static int select_device(int index, struct meg_err *e)
                         "--device cpu",
                         index, d->name, prop.major, prop.minor, MIN_CC / 10, MIN_CC % 10);
     d->id = meg_xxh3_64(&prop.uuid, sizeof prop.uuid);
-    d->has_wgmma = meg_cuda_probe_wgmma();
+    if ((error = meg_cuda_probe_wgmma(&d->has_wgmma)))
+        return driver_failed(e, what, error);
     return 0;
 }
 

@@ -72,8 +72,8 @@ static inline int64_t meg_cuda_max_shared(void)
     return (int64_t)(cc == 80 || cc == 87 ? 163 : cc == 0 || (cc >= 90 && cc < 120) ? 227 : 99) << 10;
 }
 
-/* Return the value of has_wgmma for the current GPU (attention.cu). */
-bool meg_cuda_probe_wgmma(void);
+/* Set *has_wgmma to that of struct meg_cuda_device for the current GPU (attention.cu). */
+cudaError_t meg_cuda_probe_wgmma(bool *has_wgmma);
 
 /* Declare the operations with the types of struct meg_ops. */
 #define OP(name) __typeof__(*((struct meg_ops *)0)->name) meg_cuda_##name;

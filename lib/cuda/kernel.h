@@ -331,6 +331,7 @@ struct launch_stream {
 };
 
 #ifdef __CUDACC__
+/* the alignment is that of tiles (tile.h) */
 #    define SHARED(type, name)                                                                                         \
         extern __shared__ __align__(1024) unsigned char meg_shared[];                                                  \
         type *name = (type *)meg_shared

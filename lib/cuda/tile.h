@@ -12,7 +12,11 @@
  *     128-byte or 64-byte swizzling.
  */
 template <class T, int ROWS, int COLS, bool for_wgmma> struct alignas(for_wgmma ? 1024 : 16) tile {
-    static constexpr unsigned PANEL = !for_wgmma ? COLS + 8 : COLS % 64 == 0 ? 64 : 32, GROUPS = PANEL / 8;
+    static constexpr unsigned PANEL = !for_wgmma       ? COLS + 8
+                                      : COLS % 64 == 0 ? 64
+                                                       : 32; /* elements of a row of a panel */
+    static constexpr unsigned GROUPS = PANEL / 8;            /* groups of such a row */
+    static_assert(sizeof(T) == 2 && (!for_wgmma || (COLS % 32 == 0 && ROWS % 8 == 0)));
 
     T v[ROWS * (for_wgmma ? COLS : PANEL)];
 

@@ -1,9 +1,9 @@
 /*
  * wgmma.h - asynchronous products of matrices on the tensor cores of Hopper GPUs (sm_90a).
  *
- * A warpgroup, 128 threads, computes 64 rows of a product.  Warp w has rows [16w, 16w + 16), and each thread the
- * elements of them that accumulators of mma.h have.  The functions queue products; their results, and the tiles that
- * they read, may be used after finish_products.
+ * A warpgroup, 128 threads, computes 64 rows of a product.  Warp w computes rows [16w, 16w + 16), and each thread holds
+ * the elements of these rows that it would hold of accumulators of mma.h.  The functions queue products.  Until
+ * wgmma_wait returns, do not access the accumulators, and do not overwrite the tiles.  All threads call each function.
  */
 #ifndef MEG_CUDA_WGMMA_H
 #define MEG_CUDA_WGMMA_H
@@ -14,23 +14,24 @@
 #endif
 
 /*
- * Whether this compilation, for one type of GPU or for the emulation, should contain kernels that use these functions,
- * and their variants that use those of mma.h instead.
+ * HAS_WGMMA and HAS_MMA_SYNC state whether this compilation, for one target or for the emulation, contains the
+ * instances of kernels that use these functions, and those that use mma.h instead.
  */
 #if !defined __CUDACC__
-static constexpr bool HAS_WGMMA = true, HAS_MMA = true;
+static constexpr bool HAS_WGMMA = true, HAS_MMA_SYNC = true;
 #elif defined __CUDA_ARCH_FEAT_SM90_ALL
-static constexpr bool HAS_WGMMA = true, HAS_MMA = false;
+static constexpr bool HAS_WGMMA = true, HAS_MMA_SYNC = false;
 #else
-static constexpr bool HAS_WGMMA = false, HAS_MMA = true;
+static constexpr bool HAS_WGMMA = false, HAS_MMA_SYNC = true;
 #endif
 
-/* Let copies to shared memory that the calling thread has waited for be visible to products after the next barrier. */
+/* Make the copies that the calling thread has waited for visible to products that are queued after the next barrier. */
 __device__ inline void publish_copies();
 
 /*
- * Queue c += a b, where c [64,8N] consists of accumulators, b is [16,8N], and a [64,16] is given by matrix descriptors
- * of PTX or in registers.  If is_first is set, queue c = a b.
+ * Queue c += a b, where c [64,8N] consists of accumulators, and a is [64,16] and b [16,8N].  The first function takes
+ * descriptors of a and of the transpose of b, which are K-major, and queues c = a b if is_first is set.  The second
+ * takes a in registers and a descriptor of b, which is MN-major.
  */
 template <class T, int N> __device__ void wgmma(float (&c)[N][4], uint64_t a, uint64_t b, bool is_first);
 template <class T, int N> __device__ void wgmma(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b);
@@ -43,8 +44,9 @@ __device__ inline void publish_copies()
 }
 
 /*
- * Return the descriptor of the part of a tile that begins at element (r, c), where r is a multiple of 8 and c of 16, as
- * an operand with contiguous columns or, transposed, with contiguous rows.
+ * Return the matrix descriptor of PTX for the part of a tile that begins at element (r, c), where r is a multiple of 8
+ * and c of 16.  It serves for K-major operands, whose rows are those of the tile, and for MN-major ones, whose rows are
+ * the columns of the tile.
  */
 template <class T, int ROWS, int COLS>
 __device__ inline uint64_t descriptor(const tile<T, ROWS, COLS, true> &x, int r, int c)
@@ -52,9 +54,8 @@ __device__ inline uint64_t descriptor(const tile<T, ROWS, COLS, true> &x, int r,
     constexpr int PANEL = tile<T, ROWS, COLS, true>::PANEL;
     constexpr uint64_t panel_nbytes = ROWS * PANEL * sizeof(T), rows8_nbytes = 8 * PANEL * sizeof(T),
                        swizzling = PANEL == 64 ? 1 : 2;
-    const uint32_t start = shared_address(x.v + (c / PANEL * ROWS + r) * PANEL + c % PANEL);
 
-    return start >> 4 | panel_nbytes / 16 << 16 | rows8_nbytes / 16 << 32 | swizzling << 62;
+    return shared_address(x.at(r, c)) >> 4 | panel_nbytes / 16 << 16 | rows8_nbytes / 16 << 32 | swizzling << 62;
 }
 
 #    define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
@@ -99,7 +100,7 @@ DEFINE_WGMMA(bf16, "bf16.bf16")
 DEFINE_WGMMA(f16, "f16.f16")
 #    undef DEFINE_WGMMA
 
-/* Prevent the compiler from moving accesses to c across this point. */
+/* Prevent the compiler from moving accesses to c, accumulators or operands in registers, across this point. */
 template <int N> __device__ inline void keep_in_place(float (&c)[N][4])
 {
 #    pragma unroll
@@ -107,6 +108,15 @@ template <int N> __device__ inline void keep_in_place(float (&c)[N][4])
 #    pragma unroll
         for (int i = 0; i < 4; i++)
             asm volatile("" : "+f"(c[n][i])::"memory");
+}
+
+template <int N> __device__ inline void keep_in_place(uint32_t (&a)[N][4])
+{
+#    pragma unroll
+    for (int n = 0; n < N; n++)
+#    pragma unroll
+        for (int i = 0; i < 4; i++)
+            asm volatile("" : "+r"(a[n][i])::"memory");
 }
 
 template <int N> __device__ inline void begin_products(float (&c)[N][4])
@@ -122,7 +132,7 @@ template <int N> __device__ inline void commit_products(float (&c)[N][4])
 }
 
 /* Wait for all products of the warpgroup; c... are the accumulators of those that the caller has queued. */
-template <class... C> __device__ inline void finish_products(C &...c)
+template <class... C> __device__ inline void wgmma_wait(C &...c)
 {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
     (keep_in_place(c[0]), ...);
@@ -133,36 +143,45 @@ template <class... C> __device__ inline void finish_products(C &...c)
 namespace emu
 {
 
-/* The products that the threads have queued, in order.  They read shared memory when their thread waits for them. */
-inline std::deque<std::function<void()>> products[MAX_THREADS];
+/* A product that a thread has queued.  It reads shared memory when the thread waits for it. */
+struct product {
+    const void *c;
+    std::function<void()> run;
+};
+inline std::deque<product> products[MAX_THREADS];
 
-inline void queue_product(const std::function<void()> &f)
+inline void queue_product(const void *c, const std::function<void()> &run)
 {
     const int thread = state.running->thread;
 
-    if (is_unpublished[thread])
+    if (state.nbarriers < visible_at[thread])
         fail("a product reads copies that are not visible to it");
-    products[thread].push_back(f);
+    products[thread].push_back({ c, run });
+    state.nunfinished++;
 }
 
 } // namespace emu
 
 inline void publish_copies()
 {
-    emu::is_unpublished[emu::state.running->thread] = false;
+    emu::visible_at[emu::state.running->thread] = emu::state.nbarriers + 1;
 }
 
-template <class... C> void finish_products(C &...)
+template <class... C> void wgmma_wait(C &...c)
 {
     auto &products = emu::products[emu::state.running->thread];
 
-    for (; !products.empty(); products.pop_front())
-        products.front()();
+    for (; !products.empty(); products.pop_front()) {
+        if (!((products.front().c == &c) || ...))
+            emu::fail("a wait for products without the accumulators of one of them");
+        products.front().run();
+        emu::state.nunfinished--;
+    }
 }
 
 #endif
 
-/* Queue c = x y^T, for all 64 rows of x. */
+/* Queue c = x y^T, for all 64 rows of x.  The unnamed parameter, x0 in mma.h, is ignored. */
 template <class T, int K, int N>
 __device__ inline void multiply_rows(float (&c)[1][N][4], const tile<T, 64, K, true> &x, int,
                                      const tile<T, 8 * N, K, true> &y)
@@ -177,7 +196,7 @@ __device__ inline void multiply_rows(float (&c)[1][N][4], const tile<T, 64, K, t
     const int row = (int)threadIdx.x / WARP * 16 + emu::lane() / 4, column = emu::lane() % 4 * 2;
 
     memset(c, 0xff, sizeof c);
-    emu::queue_product([&, row, column] {
+    emu::queue_product(&c, [&, row, column] {
         for (int n = 0; n < N; n++)
             for (int i = 0; i < 4; i++) {
                 c[0][n][i] = 0.0f;
@@ -188,7 +207,10 @@ __device__ inline void multiply_rows(float (&c)[1][N][4], const tile<T, 64, K, t
 #endif
 }
 
-/* Queue c += w y, where w [64, 8K] consists of accumulators, which are rounded to T.  w may be changed. */
+/*
+ * Queue c += w y, where w [64, 8K] consists of accumulators, which are rounded to T.  w is copied, so the caller may
+ * change it at once.  The unnamed parameter, c0 in mma.h, is ignored.
+ */
 template <class T, int K, int N>
 __device__ inline void multiply_weights(float (&c)[1][N][4], const float (&w)[1][K][4],
                                         const tile<T, 8 * K, 8 * N, true> &y, int)
@@ -199,6 +221,7 @@ __device__ inline void multiply_weights(float (&c)[1][N][4], const float (&w)[1]
     for (int k = 0; k < K; k += 2)
         pack_a<T>(a[k / 2], &w[0][k]);
 #ifdef __CUDACC__
+    keep_in_place(a);
     begin_products(c[0]);
 #    pragma unroll
     for (int k = 0; k < K; k += 2)
@@ -215,7 +238,7 @@ __device__ inline void multiply_weights(float (&c)[1][N][4], const float (&w)[1]
     emu::warp_exchange(&own, all, sizeof own);
     for (int i = 0; i < 4; i++)
         quad[(size_t)i] = all[first + i];
-    emu::queue_product([&c, &y, quad, column] {
+    emu::queue_product(&c, [&c, &y, quad, column] {
         for (int n = 0; n < N; n++)
             for (int i = 0; i < 4; i++)
                 for (int k = 0; k < 8 * K; k++)

@@ -283,11 +283,10 @@ static void compare_forward(const struct conf *c, struct operands *x)
 }
 
 /*
- * Return the factor for the tolerance of d_sink: the norm of the sums of the magnitudes of its terms, divided by the
- * norm of d_sink, but at least 1.  The rounding errors of a sum are relative to the magnitudes of its terms, which may
- * cancel.
+ * Return the condition number of the sums in d_sink: the norm of the sums of the magnitudes of their terms, divided by
+ * the norm of d_sink, but at least 1.  The rounding errors of a sum in f32 are relative to the magnitudes of its terms.
  */
-static double cancellation_of_d_sink(const struct conf *c, const struct operands *x)
+static double condition_of_d_sink(const struct conf *c, const struct operands *x)
 {
     struct twin delta = twin_output(MEG_DTYPE_F32, c->b * c->a, c->s_q, 0);
     const int64_t r = c->a / c->g;
@@ -305,7 +304,7 @@ static double cancellation_of_d_sink(const struct conf *c, const struct operands
         magnitudes2 += sum * sum;
         norm2 += pow(twin_get(&x->d_sink, 0, j), 2);
     }
-    return fmax(1, sqrt(magnitudes2 / norm2));
+    return norm2 > 0 ? fmax(1, sqrt(magnitudes2 / norm2)) : 1;
 }
 
 /* Compare the gradients, which both backends compute from the CPU's o and lse. */
@@ -359,7 +358,7 @@ static void compare_backward(const struct conf *c, struct operands *x)
     if (x->d_rel_bias.host.p)
         expect_near(&x->d_rel_bias, tolerance(c, c->grad), "d_rel_bias");
     if (x->d_sink.host.p)
-        expect_near(&x->d_sink, tolerance(c, c->grad) * cancellation_of_d_sink(c, x), "d_sink");
+        expect_near(&x->d_sink, fmax(tolerance(c, c->grad), 1e-5 * condition_of_d_sink(c, x)), "d_sink");
 }
 #undef OF
 
@@ -413,7 +412,10 @@ static void head_sizes(void)
     compare(of_type((struct conf){ .s_q = 9, .b = 1, .d = 3, .d_v = 300, .left = -1, .pad = 1 }, MEG_DTYPE_F32));
 }
 
-/* Use the tiles for GPUs on which a block has at most 99 KiB of shared memory, too little for the largest tiles. */
+/*
+ * Use the tiles for GPUs on which a block has at most 99 KiB of shared memory, too little for the largest tiles.  Such
+ * GPUs have no wgmma, and a GPU with wgmma has no kernels without it for heads of at most 128 columns.
+ */
 static void small_shared(void)
 {
     static const int64_t d[] = { 64, 96, 128, 256 };
@@ -421,7 +423,7 @@ static void small_shared(void)
 
     meg_cuda_device.cc = 89;
     for (size_t i = 0; i < sizeof d / sizeof *d; i++)
-        for (int drops = 0; drops < 2; drops++)
+        for (int drops = 0; drops < 2 && (d[i] > 128 || !device.has_wgmma); drops++)
             compare(of_type(
                 (struct conf){
                     .s_q = 33, .b = 1, .a = 1, .d = d[i], .d_v = d[i], .left = -1, .flags = drops ? DROPOUT : 0 },

@@ -94,6 +94,8 @@ struct block {
     int order[MAX_THREADS];      /* the threads that have not started are the first nleft */
     fiber *waiting[MAX_THREADS]; /* by thread: its fiber while it waits, or NULL */
     bool is_depth_first; /* continue the thread that became ready last, so that one warp runs ahead of the others */
+    int64_t nbarriers;   /* calls of __syncthreads by all threads of a block, in all blocks */
+    int64_t nunfinished; /* queued products for which no thread has waited (cuda/wgmma.h) */
     int nready, nidle;
     fiber *ready[MAX_THREADS];       /* fibers that continue */
     fiber *idle[MAX_THREADS];        /* fibers without a thread */
@@ -258,6 +260,7 @@ inline void wait_block(const char *name, const char *file, int line)
         if (!state.waiting[t]->at.matches(self->at))
             fail_stuck();
     state.nwaiting = 0;
+    state.nbarriers++;
     first = random_below((uint64_t)state.n) / LANES * LANES;
     for (int i = 0; i < state.n; i++)
         release((first + i) % state.n);
@@ -324,6 +327,8 @@ inline void run_block()
     schedule();
     if (state.ndone < state.n)
         fail_stuck();
+    if (state.nunfinished)
+        fail("a thread has returned before its products were complete");
 }
 
 /* Run all blocks of a grid in a random order, with nbytes of shared memory. */

@@ -1,7 +1,9 @@
 #!/bin/sh
 # make check-gpu: compare the CUDA backend with the CPU on a GPU.  Prints TAP, and takes less than six minutes.
-#   SANITIZER_S=N   limit in seconds of the two runs of compute-sanitizer beside the other checks (default: 200)
+#   SANITIZER_S=N   limit in seconds of each of the two runs of compute-sanitizer, which run concurrently with the other
+#                   checks (default: 200)
 #   SEED=N   seed of the operands (default: the process id)
+# On a Hopper GPU, a build with CUDA_ARCHS=90 instead of 90a checks the attention kernels that other GPUs use.
 MEG_TEST_GPU=1
 . "${0%/*}/../lib.sh"
 gpu=${gpu:-$(dirname "$(command -v meg-train)")}

@@ -165,21 +165,19 @@ static __global__ void rel_bias_grads(struct meg_attn_desc desc, struct meg_mat 
 /* ---- forward and backward ---- */
 
 #ifdef __CUDACC__
-static __device__ bool has_wgmma = HAS_WGMMA; /* as compiled for the GPU in use */
-#endif
+static __device__ bool compiled_with_wgmma = HAS_WGMMA;
 
-bool meg_cuda_probe_wgmma(void)
+cudaError_t meg_cuda_probe_wgmma(bool *has_wgmma)
 {
-    bool value = meg_cuda_device.cc == 90;
-
-#ifdef __CUDACC__
-    if (cudaMemcpyFromSymbol(&value, has_wgmma, sizeof value) != cudaSuccess) {
-        (void)cudaGetLastError(); /* nothing was compiled for this GPU: the first launch fails with a message */
-        value = false;
-    }
-#endif
-    return value;
+    return cudaMemcpyFromSymbol(has_wgmma, compiled_with_wgmma, sizeof *has_wgmma);
 }
+#else
+cudaError_t meg_cuda_probe_wgmma(bool *has_wgmma)
+{
+    *has_wgmma = meg_cuda_device.cc == 90;
+    return cudaSuccess;
+}
+#endif
 
 void meg_cuda_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                        struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)

@@ -239,4 +239,11 @@ __device__ inline uint8_t kept_weights(const struct weight_drop &drop, uint32_t 
     }
     return (uint8_t)kept;
 }
+
+/* Return kept_weights of keys key to key + 7, for query head j at a position of sequence i. */
+__device__ inline uint8_t kept_keys(const struct meg_attn_desc &desc, const struct weight_drop &drop, int64_t i,
+                                    int64_t j, int64_t position, int64_t key)
+{
+    return kept_weights(drop, philox_block(desc, drop, j, key), position, drop.sample[i]);
+}
 #endif

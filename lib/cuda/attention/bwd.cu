@@ -36,16 +36,16 @@ template <class Config> struct dkdv_sizes : own_sizes<Config> {
      * registers.
      */
     static constexpr int SPLITS = D <= 128 ? 1 : 2, N = D / 8 / SPLITS, THREADS = own_sizes<Config>::THREADS * SPLITS,
-                         MIN_BLOCKS = !Config::uses_wgmma           ? 1
-                                      : D <= 64 && Config::is_plain ? 3
-                                                                    : 2;
+                         MIN_BLOCKS = !Config::uses_wgmma             ? 1
+                                      : (D <= 64 && Config::is_plain) ? 3
+                                                                      : 2;
 };
 
 template <class Config> struct dq_sizes : own_sizes<Config> {
     static constexpr int D = Config::D, STEP = Config::uses_wgmma || D <= (Config::is_plain ? 128 : 96) ? 64 : 32,
-                         MIN_BLOCKS = D > 128                        ? 1
-                                      : Config::uses_wgmma &&D <= 64 ? 3
-                                                                     : 2;
+                         MIN_BLOCKS = D > 128                           ? 1
+                                      : (D <= 64 && Config::uses_wgmma) ? 3
+                                                                        : 2;
 };
 
 /*
@@ -74,7 +74,7 @@ template <class Config> struct dkdv_tiles {
         alignas(16) uint64_t kept[OWN / 64][STEP];
         float lse[STEP], delta[STEP];
     } queries[2];
-    int i, group; /* of the block; read from here by the variants with wgmma, which need all registers */
+    int i, group; /* sequence and group of the block; reading them here saves registers in instances with wgmma */
     struct score_biases<STEP, OWN> biases;
 };
 
@@ -180,7 +180,7 @@ template <class Config> static __device__ inline void dkdv_block(const struct at
         struct tile_keys keys;
         bool is_masked;
 
-        finish_copies<Config>();
+        wait_copies<Config>();
         __syncthreads();
         next = t0 + STEP < window.hi ? head : head + 1;
         next_t0 = t0 + STEP < window.hi ? t0 + STEP : first;
@@ -196,7 +196,7 @@ template <class Config> static __device__ inline void dkdv_block(const struct at
         }
         multiply_rows(s, sh->k, row0, queries.q);
         multiply_rows(dp, sh->v, row0, queries.d_o);
-        finish<Config>(s, dp);
+        wait_products<Config>(s, dp);
 #pragma unroll
         for (int m = 0; m < M; m++)
             if (x.chunk.bits)
@@ -207,7 +207,7 @@ template <class Config> static __device__ inline void dkdv_block(const struct at
             dkdv_mask(s, dp, desc, t0, i, key + row0, lane);
         multiply_weights(dv, s, queries.d_o, column0);
         multiply_weights(dk, dp, queries.q, column0);
-        finish<Config>(dv, dk);
+        wait_products<Config>(dv, dk);
     }
     copy_async_wait<0>();
 
@@ -235,6 +235,8 @@ static __global__ void __launch_bounds__(dkdv_sizes<Config>::THREADS, dkdv_sizes
 {
     if constexpr (Config::is_compiled)
         dkdv_block<Config>(x);
+    else
+        fail_absent_instance();
 }
 
 /* ---- dq ---- */
@@ -344,7 +346,7 @@ template <class Config> static __device__ inline void dq_block(const struct attn
     for (; key < keys.any.hi; key += STEP, stage ^= 1) {
         float s[M][STEP / 8][4], dp[M][STEP / 8][4];
 
-        finish_copies<Config>();
+        wait_copies<Config>();
         __syncthreads();
         if (key + STEP < keys.any.hi)
             load(stage ^ 1, key + STEP, keys.any.hi);
@@ -354,7 +356,7 @@ template <class Config> static __device__ inline void dq_block(const struct attn
         }
         multiply_rows(s, sh->q, row0, sh->keys[stage].k);
         multiply_rows(dp, sh->d_o, row0, sh->keys[stage].v);
-        finish<Config>(s, dp);
+        wait_products<Config>(s, dp);
 #pragma unroll
         for (int m = 0; m < M; m++)
             if (x.chunk.bits)
@@ -367,7 +369,7 @@ template <class Config> static __device__ inline void dq_block(const struct attn
             for (int m = 0; m < M; m++)
                 dq_mask(dp[m], sh->visible + row0 + 16 * m, key, lane);
         multiply_weights(dq, dp, sh->keys[stage].k, 0);
-        finish<Config>(dq);
+        wait_products<Config>(dq);
     }
     copy_async_wait<0>();
 #pragma unroll
@@ -391,6 +393,8 @@ static __global__ void __launch_bounds__(dq_sizes<Config>::THREADS, dq_sizes<Con
 {
     if constexpr (Config::is_compiled)
         dq_block<Config>(x);
+    else
+        fail_absent_instance();
 }
 
 bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
@@ -412,8 +416,11 @@ bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *de
     x.delta = args->delta;
     x.r = (int)(desc->a / desc->g);
     x.accumulate = args->accumulate;
-    /* The tiles of plain cases with 128 columns are larger.  If they do not fit, use the kernels of other cases. */
-    fits_plain = (desc->d > desc->d_v ? desc->d : desc->d_v) <= 96 ||
+    /*
+     * Without wgmma, the tiles of plain cases with 128 columns are larger.  If they do not fit, use the kernels of
+     * other cases.
+     */
+    fits_plain = meg_cuda_device.has_wgmma || (desc->d > desc->d_v ? desc->d : desc->d_v) <= 96 ||
                  fits_shared(sizeof(dq_tiles<attn_config<bf16, 128, true, false>>));
     with_config(type, desc, fits_plain && is_plain_attention(desc), [&](auto config) {
         using Config = decltype(config);

@@ -297,8 +297,7 @@ static __device__ inline void drop_tile(const struct attn_f32_fwd &x, const stru
     for (int n = (int)threadIdx.x; n < nq * (x.bk / 8); n += THREADS) {
         const int r = n / (x.bk / 8), c = n % (x.bk / 8) * 8;
         const struct query &query = sh.query[r];
-        const uint8_t kept =
-            kept_weights(x.drop, philox_block(x.desc, x.drop, query.j, key + c), query.position, x.drop.sample[i]);
+        const uint8_t kept = kept_keys(x.desc, x.drop, i, query.j, query.position, key + c);
 
         for (int k = 0; k < 8; k++)
             sh.s.p[r * sh.s.row + c + k] *= kept >> k & 1 ? x.drop.scale : 0.0f;
@@ -545,9 +544,8 @@ static __device__ inline void bwd_tile(const struct attn_f32_bwd &x, const struc
     for (int n = (int)threadIdx.x; n < nq * vectors; n += THREADS) {
         const int r = n / vectors, c0 = n % vectors * 8;
         const struct query &query = sh.query[r];
-        const uint32_t kept = x.drop.threshold ? kept_weights(x.drop, philox_block(x.desc, x.drop, query.j, key + c0),
-                                                              query.position, x.drop.sample[i])
-                                               : 0xffu;
+        const uint32_t kept =
+            x.drop.threshold ? kept_keys(x.desc, x.drop, i, query.j, query.position, key + c0) : 0xffu;
 
         for (int c = c0; c < c0 + 8; c++) {
             float *const s = sh.s.p + r * sh.s.row + c, *const dp = sh.dp.p + r * sh.dp.row + c, slope;

@@ -3,8 +3,8 @@
  *
  * A block of four warps computes a tile of queries of one head; each warp owns 16 or 32 queries and keeps their output,
  * running maximum and sum in registers.  The block iterates over tiles of keys; a tile is copied to shared memory while
- * the previous one is processed.  Products of matrices use wgmma on Hopper GPUs, and mma.sync on others and for heads
- * of more than 128 columns.
+ * the previous one is processed.  Products of matrices use wgmma if compiled for sm_90a, and otherwise, or for heads
+ * of more than 128 columns, mma.sync.
  */
 #include "cuda/attention/tiles.h"
 
@@ -21,26 +21,26 @@ struct attn_mma_fwd {
  * A warp has M tiles of 16 queries, and a block BQ queries and BK keys, such that a multiprocessor has registers and
  * shared memory for MIN_BLOCKS blocks.
  */
-template <int D, bool uses_wgmma> struct fwd_sizes {
-    static constexpr int M = D > 64 && D <= 128 ? 2 : 1, BQ = 64 * M, BK = D <= 64 ? 64 : 32,
-                         MIN_BLOCKS = D <= 64 ? 4 : 1;
-};
-
-template <int D> struct fwd_sizes<D, true> {
-    static constexpr int M = 1, BQ = 64, BK = 64, MIN_BLOCKS = D <= 64 ? 4 : D <= 96 ? 3 : 2;
+template <class Config> struct fwd_sizes {
+    static constexpr bool uses_wgmma = Config::uses_wgmma;
+    static constexpr int D = Config::D, M = D > 64 && D <= 128 && !uses_wgmma ? 2 : 1, BQ = 64 * M,
+                         BK = D <= 64 || uses_wgmma ? 64 : 32,
+                         MIN_BLOCKS = D <= 64       ? 4
+                                      : !uses_wgmma ? 1
+                                      : D <= 96     ? 3
+                                                    : 2;
 };
 
 /* The arrays of a block in shared memory. */
-template <class Config> struct fwd_tiles : fwd_sizes<Config::D, Config::uses_wgmma> {
-    using sizes = fwd_sizes<Config::D, Config::uses_wgmma>;
-    static constexpr int BQ = sizes::BQ, BK = sizes::BK;
+template <class Config> struct fwd_tiles {
+    static constexpr int BQ = fwd_sizes<Config>::BQ, BK = fwd_sizes<Config>::BK;
     typename Config::template tile<BQ> q;
     struct {
         typename Config::template tile<BK> k, v;
         alignas(16) uint64_t kept[BQ];
     } keys[2];
     struct attn_range visible[BQ];
-    int i, group; /* of the block; read from here by the variants with mma.sync, which need all registers */
+    int i, group; /* sequence and group of the block; reading them here saves registers in instances with mma.sync */
     struct score_biases<BQ, BK> biases;
 };
 
@@ -189,9 +189,10 @@ static __device__ inline void store_output(const struct attn_mma_fwd &x, const f
 template <class Config, bool may_drop> static __device__ inline void fwd_block(const struct attn_mma_fwd &x)
 {
     using T = typename Config::T;
+    using sizes = fwd_sizes<Config>;
     using tiles = fwd_tiles<Config>;
     constexpr bool is_plain = Config::is_plain;
-    constexpr int D = Config::D, M = tiles::M, BQ = tiles::BQ, BK = tiles::BK, NK = BK / 8;
+    constexpr int D = Config::D, M = sizes::M, BQ = sizes::BQ, BK = sizes::BK, NK = BK / 8;
     SHARED(tiles, sh);
     const struct meg_attn_desc &desc = x.desc;
     const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * BQ, j = x.chunk.j0 + (int)blockIdx.y,
@@ -211,7 +212,7 @@ template <class Config, bool may_drop> static __device__ inline void fwd_block(c
     };
     float o[M][D / 8][4] = {};
     struct running_softmax<M> run;
-    /* the keys of the first and of the last query: references, so that they stay in shared memory, like i and group */
+    /* the keys of the first and of the last query: references, so that they stay in shared memory */
     const struct attn_range &first = sh->visible[0], &last = sh->visible[BQ - 1];
     int key, stage = 0;
 
@@ -237,7 +238,7 @@ template <class Config, bool may_drop> static __device__ inline void fwd_block(c
     for (; key < last.hi; key += BK, stage ^= 1) {
         float s[M][NK][4];
 
-        finish_copies<Config>();
+        wait_copies<Config>();
         __syncthreads();
         if (key + BK < last.hi)
             load(stage ^ 1, key + BK, last.hi);
@@ -246,7 +247,7 @@ template <class Config, bool may_drop> static __device__ inline void fwd_block(c
             __syncthreads();
         }
         multiply_rows(s, sh->q, row0, sh->keys[stage].k);
-        finish<Config>(s);
+        wait_products<Config>(s);
         if (!is_plain)
             score_tile(s, desc, sh->biases, row0, lane);
         if (key < last.lo || key + BK > first.hi)
@@ -255,17 +256,19 @@ template <class Config, bool may_drop> static __device__ inline void fwd_block(c
         if (may_drop && x.chunk.bits)
             drop_tile(s, sh->keys[stage].kept, (key - origin) % 64, row0, lane);
         multiply_weights(o, s, sh->keys[stage].v, 0);
-        finish<Config>(o);
+        wait_products<Config>(o);
     }
     copy_async_wait<0>();
     store_output(x, o, run, t0 + row0, lane, i, j);
 }
 
 template <class Config, bool may_drop>
-static __global__ void __launch_bounds__(THREADS, fwd_tiles<Config>::MIN_BLOCKS) attn_fwd(struct attn_mma_fwd x)
+static __global__ void __launch_bounds__(THREADS, fwd_sizes<Config>::MIN_BLOCKS) attn_fwd(struct attn_mma_fwd x)
 {
     if constexpr (Config::is_compiled)
         fwd_block<Config, may_drop>(x);
+    else
+        fail_absent_instance();
 }
 
 bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,

@@ -10,16 +10,26 @@
 enum { MAX_D = 256 };
 
 /* The constants of an instance of the kernels. */
-template <class Type, int size, bool plain, bool wgmma> struct attn_config {
+template <class Type, int size, bool plain, bool with_wgmma> struct attn_config {
     using T = Type;                         /* element type of the heads */
     static constexpr int D = size;          /* padded head size */
     static constexpr bool is_plain = plain; /* scores are scale * q.k, and there is no block table */
-    static constexpr bool uses_wgmma = wgmma;
+    static constexpr bool uses_wgmma = with_wgmma;
     /* whether this compilation, for one type of GPU, contains the instance */
-    static constexpr bool is_compiled = D > 128 || (uses_wgmma ? HAS_WGMMA : HAS_MMA);
+    static constexpr bool is_compiled = D > 128 || (uses_wgmma ? HAS_WGMMA : HAS_MMA_SYNC);
 
     template <int ROWS> using tile = ::tile<T, ROWS, D, uses_wgmma>;
 };
+
+/* End a kernel of which this compilation contains no code, so that the launch fails. */
+static __device__ inline void fail_absent_instance()
+{
+#ifdef __CUDACC__
+    __trap();
+#else
+    emu::fail("a launch of an instance that is not compiled");
+#endif
+}
 
 /* Call f(attn_config<...>()) for heads of type `type`. */
 template <class F> void with_config(enum meg_dtype type, const struct meg_attn_desc *desc, bool is_plain, F f)
@@ -191,18 +201,21 @@ static __device__ inline void load_keys(tile<T, ROWS, D, for_wgmma> &to, const s
 }
 
 /* Wait until the copies of the calling thread are complete.  After the next barrier, products may read the tiles. */
-template <class Config> static __device__ inline void finish_copies()
+template <class Config> static __device__ inline void wait_copies()
 {
     copy_async_wait<0>();
     if constexpr (Config::uses_wgmma)
         publish_copies();
 }
 
-/* Wait for the products that have the accumulators c and their warpgroup has queued.  mma.sync queues none. */
-template <class Config, class... C> static __device__ inline void finish(C &...c)
+/*
+ * Wait until all products that the warpgroup has queued are complete; c are their accumulators.  Without wgmma,
+ * products are complete when multiply_rows and multiply_weights return.
+ */
+template <class Config, class... C> static __device__ inline void wait_products(C &...c)
 {
     if constexpr (Config::uses_wgmma)
-        finish_products(c...);
+        wgmma_wait(c...);
 }
 
 /* Return a pointer to query 0 of head `head` of a group of sequence i. */
