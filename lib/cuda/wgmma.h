@@ -160,6 +160,14 @@ inline void queue_product(const void *c, const std::function<void()> &run)
     state.nunfinished++;
 }
 
+/* Convert row r of a tile to f32. */
+template <class T, int ROWS, int COLS> void load_row(float (&to)[COLS], const tile<T, ROWS, COLS, true> &x, int r)
+{
+    for (int c = 0; c < COLS; c += 8)
+        for (int i = 0; i < 8; i++)
+            to[c + i] = to_float(x.at(r, c)[i]);
+}
+
 } // namespace emu
 
 inline void publish_copies()
@@ -197,12 +205,20 @@ __device__ inline void multiply_rows(float (&c)[1][N][4], const tile<T, 64, K, t
 
     memset(c, 0xff, sizeof c);
     emu::queue_product(&c, [&, row, column] {
-        for (int n = 0; n < N; n++)
-            for (int i = 0; i < 4; i++) {
-                c[0][n][i] = 0.0f;
+        float x_row[2][K], y_row[K];
+
+        emu::load_row(x_row[0], x, row);
+        emu::load_row(x_row[1], x, row + 8);
+        for (int n = 0; n < 2 * N; n++) {
+            emu::load_row(y_row, y, n / 2 * 8 + column + n % 2);
+            for (int h = 0; h < 2; h++) {
+                float sum = 0.0f;
+
                 for (int k = 0; k < K; k++)
-                    c[0][n][i] += to_float(*x.at(row + i / 2 * 8, k)) * to_float(*y.at(8 * n + column + i % 2, k));
+                    sum += x_row[h][k] * y_row[k];
+                c[0][n / 2][2 * h + n % 2] = sum;
             }
+        }
     });
 #endif
 }
@@ -231,19 +247,22 @@ __device__ inline void multiply_weights(float (&c)[1][N][4], const float (&w)[1]
     struct operand {
         uint32_t v[K / 2][4];
     } own, all[WARP];
-    std::array<operand, 4> quad;
+    std::array<float, 16 * K> w_rows; /* [2, 8K] */
     const int first = emu::lane() / 4 * 4, column = emu::lane() % 4 * 2;
 
     memcpy(own.v, a, sizeof a);
     emu::warp_exchange(&own, all, sizeof own);
-    for (int i = 0; i < 4; i++)
-        quad[(size_t)i] = all[first + i];
-    emu::queue_product(&c, [&c, &y, quad, column] {
-        for (int n = 0; n < N; n++)
-            for (int i = 0; i < 4; i++)
-                for (int k = 0; k < 8 * K; k++)
-                    c[0][n][i] += unpack<T>(quad[(size_t)k % 8 / 2].v[k / 16][k % 16 / 8 * 2 + i / 2], k % 2) *
-                                  to_float(*y.at(k, 8 * n + column + i % 2));
+    for (int h = 0; h < 2; h++)
+        for (int k = 0; k < 8 * K; k++)
+            w_rows[(size_t)(8 * K * h + k)] = unpack<T>(all[first + k % 8 / 2].v[k / 16][k % 16 / 8 * 2 + h], k % 2);
+    emu::queue_product(&c, [&c, &y, w_rows, column] {
+        for (int k = 0; k < 8 * K; k++)
+            for (int n = 0; n < 2 * N; n++) {
+                const float y_element = to_float(*y.at(k, n / 2 * 8 + column + n % 2));
+
+                for (int h = 0; h < 2; h++)
+                    c[0][n / 2][2 * h + n % 2] += w_rows[(size_t)(8 * K * h + k)] * y_element;
+            }
     });
 #endif
 }
