@@ -123,9 +123,10 @@ static int check_crc_at(const void *list, int64_t i, struct meg_err *e)
     return check_crc(&((const struct ckpt_mapped_tensor *)list)[i], e);
 }
 
-/* Check items [first, last) in parallel.  If any items fail, return the error of one of them. */
+/* Check items [first, last) in parallel.  If any items fail, return the error of the first of them. */
 static int check_in_parallel(check_fn *check, const void *list, int64_t first, int64_t last, struct meg_err *e)
 {
+    int64_t failed = last; /* the first item that fails, or `last` */
     int r = 0;
 
 #pragma omp parallel for schedule(dynamic)
@@ -134,7 +135,8 @@ static int check_in_parallel(check_fn *check, const void *list, int64_t first, i
 
         if (check(list, i, &item_error) < 0) {
 #pragma omp critical(ckpt_check)
-            {
+            if (i < failed) {
+                failed = i;
                 r = item_error.code;
                 if (e)
                     *e = item_error;

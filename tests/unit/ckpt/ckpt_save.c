@@ -287,6 +287,38 @@ static void each_tensor_is_verified_by_one_rank(void **state)
     free_fixture(&b);
 }
 
+/* Threads verify the tensors in any order, but the message does not depend on it. */
+static void of_several_damaged_tensors_the_first_is_named(void **state)
+{
+    struct ckpt_fixture b;
+    struct meg_ckpt *c;
+    json_t *manifest, *t;
+    const char *name;
+    struct meg_err first, e;
+
+    (void)state;
+    make_fixture(&b, 1, 8, 1);
+    save_ok(&b, "damaged", 1, 0, -1);
+    manifest = json_load_file("damaged/iter_0000001/manifest.json", 0, NULL);
+    assert_non_null(manifest);
+    c = open_ok("damaged", MEG_UNSET);
+    json_object_foreach(json_object_get(manifest, "tensors"), name, t)
+    {
+        char path[200];
+
+        snprintf(path, sizeof path, "damaged/iter_0000001/%s", json_string_value(json_object_get(t, "file")));
+        flip_byte(path, (size_t)json_integer_value(json_object_get(t, "offset")));
+    }
+    assert_int_equal(count_refusals(&b, c, 1, &first), 1);
+    for (int i = 0; i < 50; i++) {
+        assert_int_equal(count_refusals(&b, c, 1, &e), 1);
+        assert_string_equal(e.msg, first.msg);
+    }
+    meg_ckpt_close(c);
+    json_decref(manifest);
+    free_fixture(&b);
+}
+
 static void refuses_changed_metadata_files(void **state)
 {
     static const char *const name[] = { "state.json", "merges.txt", "model.safetensors.index.json" };
@@ -531,6 +563,7 @@ int main(void)
         cmocka_unit_test(a_lost_lock_aborts_a_save),
         cmocka_unit_test(names_the_chunk_of_a_flipped_bit),
         cmocka_unit_test(each_tensor_is_verified_by_one_rank),
+        cmocka_unit_test(of_several_damaged_tensors_the_first_is_named),
         cmocka_unit_test(refuses_changed_metadata_files),
         cmocka_unit_test(refuses_a_truncated_tensor_file),
         cmocka_unit_test(a_damaged_iteration_suggests_an_older_one),
