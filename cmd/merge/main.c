@@ -26,7 +26,7 @@ static const struct meg_opt merge_opts[] = {
     { 0 }
 };
 
-/* Return whether the dataset files with this prefix are in the directory `folder`. */
+/* Return whether `folder` is the directory of PREFIX.bin and PREFIX.idx, which need not exist. */
 static bool is_in_folder(const char *prefix, const char *folder)
 {
     const char *slash = strrchr(prefix, '/');

@@ -16,7 +16,7 @@ enum {
     MEG_OK = 0,
     MEG_EFAIL = -1,   /* a failure that no code below describes        exit 1  */
     MEG_EUSAGE = -2,  /* wrong command line or combination of options  exit 2  */
-    MEG_EFORMAT = -3, /* corrupt input                                 exit 65 */
+    MEG_EFORMAT = -3, /* corrupt, invalid or unsupported input         exit 65 */
     MEG_ENOENT = -4,  /* an input does not exist                       exit 66 */
     MEG_EPEER = -5,   /* communication with another rank failed        exit 69 */
     MEG_EIO = -6,     /* an operation on a file failed                 exit 74 */

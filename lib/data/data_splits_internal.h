@@ -41,7 +41,8 @@ struct meg_split_members {
 struct meg_data_splits {
     const struct meg_data_class *type;
     struct meg_dataset_spec spec;
-    char *tokenizer, *split_string, *cache_dir; /* split_string is NULL when each split has its own files */
+    char *tokenizer, *split_string,
+        *cache_dir; /* split_string: --split, or NULL if datasets are listed for each split */
     struct meg_split_matrix split_matrix;
     const struct meg_megatron_release *release;
     bool renormalize, is_deepspeed;

@@ -87,10 +87,12 @@ static void fill_slot(struct meg_data_loader *l, struct slot *o)
     struct read_args a = { l, &o->batch };
 
     if (!meg_data_sampler_next(l->sampler, l->index, o->batch.sample_id))
-        o->status = meg_fail(&o->err, MEG_EFAIL,
-                             "the dataset was built for a shorter run: its %" PRId64
-                             " samples are too few for one more micro-batch on each data-parallel rank",
-                             meg_dataset_len(l->ds));
+        o->status =
+            meg_fail(&o->err, MEG_EFAIL,
+                     "the %" PRId64 " samples that this run prepared are too few for one more micro-batch on each "
+                     "data-parallel rank; increase --train-iters or --train-samples or, for validation, "
+                     "increase --eval-iters or decrease --eval-interval",
+                     meg_dataset_len(l->ds));
     else
         o->status = meg_sigbus_guard(read_batch, &a, &o->err);
 }

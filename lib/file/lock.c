@@ -179,8 +179,8 @@ static int fail_locked(const char *path, const char *output, const struct holder
     if (!*h->value[PID])
         return meg_fail(
             e, MEG_EIO,
-            "%s: the lock file %s is empty, unreadable or not of meg; remove it if no process is writing to this "
-            "output",
+            "%s: the lock file %s is empty or unreadable, or was not written by meg; remove it if no process is "
+            "writing to this output",
             output, path);
     return meg_fail(e, MEG_EIO,
                     "%s: %s on host %s, process %s, started %s, is writing to this output; wait until that process "

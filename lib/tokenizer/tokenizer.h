@@ -141,7 +141,7 @@ int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int6
 struct meg_detok {
     const struct meg_tokenizer *tok;
     struct meg_str pending; /* text or ids that the next ids may complete or change */
-    int64_t n;              /* number of ids decoded so far */
+    int64_t n;              /* number of ids passed to meg_detok_add, including pending ones */
     int64_t nemitted;       /* number of ids that were decoded to text; used by some types */
     int state;              /* private to the type */
 };

@@ -229,7 +229,7 @@ int meg_cudnn_graph_plan(struct meg_cudnn_graph *g, cudnnHandle_t handle, int64_
             return 0;
         }
         if (!g->e.code)
-            meg_fail(&g->e, MEG_EFAIL, "cuDNN's workspace has %lld bytes, but at most %lld are available",
+            meg_fail(&g->e, MEG_EFAIL, "cuDNN requires a workspace of %lld bytes, above the limit of %lld",
                      (long long)nbytes, (long long)max_nbytes);
         why = g->e;
         g->e.code = MEG_OK;

@@ -43,7 +43,7 @@ static int plan_mid_dataset(const struct meg_data_splits *d, struct meg_mid_data
     if (p->begin == p->end)
         return meg_fail(e, MEG_EUSAGE,
                         "--split %s: the %s split of %s contains none of the %" PRId64
-                        " documents; use a larger ratio, or request no samples of this split",
+                        " documents; use a larger ratio, or 0 to omit the split",
                         d->split_string, meg_split_names[p->split], p->name, num_documents(src));
     p->tokens = meg_source_tokens(src, meg_indexed_document(file, p->begin), meg_indexed_document(file, p->end));
     return 0;

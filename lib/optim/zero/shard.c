@@ -149,7 +149,7 @@ static void add_param_ranges(struct meg_zero_shard *s, const struct meg_params *
     v->nranges = s->nparam_ranges - v->first_range;
 }
 
-/* Return the shard of a bucket on a rank, which counts from 0 in its optimizer instance. */
+/* Return a rank's shard of a bucket.  `rank` is the index of the rank in its optimizer instance. */
 static struct meg_elem_range shard_of(const struct meg_bucket *b, const struct meg_layout *l, int64_t rank)
 {
     return meg_zero_shard_of(b->range, num_shards(l, b->dp_group), rank / meg_layout_dp_stride(l, b->dp_group));

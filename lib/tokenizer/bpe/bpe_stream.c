@@ -156,9 +156,8 @@ int meg_bpe_stream(const struct meg_bpe_stream *s, struct meg_err *e)
             r = put(&x, k, e);
         else if (!grow_window(&x))
             r = meg_fail(e, MEG_EFORMAT,
-                         "a word of %" PRId64 " bytes is too long to encode at once, and has no point at which it can "
-                         "be split without changing its tokens "
-                         "in this vocabulary; split the word",
+                         "a word of %" PRId64 " bytes is too long to encode at once, and encoding it in parts would "
+                         "change its tokens; insert a space or a line break in the word",
                          s->nbytes);
     }
     if (r == 0 && x.n > 0)

@@ -447,7 +447,10 @@ static void pads_the_embedding_and_the_bias(void **state)
     free_fixture(&a);
 }
 
-/* Check how often the last file contains some keys.  Keys in the dicts encoder, pooler and lm_head contain dots. */
+/*
+ * Check how many times the file of the last rank contains each key.  The dicts encoder, pooler and lm_head are flat:
+ * they have keys such as "dense.weight" instead of a nested dict "dense".
+ */
 static void legacy_names_are_those_of_megatron(void **state)
 {
     static const struct {

@@ -665,10 +665,10 @@ static void check_batches(const struct meg_dataset *ds, const struct meg_data_lo
     }
     for (int again = 0; again < 2; again++) {
         assert_int_equal(meg_data_loader_next(l, &b[0], &e), MEG_EFAIL);
-        assert_string_equal(
-            e.msg,
-            "the dataset was built for a shorter run: its 22 samples are too few for one more micro-batch on each "
-            "data-parallel rank");
+        assert_string_equal(e.msg, "the 22 samples that this run prepared are too few for one more micro-batch on each "
+                                   "data-parallel rank; increase --train-iters or --train-samples or, for validation, "
+                                   "increase --eval-iters or "
+                                   "decrease --eval-interval");
     }
     meg_data_loader_close(l);
     assert_true((num_pinned > 0) == (c->pinned != NULL));

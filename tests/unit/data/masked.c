@@ -481,7 +481,7 @@ static void invalid_settings_are_refused(void **state)
     conf.split = "98,1,1";
     spec.num_samples[MEG_SPLIT_VALID] = 1;
     REFUSES(MEG_EUSAGE, "--split 98,1,1: the valid split of sc contains none of the 2 documents; use a larger "
-                        "ratio, or request no samples of this split");
+                        "ratio, or 0 to omit the split");
     conf.split = NULL;
     conf.data_path.n = 0;
     conf.mock_data = true;

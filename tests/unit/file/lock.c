@@ -238,7 +238,7 @@ static void a_file_that_is_not_a_lock_is_not_removed(void **state)
     assert_int_equal(meg_write_file(path, "notes of mine\n", 14, NULL), 0);
     child_run(&c, take_and_say, NULL);
     assert_int_equal(c.status, 74);
-    assert_non_null(strstr(c.err, "is empty, unreadable or not of meg"));
+    assert_non_null(strstr(c.err, "is empty or unreadable, or was not written by meg"));
     assert_int_equal(access(path, F_OK), 0);
 }
 

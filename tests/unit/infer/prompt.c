@@ -491,7 +491,10 @@ static void the_text_ends_before_a_stop_string(void **state)
     meg_tokenizer_close(tok);
 }
 
-/* Open a tokenizer of one, two and ##s, which buffers the last word, because later ids may continue it. */
+/*
+ * Open a WordPiece tokenizer whose ordinary tokens are "one", "two" and "##s".  When it decodes, it buffers the last
+ * word, because later ids may continue the word.
+ */
 static struct meg_tokenizer *word_tokenizer(void)
 {
     char vocab[TMP_NAME];
