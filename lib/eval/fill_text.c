@@ -18,26 +18,38 @@ static void list_token(struct token_list *l, const char *text, int64_t n, int32_
     meg_str_add(&l->text, text, (size_t)n);
 }
 
-/* Return the number of ids of text [n], or 0 if the tokenizer cannot encode it. */
-static int64_t count_ids(struct meg_tokenizer *tok, const char *text, int64_t n)
+/*
+ * Return the number of ids of text [n], or 0 if the tokenizer cannot encode it.  Set *count to the number of those that
+ * equal `id`.
+ */
+static int64_t count_ids(struct meg_tokenizer *tok, const char *text, int64_t n, int32_t id, int64_t *count)
 {
     struct meg_ids ids = { 0 };
 
     (void)meg_tokenizer_encode(tok, text, n, &ids, NULL);
+    *count = 0;
+    for (int64_t i = 0; i < ids.n; i++)
+        *count += ids.v[i] == id;
     free(ids.v);
     return ids.n;
 }
 
-/*
- * Append a token and its text to l, unless id is -1, the token has no text, or the tokenizer itself encodes the text as
- * one token.  `ends` is the number of tokens that it adds to each text.
- */
-static void list_id(struct token_list *l, struct meg_tokenizer *tok, int32_t id, int64_t ends)
+/* Return whether the tokenizer itself encodes text [n] as `id`, beside the ids that it adds to each text. */
+static bool encodes_as(struct meg_tokenizer *tok, const char *text, int64_t n, int32_t id)
+{
+    int64_t count, count_empty;
+
+    return count_ids(tok, text, n, id, &count) == count_ids(tok, "", 0, id, &count_empty) + 1 &&
+           count == count_empty + 1;
+}
+
+/* Append a token and its text to l, unless id is -1, the token has no text, or the tokenizer encodes it itself. */
+static void list_id(struct token_list *l, struct meg_tokenizer *tok, int32_t id)
 {
     struct meg_str text = { 0 };
 
     if (id >= 0 && meg_tokenizer_bytes(tok, &id, 1, &text, NULL) == 0 && text.n > 0 &&
-        count_ids(tok, text.s, (int64_t)text.n) != ends + 1)
+        !encodes_as(tok, text.s, (int64_t)text.n, id))
         list_token(l, text.s, (int64_t)text.n, id);
     meg_str_free(&text);
 }
@@ -70,12 +82,14 @@ int meg_fill_text_open(struct meg_fill_text *x, struct meg_tokenizer *tok, const
                        struct meg_err *e)
 {
     const struct meg_tok_special_ids *special = meg_tokenizer_special_ids(tok);
-    const int64_t ends = count_ids(tok, "", 0);
     struct token_list l = { 0 };
+    int64_t unused;
 
-    *x = (struct meg_fill_text){ .tok = tok, .begin = special->cls, .end = special->sep, .adds_ends = ends == 0 };
-    list_id(&l, tok, special->mask, ends);
-    list_id(&l, tok, special->sep, ends);
+    *x = (struct meg_fill_text){
+        .tok = tok, .begin = special->cls, .end = special->sep, .adds_ends = count_ids(tok, "", 0, -1, &unused) == 0
+    };
+    list_id(&l, tok, special->mask);
+    list_id(&l, tok, special->sep);
     if (spans) {
         x->begin = -1;
         x->end = spans->eos;

@@ -39,6 +39,11 @@ is 'a Hugging Face model fills the masks alike' "$(meg-eval --task fill-mask --l
 echo 'the [MASK] work' | fill --tokenizer-type HuggingFaceTokenizer --tokenizer-model tests/data/tokenizers/hf-bert >"$T/out"
 is 'a tokenizer.json that adds [CLS] and [SEP] adds them once' "$(jq -c '[.ids | .[0], .[-1], (map(select(. == 2 or . == 3)) | length)]' "$T/out")" \
     '[2,3,2]'
+cp -r tests/data/tokenizers/hf-bert "$T/words"
+jq -c '.pre_tokenizer = {type: "WhitespaceSplit"} | .added_tokens |= map(select(.content != "[MASK]"))' \
+    tests/data/tokenizers/hf-bert/tokenizer.json >"$T/words/tokenizer.json"
+echo 'the [MASK] work' | fill --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$T/words" >"$T/out" 2>"$T/err"
+is 'a mask that the tokenizer encodes as an unknown word is found' "$(jq '.top_logprobs | length' "$T/out") $(cat "$T/err")" '1 '
 mkfifo "$T/pipe"
 fill --input "$T/pipe" >"$T/flushed" &
 exec 3>"$T/pipe"
