@@ -169,12 +169,12 @@ point() {
     # shellcheck disable=SC2046 # words
     start_saving "$dir" $(layout "$1")
     random 115
-    until_true 60 has_logged "$random_got"
+    await 60 has_logged "$random_got"
     random 100
     sleep "0.$(printf %03d "$random_got")"
     random "$((saving_ranks + 1))"
     point_victim=$random_got
-    until_true 10 test -s "$T/pid.$((saving_ranks - 1))"
+    await 10 test -s "$T/pid.$((saving_ranks - 1))"
     if [ "$point_victim" -eq "$saving_ranks" ]; then
         # shellcheck disable=SC2046 # words
         kill -KILL "$launcher" $(cat "$T"/pid.*)

@@ -8,6 +8,7 @@
 #   skip_all REASON              skip all tests of this file, and exit
 #   need_shared                  skip all unless MEG_SHARED is the directory of reference data
 #   until_true S COMMAND...      wait at most S seconds until COMMAND succeeds; fail if it does not
+#   await S COMMAND...           like until_true, but report a failed test if COMMAND does not succeed in time
 #   no_gpu_status                print the exit status of --device cuda without a GPU: 1, or 2 if the build has no CUDA
 #   done_testing                 print the plan and exit; the last line of each test
 # Commands for ok:
@@ -118,6 +119,10 @@ until_true() {
         [ "$until_left" -gt 0 ] || return 1
         sleep 0.05
     done
+}
+
+await() {
+    until_true "$@" || tap_result 1 "await $*"
 }
 
 no_gpu_status() {

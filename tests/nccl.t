@@ -71,7 +71,7 @@ aborted() {
 
 # A rank is killed while others wait for it.
 kill_one() {
-    until_true 60 grep -q 'iteration  *3' "$T/out.0"
+    await 60 grep -q 'iteration  *3' "$T/out.0"
     kill -KILL "$(cat "$T/pid.2")"
 }
 torchrun_meanwhile=kill_one

@@ -134,8 +134,8 @@ mkfifo "$T/pipe"
 start_ranks 2 meg-train -q --config "$T/conf" --micro-batch-size 1 --data-path "$T/cut" --split 1,0,0 --train-iters 60 \
     --save "$T/cutrun" --log-json "$T/pipe"
 for r in 0 1; do
-    until_true 60 test -s "$T/pid.$r"
-    until_true 60 grep -qsF "$T/cut.bin" "/proc/$(cat "$T/pid.$r")/maps"
+    await 60 test -s "$T/pid.$r"
+    await 60 grep -qsF "$T/cut.bin" "/proc/$(cat "$T/pid.$r")/maps"
 done
 truncate -s $(($(wc -c <"$T/cut.bin") / 4096 * 4096)) "$T/cut.bin"
 cat "$T/pipe" >/dev/null &

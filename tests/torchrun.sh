@@ -9,7 +9,7 @@ perl -MIO::Socket::INET -e '$| = 1;
         print "$port\n";
         sleep;
     }' >"$T/ports" &
-until_true 10 test -s "$T/ports"
+await 10 test -s "$T/ports"
 torchrun_port=$(cat "$T/ports")
 
 # next_port: use another port for the next run

@@ -14,7 +14,7 @@ listen_at() {
         $s = IO::Socket::INET->new(Listen => 1, LocalPort => $ARGV[0], ReuseAddr => 1) or die;
         while ($c = $s->accept) { eval $ARGV[1] }' "$1" "$2" &
     listener=$!
-    until_true 10 grep -qi ":$(printf %04x "$1") 00000000:0000 0A" /proc/net/tcp
+    await 10 grep -qi ":$(printf %04x "$1") 00000000:0000 0A" /proc/net/tcp
 }
 
 
@@ -40,7 +40,7 @@ is 'two ranks estimate a run' "$statuses" '0 0'
 
 # A surviving rank names a rank that is killed or stopped, and all ranks exit.
 after_step_3() {
-    until_true 20 grep -q '^step 3$' "$T/out.0"
+    await 20 grep -q '^step 3$' "$T/out.0"
 }
 kill_one() {
     after_step_3
@@ -54,7 +54,7 @@ like 'rank 0 names the killed rank' "$(cat "$T/err.0")" \
 stop_one() {
     after_step_3
     kill -STOP "$(cat "$T/pid.1")"
-    until_true 20 grep -q 'sent no heartbeat' "$T/err.0"
+    await 20 grep -q 'sent no heartbeat' "$T/err.0"
     kill -KILL "$(cat "$T/pid.1")"
 }
 torchrun_meanwhile=stop_one
@@ -79,7 +79,7 @@ like 'rank 0 logs a task that takes 10 s' "$(cat "$T/err.0")" \
 
 # signal_in_task SIGNAL: send SIGNAL to rank 2 during its task
 signal_in_task() {
-    until_true 20 grep -q '^begun$' "$T/out.2"
+    await 20 grep -q '^begun$' "$T/out.2"
     sleep 1
     kill -"$1" "$(cat "$T/pid.2")"
 }
@@ -88,7 +88,7 @@ kill_in_task() {
 }
 stop_in_task() {
     signal_in_task STOP
-    until_true 20 grep -q 'sent no heartbeat' "$T/err.0"
+    await 20 grep -q 'sent no heartbeat' "$T/err.0"
     kill -KILL "$(cat "$T/pid.2")"
 }
 torchrun_meanwhile=kill_in_task
@@ -137,7 +137,7 @@ is 'the first job refuses no other process' "$(grep -c 'refused a process' "$T/e
 
 # Open connections that send nothing, or no valid frame, before all ranks have joined.
 open_unauthenticated() {
-    until_true 20 grep -qi ":$(printf %04x "$torchrun_port") 00000000:0000 0A" /proc/net/tcp
+    await 20 grep -qi ":$(printf %04x "$torchrun_port") 00000000:0000 0A" /proc/net/tcp
     perl -MIO::Socket::INET -e '
         for (1 .. 200) { push @idle, IO::Socket::INET->new(PeerAddr => "127.0.0.1", PeerPort => $ARGV[0]) or die }
         for (1 .. 20) {

@@ -125,7 +125,7 @@ for sig in TERM USR1 INT HUP; do
     with_sigint meg-train -q --config "$T/conf" --save "$T/sig" --load "$T/sig" --train-iters 1000000 --lr-decay-iters 10 \
         >"$T/$sig.log" 2>/dev/null &
     pid=$!
-    until_true 60 grep -q 'consumed samples' "$T/$sig.log"
+    await 60 grep -q 'consumed samples' "$T/$sig.log"
     kill -"$sig" $pid
     wait $pid
     is "SIG$sig ends the run with 75" $? 75
@@ -139,7 +139,7 @@ is 'the run resumes from the last step' "$(sed -n 's/.* iteration *\([0-9]*\)\/.
 nohup meg-train -q --config "$T/conf" --load "$T/sig" --ckpt-step "$last" --finetune --save "$T/nohup" \
     --train-iters 1000000 --lr-decay-iters 10 >"$T/nohup.log" 2>"$T/err" &
 pid=$!
-until_true 60 grep -q 'consumed samples' "$T/nohup.log"
+await 60 grep -q 'consumed samples' "$T/nohup.log"
 kill -HUP $pid
 seen=$(wc -l <"$T/nohup.log")
 ok 'under nohup a run continues after SIGHUP' until_true 60 sh -c "[ \$(wc -l <'$T/nohup.log') -gt $((seen + 10)) ]"
@@ -154,7 +154,7 @@ mkfifo "$T/pipe"
 begin() { # DIR: start a run that blocks during set-up
     with_sigint meg-train -q --config "$T/conf" --save "$1" --log-json "$T/pipe" >/dev/null 2>&1 &
     pid=$!
-    until_true 60 catches_usr1
+    await 60 catches_usr1
 }
 # Test SIGUSR1, for which the shell has no trap: a child has the shell's traps until it executes the command.
 catches_usr1() { [ $((0x$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$pid/status") & 0x200)) -ne 0 ]; }
@@ -170,11 +170,12 @@ is 'the first step is run and saved' "$(cat "$T/early/latest_checkpointed_iterat
 # ---- data truncated during a run ----
 cp "$T/ids_text_document.idx" "$T/cut.idx"
 cp "$T/ids_text_document.bin" "$T/cut.bin"
-cut_run() { meg-train -q --config "$T/conf" --data-path "$T/cut" --split 1,0,0 --train-iters 60 --lr-decay-iters 60 "$@"; }
-cut_run --save "$T/uncut" >"$T/uncut.log" 2>"$T/err"
+# With exec, $! is meg-train and not a shell.
+cut_run() { exec meg-train -q --config "$T/conf" --data-path "$T/cut" --split 1,0,0 --train-iters 60 --lr-decay-iters 60 "$@"; }
+(cut_run --save "$T/uncut" >"$T/uncut.log" 2>"$T/err")
 cut_run --save "$T/cutrun" --log-json "$T/pipe" >"$T/cut.log" 2>"$T/cut.err" &
 pid=$!
-until_true 60 grep -qsF "$T/cut.bin" /proc/$pid/maps
+await 60 grep -qsF "$T/cut.bin" /proc/$pid/maps
 kept=$(($(wc -c <"$T/cut.bin") / 4096 * 4096))
 truncate -s "$kept" "$T/cut.bin"
 cat "$T/pipe" >/dev/null &
@@ -187,7 +188,7 @@ like 'the message has the file and the saved iteration' "$(cat "$T/cut.err")" "^
 the file was truncated, or its disk failed, while it was in use; iteration $last is saved in $T/cutrun\$"
 is 'the last step is saved' "$(cat "$T/cutrun/latest_checkpointed_iteration.txt")" "$last"
 cp "$T/ids_text_document.bin" "$T/cut.bin"
-cut_run --save "$T/cutrun" --load "$T/cutrun" >"$T/log" 2>"$T/err"
+(cut_run --save "$T/cutrun" --load "$T/cutrun" >"$T/log" 2>"$T/err")
 ok 'with the complete file the resumed run is bit-identical' same_tensors "$T/uncut/iter_0000060" "$T/cutrun/iter_0000060"
 
 # Equal signals that are pending merge into one.  So repeat the second signal until the process ends, or, if it must not
@@ -200,14 +201,14 @@ for two in 'TERM TERM 143' 'USR1 USR1 138' 'INT INT 130' 'HUP TERM 143'; do
     begin "$T/sig2"
     ok "the lock exists before SIG$1" test -e "$T/sig2/.meg-lock"
     kill -"$1" $pid
-    until_true 60 ends "$2"
+    await 60 ends "$2"
     wait $pid 2>/dev/null
     is "SIG$2 after SIG$1 ends the process at once" $? "$3"
     ok "SIG$2 after SIG$1 removes the lock" test ! -e "$T/sig2/.meg-lock"
 done
 begin "$T/hup"
 kill -HUP $pid
-until_true 60 received
+await 60 received
 kill -HUP $pid
 cat "$T/pipe" >/dev/null &
 reader=$!
