@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -80,6 +81,29 @@ static void grow_stack(void)
         touch_stack();
 }
 
+/* A signal frame contains the registers: 3.6 KB with AVX-512, 12 KB with AMX. */
+enum { SIGNAL_STACK_SPACE = 32 << 10 };
+
+/*
+ * Give this thread an alternate signal stack, unless it has one (AddressSanitizer unmaps its own when a thread exits).
+ * While oneDNN multiplies, the stack pointer of the thread may point into the heap (oneDNN's issue 4845, fixed in March
+ * 2026), where the frame of a signal handler would overwrite other data.  Handlers that return therefore have
+ * SA_ONSTACK.
+ */
+static void set_signal_stack(void)
+{
+    static _Thread_local char stack[SIGNAL_STACK_SPACE];
+    static _Thread_local bool is_done;
+    const stack_t ours = { .ss_sp = stack, .ss_size = sizeof stack };
+    stack_t current;
+
+    if (is_done)
+        return;
+    is_done = true;
+    if (sigaltstack(NULL, &current) == 0 && (current.ss_flags & SS_DISABLE))
+        sigaltstack(&ours, NULL);
+}
+
 /* Make oneDNN generate its kernels, which depend on transposition, size, and whether c is added (beta). */
 static void generate_code(void)
 {
@@ -112,6 +136,8 @@ static void load(void)
     static const char *const names[] = { "libdnnl.so.2", "libdnnl.so.3", "libdnnl.so" };
     void *lib = NULL, *fn;
     const struct version *(*version)(void);
+
+    set_signal_stack();
     if (is_limited)
         check_address_space();
     for (size_t i = 0; !lib && i < sizeof names / sizeof *names; i++)
@@ -162,6 +188,7 @@ static void check(int status, int64_t m, int64_t n, int64_t k)
 void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                   const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
 {
+    set_signal_stack();
     check(sgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), m, n, k);
 }
 
@@ -173,5 +200,6 @@ bool meg_cpu_has_bf16_gemm(void)
 void meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
                        const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc)
 {
+    set_signal_stack();
     check(bgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), m, n, k);
 }

@@ -34,7 +34,7 @@ void meg_stop_catch(void)
     struct sigaction a = { 0 }, now;
 
     a.sa_handler = handle;
-    a.sa_flags = SA_RESTART;
+    a.sa_flags = SA_RESTART | SA_ONSTACK; /* the signal may interrupt a matrix multiplication (cpu/gemm.c) */
     sigemptyset(&a.sa_mask);
     for (int i = 0; i < NSIGNALS; i++)
         sigaddset(&a.sa_mask, signals[i].number);

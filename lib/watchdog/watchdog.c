@@ -61,7 +61,7 @@ static void delay_sigterm(struct meg_watchdog *w)
     sigterm_watchdog = w;
     memset(&a, 0, sizeof a);
     a.sa_handler = on_sigterm;
-    a.sa_flags = SA_RESTART;
+    a.sa_flags = SA_RESTART | SA_ONSTACK; /* the signal may interrupt a matrix multiplication (cpu/gemm.c) */
     sigaction(SIGTERM, &a, NULL);
 }
 
