@@ -23,7 +23,6 @@
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <numeric>
-#include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,7 +75,7 @@ struct call {
 
 /* A stack, and the thread that runs on it. */
 struct fiber {
-    jmp_buf context;
+    void *context[5]; /* of __builtin_setjmp */
     ucontext_t start;
     bool is_started;
     const void *stack;
@@ -135,16 +134,25 @@ inline void arrive(fiber *to)
     threadIdx = to->index;
 }
 
-__attribute__((noinline)) inline void switch_to(fiber *from, fiber *to)
+/*
+ * Continue `to`.  AddressSanitizer's longjmp would make a system call.  GCC does not allow __builtin_longjmp in the
+ * function that calls __builtin_setjmp, so this function must not be inlined.
+ */
+__attribute__((noinline, noreturn, no_sanitize("address"))) inline void jump(fiber *to)
+{
+    __builtin_longjmp(to->context, 1);
+}
+
+__attribute__((noinline, no_sanitize("address"))) inline void switch_to(fiber *from, fiber *to)
 {
     state.previous = from;
     state.running = to;
 #ifdef __SANITIZE_ADDRESS__
     __sanitizer_start_switch_fiber(&from->fake_stack, to->stack, to->stack_nbytes);
 #endif
-    if (!_setjmp(from->context)) {
+    if (!__builtin_setjmp(from->context)) {
         if (to->is_started)
-            _longjmp(to->context, 1);
+            jump(to);
         to->is_started = true;
         setcontext(&to->start);
     }
