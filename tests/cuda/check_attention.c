@@ -502,8 +502,8 @@ static void dropout(void)
     compare_types((struct conf){ .s_q = 130, .a = 1, .left = -1, .flags = DROPOUT });
     compare_types((struct conf){
         .s_q = 30, .s_k = 50, .b = 1, .a = 4, .g = 2, .left = -1, .right = -1, .flags = DROPOUT | SINKS });
-    for (int i = 0; i < 8; i++) /* each kernel for tensor cores, with several words of the dropout mask per row */
-        compare(of_type((struct conf){ .s_q = 150,
+    for (int i = 0; i < 8; i++) /* each kernel for tensor cores, two tiles of queries, several words of mask per row */
+        compare(of_type((struct conf){ .s_q = 130,
                                        .q0 = 3,
                                        .k0 = 3,
                                        .b = 1,

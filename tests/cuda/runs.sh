@@ -1,7 +1,9 @@
 # Sourced after lib.sh: compare training and inference on the CUDA backend with those on the CPU.
 # $gpu is the directory of the programs that have the backend; they run with --device cuda.  If $few is set, only some
-# of the configurations run, because tests on the double of the CUDA runtime are slow.
-cat >"$T/conf" <<'end'
+# of the configurations run, for fewer steps, because tests on the double of the CUDA runtime are slow.
+steps=10
+[ -z "${few:-}" ] || steps=4
+cat >"$T/conf" <<end
 num-layers = 2
 hidden-size = 64
 num-attention-heads = 4
@@ -10,12 +12,12 @@ max-position-embeddings = 32
 micro-batch-size = 2
 global-batch-size = 4
 lr = 1e-3
-train-iters = 10
+train-iters = $steps
 mock-data = yes
 tokenizer-type = NullTokenizer
 vocab-size = 99
 eval-iters = 2
-eval-interval = 5
+eval-interval = $((steps / 2))
 log-interval = 1
 attention-dropout = 0
 hidden-dropout = 0
@@ -27,8 +29,8 @@ llama='--position-embedding-type rope --swiglu --normalization RMSNorm --disable
 # numbers KEY FILE: print the number with a key in each line of JSON
 numbers() { sed -n "s/.*\"$1\":\([^,}]*\).*/\1/p" "$2"; }
 
-# like_cpu TOLERANCE OPTION...: the losses of ten steps, whose keys in the log are $losses, are within TOLERANCE of those of
-# the CPU, and the gradient norms within ten times TOLERANCE
+# like_cpu TOLERANCE OPTION...: the losses, whose keys in the log are $losses, are within TOLERANCE of those of the CPU, and
+# the gradient norms within ten times TOLERANCE
 model=GPT losses=lm_loss
 like_cpu() {
     tolerance=$1
@@ -42,8 +44,8 @@ like_cpu() {
         done >"$T/$device.loss"
         numbers grad_norm "$T/$device.json" >"$T/$device.grad_norm"
     done
-    ok "$model: losses of ten steps are those of the CPU: $*" near "$T/gpu.loss" "$T/cpu.loss" "$tolerance"
-    ok "$model: gradient norms of ten steps are those of the CPU: $*" near "$T/gpu.grad_norm" "$T/cpu.grad_norm" \
+    ok "$model: losses are those of the CPU: $*" near "$T/gpu.loss" "$T/cpu.loss" "$tolerance"
+    ok "$model: gradient norms are those of the CPU: $*" near "$T/gpu.grad_norm" "$T/cpu.grad_norm" \
         "$(awk -v t="$tolerance" 'BEGIN { print 10 * t }')"
     rm -f "$T/cpu.json" "$T/gpu.json"
 }
@@ -84,17 +86,18 @@ captures() {
     [ -z "${few:-}" ] || ok "$model: layers are launched as graphs: $*" test -s "$T/graphs.local" -a ! -e "$T/graphs.none"
 }
 
-# resumes OPTION...: a run that was stopped after five steps continues bit for bit.  $T/a is the uninterrupted run
+# resumes OPTION...: a run that was stopped after half of the steps continues bit for bit.  $T/a is the uninterrupted run
 resumes() {
     rm -rf "$T/a" "$T/b"
-    run="$gpu/meg-train -q --config $T/conf --device cuda --deterministic-mode --save-interval 5"
+    half=$((steps / 2)) last=iter_$(printf %07d "$steps")
+    run="$gpu/meg-train -q --config $T/conf --device cuda --deterministic-mode --save-interval $half"
     # shellcheck disable=SC2086
     {
         $run --save "$T/a" "$@" >"$T/out" 2>&1
-        $run --save "$T/b" --exit-interval 5 "$@" >"$T/out" 2>&1
+        $run --save "$T/b" --exit-interval $half "$@" >"$T/out" 2>&1
         $run --save "$T/b" --load "$T/b" "$@" >"$T/out" 2>&1
     }
-    ok "$model: a resumed run has the checkpoint of an uninterrupted run: $*" same_tensors "$T/a/iter_0000010" "$T/b/iter_0000010"
+    ok "$model: a resumed run has the checkpoint of an uninterrupted run: $*" same_tensors "$T/a/$last" "$T/b/$last"
 }
 
 # infers PROGRAM OPTION...: write the results of both devices for the prompts and the model in $T/a to $T/cpu and $T/gpu
@@ -150,7 +153,11 @@ generates
 
 model=BERT losses='lm_loss sop_loss'
 . "$golden/../../bert.sh"
-echo 'global-batch-size = 4' >>"$T/conf"
+cat >>"$T/conf" <<end
+global-batch-size = 4
+train-iters = $steps
+eval-interval = $((steps / 2))
+end
 like_cpu 1e-5
 if [ -z "${few:-}" ]; then
     losses=lm_loss
