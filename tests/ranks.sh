@@ -75,9 +75,19 @@ equals_one_rank() {
     ok "$n ranks $*: losses and gradient norms are those of one rank" near "$T/one" "$T/ranks"
 }
 
-# tiny_gpt: print options of a model that trains in seconds, for the beginning of a .conf; later lines override them
+# tiny_gpt: print options of a model that trains in seconds, for the beginning of a .conf; later lines override them.
+# Create its dataset $T/tiny_text_document, because a run with --mock-data would spend most of its time on the index
 tiny_gpt() {
-    cat <<'EOF'
+    awk 'BEGIN { x = 17
+                 for (i = 0; i < 200; i++) {
+                     line = ""
+                     for (k = i % 30; k < 50; k++) { x = x * 16807 % 2147483647; line = line (line ? " " : "") x % 50 }
+                     printf "{\"text\":\"%s\"}\n", line } }' |
+        meg-preprocess -q --input - --tokenizer-type NullTokenizer --vocab-size 50 --append-eod --output-prefix "$T/tiny" ||
+        exit 1
+    cat <<EOF
+data-path = $T/tiny_text_document
+split = 80,10,10
 num-layers = 2
 hidden-size = 32
 num-attention-heads = 4
@@ -86,7 +96,6 @@ max-position-embeddings = 16
 micro-batch-size = 2
 global-batch-size = 8
 lr = 1e-2
-mock-data = yes
 tokenizer-type = NullTokenizer
 vocab-size = 50
 eval-iters = 0

@@ -8,7 +8,6 @@ tiny_llama >"$T/conf"
 cat >>"$T/conf" <<'EOF'
 train-iters = 12
 lr-decay-style = constant
-mock-data = no
 split = 1,0,0
 EOF
 cd "$T" || exit 1
@@ -92,7 +91,7 @@ ok '--on-nan skip: more than ten iterations are skipped in total' test "$(grep -
 train 1 --lr 1e30 --clip-grad 0 --on-nan skip --train-iters 30
 is '--on-nan skip: a limit ends the run' "$train_status" 1
 like '--on-nan skip: the limit is ten consecutive iterations' "$(cat err)" 'this is the 10th such iteration in a row, the limit of --on-nan skip'
-status '--on-nan rollback requires --save' 2 meg-train --config conf --mock-data --on-nan rollback
-status '--on-nan skip requires --check-for-nan-in-loss-and-grad' 2 meg-train --config conf --mock-data --on-nan skip \
+status '--on-nan rollback requires --save' 2 meg-train --config conf --on-nan rollback
+status '--on-nan skip requires --check-for-nan-in-loss-and-grad' 2 meg-train --config conf --on-nan skip \
     --no-check-for-nan-in-loss-and-grad
 done_testing

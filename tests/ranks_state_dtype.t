@@ -25,7 +25,6 @@ state='--bf16 --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf
 for model in gpt llama; do
     "tiny_$model" >conf
     cat >>conf <<'EOF'
-mock-data = no
 data-path = ids_text_document
 split = 1,0,0
 train-iters = 200

@@ -75,7 +75,8 @@ mcore_run() { meg-convert -q --load-dir "given$1" --saver mcore --save-dir out -
 mcore_state() { convert_state; }
 
 train_options="--num-layers 1 --hidden-size 8 --num-attention-heads 1 --seq-length 4 --max-position-embeddings 4
-    --micro-batch-size 1 --lr 1e-3 --tokenizer-type NullTokenizer --vocab-size 999 --mock-data --eval-iters 0"
+    --micro-batch-size 1 --lr 1e-3 --tokenizer-type NullTokenizer --vocab-size 999 --data-path train_text_document --split 1,0,0
+    --eval-iters 0"
 # train_run ITERATION: save the checkpoint of ITERATION, which removes the checkpoint of the previous one
 # shellcheck disable=SC2086 # words
 train_run() { meg-train -q $train_options --save out --load out --keep-last-n 1 --train-iters "$1" \
@@ -90,8 +91,7 @@ cache_run() {
 # shellcheck disable=SC2086 # words
 trains_on_data() {
     rm -f losses.jsonl
-    meg-train -q ${train_options% --mock-data*} --eval-iters 0 --data-path train_text_document --split 1,0,0 \
-        --train-iters 3 --log-interval 1 --log-json losses.jsonl "$@" >log && jq .lm_loss losses.jsonl
+    meg-train -q $train_options --train-iters 3 --log-interval 1 --log-json losses.jsonl "$@" >log && jq .lm_loss losses.jsonl
 }
 cache_state() {
     [ "$(trains_on_data --data-cache-path out)" != "$cache_losses" ] || echo 2
