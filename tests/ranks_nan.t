@@ -92,6 +92,8 @@ train 1 --lr 1e30 --clip-grad 0 --on-nan skip --train-iters 30
 is '--on-nan skip: a limit ends the run' "$train_status" 1
 like '--on-nan skip: the limit is ten consecutive iterations' "$(cat err)" 'this is the 10th such iteration in a row, the limit of --on-nan skip'
 status '--on-nan rollback requires --save' 2 meg-train --config conf --on-nan rollback
+like 'the message names --save' "$(cat "$T/err")" '--on-nan rollback: requires --save DIR'
 status '--on-nan skip requires --check-for-nan-in-loss-and-grad' 2 meg-train --config conf --on-nan skip \
     --no-check-for-nan-in-loss-and-grad
+like 'the message names the contradiction' "$(cat "$T/err")" '--on-nan skip: contradicts --no-check-for-nan-in-loss-and-grad'
 done_testing

@@ -12,6 +12,7 @@
  */
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -391,6 +392,14 @@ static void volumes(void)
     free(out);
 }
 
+static void signals(void)
+{
+    struct sigaction a;
+
+    sigaction(SIGTERM, NULL, &a);
+    ok(a.sa_flags & SA_ONSTACK, "the watchdog handles SIGTERM on the alternate stack (cpu/gemm.c)");
+}
+
 static void loop(struct meg_comm_world *world, double timeout_s) MEG_NORETURN;
 static void loop(struct meg_comm_world *world, double timeout_s)
 {
@@ -494,6 +503,8 @@ int main(int argc, char **argv)
     groups();
     if (w->size > 1)
         volumes();
+    if (meg_watchdog_is_open(w->watchdog))
+        signals();
     nan = w->rank == w->size - 1 ? NAN : 1;
     meg_host_all_reduce(w, &nan, 1, MEG_DTYPE_F32, MEG_REDUCE_MAX);
     ok(isnan(nan), "the maximum with a NaN is a NaN");
