@@ -2,19 +2,18 @@
 #include "cuda/act.h"
 #include "cuda/elementwise.h"
 
-template <class Y, class X>
-static __global__ void act_fwd(struct meg_mat y, struct meg_mat x, enum meg_act act, bool is_aligned)
+template <class T> static __global__ void act_fwd(struct meg_mat y, struct meg_mat x, enum meg_act act, bool is_aligned)
 {
     for_each_vector(x.rows, x.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
         float v[VEC];
 
-        load(v, (const X *)x.p + r * x.ld, c, end, is_vector);
+        load(v, row_of<T>(x, r), c, end, is_vector);
         with_act(act, [&](auto f) {
 #pragma unroll
             for (int j = 0; j < VEC; j++)
                 v[j] = f.of(v[j]);
         });
-        store((Y *)y.p + r * y.ld, v, c, end, is_vector);
+        store(row_of<T>(y, r), v, c, end, is_vector);
     });
 }
 
@@ -22,22 +21,20 @@ void meg_cuda_act_fwd(struct meg_stream *st, struct meg_mat y, struct meg_mat x,
 {
     const bool is_aligned = has_aligned_rows(y) && has_aligned_rows(x);
 
-    with_type(y.dtype, [&](auto ty) {
-        with_type(x.dtype, [&](auto tx) {
-            launch_elementwise(st, act_fwd<decltype(ty), decltype(tx)>, x.rows, x.cols, y, x, act, is_aligned);
-        });
+    with_common_type({ y.dtype, x.dtype }, [&](auto t) {
+        launch_elementwise(st, act_fwd<decltype(t)>, x.rows, x.cols, y, x, act, is_aligned);
     });
 }
 
-template <class DX, class DY, class P>
+template <class T>
 static __global__ void act_bwd(struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act,
                                bool is_aligned)
 {
     for_each_vector(dx.rows, dx.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
         float d[VEC], p[VEC];
 
-        load(d, (const DY *)dy.p + r * dy.ld, c, end, is_vector);
-        load(p, (const P *)pre.p + r * pre.ld, c, end, is_vector);
+        load(d, row_of<T>(dy, r), c, end, is_vector);
+        load(p, row_of<T>(pre, r), c, end, is_vector);
         with_act(act, [&](auto f) {
 #pragma unroll
             for (int j = 0; j < VEC; j++) {
@@ -46,7 +43,7 @@ static __global__ void act_bwd(struct meg_mat dx, struct meg_mat dy, struct meg_
                 d[j] *= f.grad(p[j], y);
             }
         });
-        store((DX *)dx.p + r * dx.ld, d, c, end, is_vector);
+        store(row_of<T>(dx, r), d, c, end, is_vector);
     });
 }
 
@@ -54,13 +51,8 @@ void meg_cuda_act_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat d
 {
     const bool is_aligned = has_aligned_rows(dx) && has_aligned_rows(dy) && has_aligned_rows(pre);
 
-    with_type(dx.dtype, [&](auto tdx) {
-        with_type(dy.dtype, [&](auto tdy) {
-            with_type(pre.dtype, [&](auto tp) {
-                launch_elementwise(st, act_bwd<decltype(tdx), decltype(tdy), decltype(tp)>, dx.rows, dx.cols, dx, dy,
-                                   pre, act, is_aligned);
-            });
-        });
+    with_common_type({ dx.dtype, dy.dtype, pre.dtype }, [&](auto t) {
+        launch_elementwise(st, act_bwd<decltype(t)>, dx.rows, dx.cols, dx, dy, pre, act, is_aligned);
     });
 }
 

@@ -2,11 +2,11 @@
 #include "cuda/act.h"
 #include "cuda/elementwise.h"
 
-template <class Y, class X>
+template <class T>
 static __global__ void glu_fwd(struct meg_glu unit, struct meg_mat y, struct meg_mat x, bool is_aligned)
 {
     for_each_vector(y.rows, y.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
-        const X *row = (const X *)x.p + r * x.ld;
+        const auto row = row_of<T>(x, r);
         float gate[VEC], up[VEC];
 
         load(gate, row, c, end, is_vector);
@@ -17,22 +17,22 @@ static __global__ void glu_fwd(struct meg_glu unit, struct meg_mat y, struct meg
                 up[j] =
                     f.of(clamp(gate[j], -INFINITY, unit.limit)) * (clamp(up[j], -unit.limit, unit.limit) + unit.offset);
         });
-        store((Y *)y.p + r * y.ld, up, c, end, is_vector);
+        store(row_of<T>(y, r), up, c, end, is_vector);
     });
 }
 
-template <class DX, class DY, class X>
+template <class T>
 static __global__ void glu_bwd(struct meg_glu unit, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                                bool is_aligned)
 {
     for_each_vector(dy.rows, dy.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
-        const X *row = (const X *)x.p + r * x.ld;
-        DX *out = (DX *)dx.p + r * dx.ld;
+        const auto row = row_of<T>(x, r);
+        const auto out = row_of<T>(dx, r);
         float gate[VEC], up[VEC], d[VEC];
 
         load(gate, row, c, end, is_vector);
         load(up, row + dy.cols, c, end, is_vector);
-        load(d, (const DY *)dy.p + r * dy.ld, c, end, is_vector);
+        load(d, row_of<T>(dy, r), c, end, is_vector);
         with_act(unit.type, [&](auto f) {
 #pragma unroll
             for (int j = 0; j < VEC; j++) {
@@ -66,11 +66,9 @@ static bool has_aligned_halves(struct meg_mat m)
 
 void meg_cuda_glu_fwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat y, struct meg_mat x)
 {
-    with_type(y.dtype, [&](auto ty) {
-        with_type(x.dtype, [&](auto tx) {
-            launch_elementwise(st, glu_fwd<decltype(ty), decltype(tx)>, y.rows, y.cols, with_limit(*unit), y, x,
-                               has_aligned_rows(y) && has_aligned_halves(x));
-        });
+    with_common_type({ y.dtype, x.dtype }, [&](auto t) {
+        launch_elementwise(st, glu_fwd<decltype(t)>, y.rows, y.cols, with_limit(*unit), y, x,
+                           has_aligned_rows(y) && has_aligned_halves(x));
     });
 }
 
@@ -79,12 +77,7 @@ void meg_cuda_glu_bwd(struct meg_stream *st, const struct meg_glu *unit, struct 
 {
     const bool is_aligned = has_aligned_halves(dx) && has_aligned_rows(dy) && has_aligned_halves(x);
 
-    with_type(dx.dtype, [&](auto tdx) {
-        with_type(dy.dtype, [&](auto tdy) {
-            with_type(x.dtype, [&](auto tx) {
-                launch_elementwise(st, glu_bwd<decltype(tdx), decltype(tdy), decltype(tx)>, dy.rows, dy.cols,
-                                   with_limit(*unit), dx, dy, x, is_aligned);
-            });
-        });
+    with_common_type({ dx.dtype, dy.dtype, x.dtype }, [&](auto t) {
+        launch_elementwise(st, glu_bwd<decltype(t)>, dy.rows, dy.cols, with_limit(*unit), dx, dy, x, is_aligned);
     });
 }

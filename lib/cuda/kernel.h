@@ -20,6 +20,7 @@
 #else
 #    include <emulate.h>
 #endif
+#include <initializer_list>
 #include <math.h>
 #include "base/philox.h"
 #include "tensor/half.h"
@@ -95,6 +96,28 @@ template <class F> void with_type(enum meg_dtype type, F f)
     case MEG_DTYPE_F16: f(f16()); break;
     default: meg_die(MEG_EFAIL, "CUDA: a kernel has no variant for data type %d", (int)type);
     }
+}
+
+/* A placeholder for an element type that is known only when the kernel runs. */
+struct general {
+};
+
+template <class T> inline constexpr bool is_general = false;
+template <> inline constexpr bool is_general<general> = true;
+
+/* Call f as with_type does if all types are equal, otherwise with `general`. */
+template <class F> void with_common_type(std::initializer_list<enum meg_dtype> types, F f)
+{
+    bool are_equal = true;
+
+    for (enum meg_dtype type : types) {
+        with_type(type, [](auto) {}); /* fail if there is no variant for the type */
+        are_equal = are_equal && type == *types.begin();
+    }
+    if (are_equal)
+        with_type(*types.begin(), f);
+    else
+        f(general());
 }
 
 /* Call f with p as a pointer to elements of type `type`, which is known only when the kernel runs. */
@@ -208,6 +231,42 @@ template <class T> __device__ inline void store(T *row, const float (&x)[VEC], i
             if (c + i < n)
                 row[c + i] = from_float<T>(x[i]);
     }
+}
+
+/* A pointer to elements whose type is known only when the kernel runs. */
+struct general_pointer {
+    void *p;
+    enum meg_dtype type;
+
+    __device__ general_pointer operator+(int64_t n) const
+    {
+        return { (char *)p + n * (type == MEG_DTYPE_F32 ? 4 : 2), type };
+    }
+};
+
+__device__ inline void load(float (&x)[VEC], general_pointer row, int64_t c, int64_t n, bool is_aligned)
+{
+    with_pointer(row.p, row.type, [&](auto *p) { load(x, p, c, n, is_aligned); });
+}
+
+__device__ inline void store(general_pointer row, const float (&x)[VEC], int64_t c, int64_t n, bool is_aligned)
+{
+    with_pointer(row.p, row.type, [&](auto *p) { store(p, x, c, n, is_aligned); });
+}
+
+/* Return a pointer to element i of an array.  T is the type `type`, or `general`. */
+template <class T> __device__ inline auto pointer_to(const void *p, enum meg_dtype type, int64_t i)
+{
+    if constexpr (is_general<T>)
+        return general_pointer{ (void *)p, type } + i;
+    else
+        return (T *)p + i;
+}
+
+/* Return a pointer to row r of m, as pointer_to does. */
+template <class T> __device__ inline auto row_of(struct meg_mat m, int64_t r)
+{
+    return pointer_to<T>(m.p, m.dtype, r * m.ld);
 }
 
 /* ---- sums and maxima over threads ---- */

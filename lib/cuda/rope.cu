@@ -77,8 +77,8 @@ template <class F> static __device__ inline void specialize(bool is_vector, F f)
 }
 
 /* Load the columns of a chunk; those at or after end_a or end_b are 0. */
-template <class T>
-static __device__ inline void load_chunk(struct columns &x, const T *head, const struct chunk &k, bool is_vector)
+template <class P>
+static __device__ inline void load_chunk(struct columns &x, P head, const struct chunk &k, bool is_vector)
 {
     const int64_t a = k.a, b = k.b; /* int64_t as in `load`, so that the compiler can remove its check c + VEC <= n */
 
@@ -86,7 +86,7 @@ static __device__ inline void load_chunk(struct columns &x, const T *head, const
     load(x.b, head, b, is_vector ? b + VEC : k.end_b, is_vector);
 }
 
-template <class T> static __device__ inline void store_chunk(T *head, const struct columns &x, const struct chunk &k)
+template <class P> static __device__ inline void store_chunk(P head, const struct columns &x, const struct chunk &k)
 {
     const int64_t a = k.a, b = k.b;
 
@@ -148,13 +148,13 @@ static __device__ inline struct head head_of(const struct meg_qk_norm &q, int i)
     return { row, head / heads, head % heads };
 }
 
-/* Return the address of a head in a view. */
+/* Return a pointer to a head in a view, whose type is T or, if T is `general`, known only when the kernel runs. */
 template <class T>
-static __device__ inline T *address(const struct meg_heads &x, const struct meg_qk_norm &q, const struct head &h)
+static __device__ inline auto address(const struct meg_heads &x, const struct meg_qk_norm &q, const struct head &h)
 {
     const int b = (int)q.b;
 
-    return (T *)x.p + h.row / b * x.ld_s + h.row % b * x.ld_b + h.j * x.ld_g + h.k * x.ld_h;
+    return pointer_to<T>(x.p, x.dtype, h.row / b * x.ld_s + h.row % b * x.ld_b + h.j * x.ld_g + h.k * x.ld_h);
 }
 
 /* ---- launches ---- */
@@ -208,7 +208,7 @@ static __global__ void rope(struct meg_qk_norm q, struct head_grid g, struct meg
 
     if (i < g.n) {
         const struct head h = head_of(q, i);
-        T *const p = address<T>(x, q, h);
+        const auto p = address<T>(x, q, h);
         struct columns v;
         struct angles r;
 
@@ -247,10 +247,10 @@ static __device__ inline float group_sum(float x, int group, float *buf)
     return x;
 }
 
-template <class Y, class X>
-static __global__ void __launch_bounds__(THREADS, 3)
+template <class T>
+static __global__ void __launch_bounds__(THREADS, is_general<T> ? 1 : 3)
     qk_norm_fwd(struct meg_qk_norm q, struct head_grid g, struct meg_heads y, float *rstd, struct meg_heads x,
-                const Y *w, bool is_aligned)
+                const void *w, bool is_aligned)
 {
     SHARED(float, buf);
     const int lane = (int)threadIdx.x % g.group;
@@ -264,8 +264,8 @@ static __global__ void __launch_bounds__(THREADS, 3)
     if (i < g.n)
         specialize(k.is_vector, [&](bool is_vector) {
             load_angles(r, q, h.row, k, is_vector);
-            load_chunk(wv, w, k, is_vector);
-            load_chunk(v, address<const X>(x, q, h), k, is_vector);
+            load_chunk(wv, pointer_to<T>(w, y.dtype, 0), k, is_vector);
+            load_chunk(v, address<T>(x, q, h), k, is_vector);
         });
 #pragma unroll
     for (int j = 0; j < VEC; j++)
@@ -281,7 +281,7 @@ static __global__ void __launch_bounds__(THREADS, 3)
         v.b[j] *= rs * wv.b[j];
     }
     rotate(v, r, q, k, 1.0f);
-    store_chunk(address<Y>(y, q, h), v, k);
+    store_chunk(address<T>(y, q, h), v, k);
 }
 
 void meg_cuda_qk_norm_fwd(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads y, float *rstd,
@@ -293,12 +293,9 @@ void meg_cuda_qk_norm_fwd(struct meg_stream *st, const struct meg_qk_norm *q, st
 
     if (!grid.blocks)
         return;
-    with_type(y.dtype, [&](auto ty) {
-        with_type(x.dtype, [&](auto tx) {
-            using Y = decltype(ty);
-            launch(st, qk_norm_fwd<Y, decltype(tx)>, grid.blocks, grid.threads, THREADS / WARP * sizeof(float), *q,
-                   grid, y, rstd, x, (const Y *)w, are_aligned);
-        });
+    with_common_type({ y.dtype, x.dtype }, [&](auto t) {
+        launch(st, qk_norm_fwd<decltype(t)>, grid.blocks, grid.threads, THREADS / WARP * sizeof(float), *q, grid, y,
+               rstd, x, w, are_aligned);
     });
 }
 
@@ -332,10 +329,10 @@ static __device__ inline void add_groups(float *out, const struct columns &own, 
  * Compute dx, and row blockIdx.x of part [gridDim.x, d], the gradient of w over the heads of the block.  Let r be dy
  * rotated back, g = r * w and n = x * rstd.  Then dx = rstd * (g - n * mean(g * n)), and the gradient of w is r * n.
  */
-template <class DX, class DY, class X>
-static __global__ void __launch_bounds__(THREADS, 2)
+template <class T>
+static __global__ void __launch_bounds__(THREADS, is_general<T> ? 1 : 2)
     qk_norm_bwd(struct meg_qk_norm q, struct head_grid g, struct meg_heads dx, float *part, struct meg_heads dy,
-                struct meg_heads x, const DY *w, const float *rstd, bool is_aligned)
+                struct meg_heads x, const void *w, const float *rstd, bool is_aligned)
 {
     SHARED(float, buf);
     const int group = (int)threadIdx.x / g.group, lane = (int)threadIdx.x % g.group;
@@ -354,12 +351,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
             rs = rstd[i];
             specialize(k.is_vector, [&](bool is_vector) {
                 load_angles(r, q, h.row, k, is_vector);
-                load_chunk(d, address<const DY>(dy, q, h), k, is_vector);
-                load_chunk(v, address<const X>(x, q, h), k, is_vector);
+                load_chunk(d, address<T>(dy, q, h), k, is_vector);
+                load_chunk(v, address<T>(x, q, h), k, is_vector);
             });
             rotate(d, r, q, k, -1.0f);
         }
-        specialize(k.is_vector, [&](bool is_vector) { load_chunk(wv, w, k, is_vector); });
+        specialize(k.is_vector, [&](bool is_vector) { load_chunk(wv, pointer_to<T>(w, dy.dtype, 0), k, is_vector); });
 #pragma unroll
         for (int j = 0; j < VEC; j++) {
             v.a[j] *= rs;
@@ -377,7 +374,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
                 d.a[j] = rs * (d.a[j] - v.a[j] * mean);
                 d.b[j] = rs * (d.b[j] - v.b[j] * mean);
             }
-            store_chunk(address<DX>(dx, q, h), d, k);
+            store_chunk(address<T>(dx, q, h), d, k);
         }
     }
     add_groups(part + blockIdx.x * q.d, sum, q, g, is_aligned, buf);
@@ -393,15 +390,9 @@ void meg_cuda_qk_norm_bwd(struct meg_stream *st, const struct meg_qk_norm *q, st
     float *const part = (float *)meg_cuda_scratch(st, (size_t)(grid.blocks * q->d) * sizeof *part);
 
     if (grid.blocks)
-        with_type(dx.dtype, [&](auto tdx) {
-            with_type(dy.dtype, [&](auto tdy) {
-                with_type(x.dtype, [&](auto tx) {
-                    using DY = decltype(tdy);
-                    launch(st, qk_norm_bwd<decltype(tdx), DY, decltype(tx)>, grid.blocks, grid.threads,
-                           grid.threads * sizeof(struct columns), *q, grid, dx, part, dy, x, (const DY *)w, rstd,
-                           are_aligned);
-                });
-            });
+        with_common_type({ dx.dtype, dy.dtype, x.dtype }, [&](auto t) {
+            launch(st, qk_norm_bwd<decltype(t)>, grid.blocks, grid.threads, grid.threads * sizeof(struct columns), *q,
+                   grid, dx, part, dy, x, w, rstd, are_aligned);
         });
     meg_cuda_sum_partials(st, dw, NULL, grad, part, (int)grid.blocks, q->d, q->d, accumulate);
 }

@@ -4,22 +4,10 @@
  */
 #ifndef MEG_CUDA_ROW_H
 #define MEG_CUDA_ROW_H
-#include <initializer_list>
 #include <type_traits>
 #include "cuda/copy_async.h"
 
 /* ---- types of several matrices ---- */
-
-/*
- * A kernel is compiled for the types that are usual in a model, and for `general`.  With usual types, the rows of all
- * matrices consist of complete vectors at multiples of 16 bytes.  With `general`, types are known only when the kernel
- * runs, and rows may have any length and address.
- */
-struct general {
-};
-
-template <class T> inline constexpr bool is_general = false;
-template <> inline constexpr bool is_general<general> = true;
 
 /* Return whether the rows of m consist of complete vectors of type `type` at multiples of 16 bytes, or m.p is NULL. */
 static inline bool has_vectors(struct meg_mat m, enum meg_dtype type)
@@ -29,7 +17,9 @@ static inline bool has_vectors(struct meg_mat m, enum meg_dtype type)
 
 /*
  * Call f(s, b) with values of the element types of two groups of matrices: s, the type of the residual stream, and b,
- * the type of the sublayers.  Types are usual if the matrices of a group have the same type, and s is f32 or equal to
+ * the type of the sublayers.  A kernel is compiled for the types that are usual in a model, and for `general`.  With
+ * usual types, the rows of all matrices consist of complete vectors at multiples of 16 bytes; with `general`, rows may
+ * have any length and address.  Types are usual if the matrices of a group have the same type, and s is f32 or equal to
  * b.  Otherwise, or if has_vectors is false for a matrix, s and b are `general`.
  */
 template <class F>

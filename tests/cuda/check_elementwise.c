@@ -80,8 +80,10 @@ static void act_fwd_types(void)
 
 static void act_fwd_shapes(void)
 {
-    for (int s = SMALL_SHAPES; s < SHAPES; s++)
+    for (int s = SMALL_SHAPES; s < SHAPES; s++) {
+        act_fwd_one(MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_ACT_GELU_TANH, shapes[s], false);
         act_fwd_one(MEG_DTYPE_BF16, MEG_DTYPE_F32, MEG_ACT_GELU_TANH, shapes[s], false);
+    }
     act_fwd_one(MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_ACT_GELU_TANH, (struct shape){ 0, 8, 0 }, false);
 }
 
@@ -129,8 +131,10 @@ static void act_bwd_shapes(void)
         act_bwd_one(MEG_DTYPE_F32, (enum meg_dtype)i, MEG_DTYPE_F32, MEG_ACT_GELU_ERF, shapes[0], true, false);
     for (int act = 0; act < ACTS; act++)
         act_bwd_one(MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, (enum meg_act)act, shapes[1], false, true);
-    for (int s = SMALL_SHAPES; s < SHAPES; s++)
+    for (int s = SMALL_SHAPES; s < SHAPES; s++) {
+        act_bwd_one(MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_ACT_GELU_TANH, shapes[s], false, false);
         act_bwd_one(MEG_DTYPE_BF16, MEG_DTYPE_F16, MEG_DTYPE_F32, MEG_ACT_GELU_TANH, shapes[s], false, false);
+    }
 }
 
 static void add_bias_one(enum meg_dtype ty, enum meg_dtype tb, struct shape s, int64_t offset)
