@@ -17,8 +17,10 @@
 #    include <cuda_bf16.h>
 #    include <cuda_fp16.h>
 #    include <cuda_runtime.h>
+#    define IS_EMULATED 0
 #else
 #    include <emulate.h>
+#    define IS_EMULATED 1
 #endif
 #include <initializer_list>
 #include <math.h>
@@ -361,9 +363,10 @@ static inline int64_t ceil_div(int64_t n, int64_t block)
 
 /*
  * Multiprocessors of an H100 or H200.  Grids of kernels that compute sums are sized by this constant instead of by the
- * number of multiprocessors of the GPU in use, so that results do not depend on that number.
+ * number of multiprocessors of the GPU in use, so that results do not depend on that number.  In the emulation, threads
+ * take time even if they have nothing to do.
  */
-enum { SMS = 132 };
+enum { SMS = IS_EMULATED ? 4 : 132 };
 
 /*
  * Return the number of blocks of a grid: n, but at least 1 and at most `most`.  If `most` may be less than n, the

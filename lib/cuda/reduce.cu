@@ -150,7 +150,7 @@ void meg_cuda_weighted_sum(struct meg_stream *st, double *out, const float *x, c
 
 /* ---- sums over ranges ---- */
 
-enum { RANGE_PARTS = 64 };
+enum { RANGE_PARTS = SMS < 64 ? SMS : 64 }; /* 64 on a GPU, fewer in the emulation */
 
 /*
  * Block (p, i) computes part [i * RANGE_PARTS + p], the sum of squares of part p of range i.  A range has RANGE_PARTS

@@ -69,7 +69,7 @@ API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int index)
     prop->uuid.bytes[0] = (char)index;
     prop->major = (int)variable("MEG_DOUBLE_CC", 90) / 10;
     prop->minor = (int)variable("MEG_DOUBLE_CC", 90) % 10;
-    prop->multiProcessorCount = 132;
+    prop->multiProcessorCount = 4;
     prop->totalGlobalMem = (size_t)1 << 40;
     return cudaSuccess;
 }
