@@ -235,7 +235,7 @@ NVCC_COMPILE = $(NVCC) -O3 -std=c++17 -ccbin $(CC) $(MEG_CPPFLAGS) $(CPPFLAGS) -
                $(foreach a,$(CUDA_ARCHS),-gencode 'arch=compute_$a,code=[sm_$a$(if $(filter $a,$(CUDA_PTX)),$(comma)compute_$a)]') \
                $(foreach a,$(filter-out $(CUDA_ARCHS),$(CUDA_PTX)),-gencode arch=compute_$a,code=compute_$a)
 CXX_COMPILE = $(CXX) -x c++ -std=c++17 $(MEG_CPPFLAGS) $(CPPFLAGS) $(MODULE_FLAGS) -Itests/cuda -Wall -Wextra \
-              -Wno-unknown-pragmas $(CFLAGS) $(SAN_FLAGS)
+              -Wno-unknown-pragmas $(CFLAGS:-g=-g1) $(SAN_FLAGS)
 
 # $(call keep,FILE,TEXT): write TEXT to FILE unless FILE already contains it
 keep = $(if $(subst x$(strip $2),,x$(file <$1))$(if $(wildcard $1),,x),$(shell mkdir -p $(dir $1))$(file >$1,$(strip $2)))
@@ -388,9 +388,7 @@ demo: all
 # ---- what a change must pass --------------------------------------------------------------------
 
 ci:
-	+$(MAKE) check-format
-	+$(MAKE) lint
-	+$(MAKE) check-clang
+	+$(MAKE) check-format lint check-clang
 	+$(MAKE) check-san
 	+$(MAKE) check-mpich
 	+$(MAKE) check
@@ -418,7 +416,7 @@ check-clang:
 	+$(MAKE) B=build/clang CC=clang CXX=clang++ CUDA=0 ISAS='$(filter v4,$(ISAS))' CFLAGS='-O0 -Werror' DEPS=0 \
 	    all build-tests
 check-san:
-	+$(MAKE) SAN=1 CUDA=0 ISAS='$(filter v4,$(ISAS))' CFLAGS='-O1 -g1' DEPS=0 TESTS='$(patsubst $(B)/%,build/san/%,$(filter %/check,$(EMULATED)) \
+	+$(MAKE) SAN=1 CUDA=0 ISAS='$(filter v4,$(ISAS))' CFLAGS='-Og -g1' DEPS=0 TESTS='$(patsubst $(B)/%,build/san/%,$(filter %/check,$(EMULATED)) \
 	    $(filter-out %/ckpt_scale %/long_words,$(UNITS)))' check
 check-mpich:
 	+$(MAKE) B=build/mpich CUDA=0 CFLAGS=-O1 EMULATED= ISAS='$(filter v4,$(ISAS))' MPI=mpich MPIRUN=mpirun.mpich DEPS=0 TESTS='$(RANK_TESTS)' check

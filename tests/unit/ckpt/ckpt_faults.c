@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "child.h"
 #include "ckpt_fixture.h"
+#include "sanitized.h"
 #include "shared_comm.h"
 
 /*
@@ -261,11 +262,7 @@ static void fail_every_nth_call(save_fn *f, const struct saving *s, const char *
  * Test fewer calls under a sanitizer: a forked process takes twenty times as long, and the sanitizer does not detect
  * the errors tested here.
  */
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-enum { STRIDE = 17, PART_STRIDE = 53 };
-#else
-enum { STRIDE = 1, PART_STRIDE = 7 };
-#endif
+enum { STRIDE = IS_SANITIZED ? 29 : 1, PART_STRIDE = IS_SANITIZED ? 53 : 7 };
 
 static void fail_each_call(const struct saving *s, const char *fault_errno)
 {

@@ -9,12 +9,7 @@
 
 #include "preprocess/preprocess.h"
 #include "golden.h"
-
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-enum { IS_SANITIZED = 1 };
-#else
-enum { IS_SANITIZED = 0 };
-#endif
+#include "sanitized.h"
 
 enum { MIB = 1 << 20 };
 

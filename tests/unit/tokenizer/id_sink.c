@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "file/file.h"
+#include "sanitized.h"
 #include "tokenizer/bpe/train.h"
 #include "tokenizer/tokenizer.h"
 #include "tmp.h"
@@ -161,7 +162,7 @@ static void ids_of_texts_equal_those_without_a_sink(void **state)
         c = conf_of("BertWordPieceLowerCase");
         c.vocab_file = file[2];
         check(&c);
-        for (int i = 0; i < 6; i++) { /* unigram and BPE */
+        for (int i = 0; i < 6; i += IS_SANITIZED ? 3 : 1) { /* 3 is a unigram model, the others are BPE */
             char path[64];
 
             snprintf(path, sizeof path, "tests/data/spm/%d.model", i);
