@@ -24,6 +24,15 @@ train-iters = 4
 eval-iters = 1
 EOF
 
+# logged FILE TEXT R...: true if FILE contains the process numbers of all ranks R, followed by TEXT
+logged() {
+    file=$1 text=$2
+    shift 2
+    for r; do
+        grep -q "^$(cat "$T/pid.$r")$text$" "$file" || return 1
+    done
+}
+
 # steps JSON: print iteration, loss and gradient norm of each record
 steps() {
     jq -c '[.iteration, .lm_loss, .grad_norm]' "$1"
@@ -48,8 +57,19 @@ like_mpirun() {
     fi
 }
 if [ -x "$B/tests/ranks/comm" ]; then
-    like_mpirun 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 1000
-    like_mpirun 2 --zero-stage 3 --overlap-grad-reduce --overlap-param-gather --bf16
+    like_mpirun 2 --use-distributed-optimizer
+    like_mpirun 2 --zero-stage 3
+    export MEG_DOUBLE_REGISTERED="$T/registered"
+    like_mpirun 2 --nccl-ub
+    ok '--nccl-ub: gradients are registered' logged "$T/registered" ' all-reduce' 0 1
+    rm -f "$T/registered"
+    like_mpirun 2 --nccl-ub --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 1000
+    ok '--nccl-ub with ZeRO-1: gradients are registered' logged "$T/registered" ' reduce-scatter' 0 1
+    ok '--nccl-ub with ZeRO-1: parameters are registered' logged "$T/registered" ' all-gather' 0 1
+    like_mpirun 2 --nccl-ub --zero-stage 2 --overlap-grad-reduce
+    like_mpirun 2 --nccl-ub --zero-stage 3 --overlap-grad-reduce --overlap-param-gather --bf16
+    like_mpirun 4 --nccl-ub --zero-stage 3 --overlap-grad-reduce --num-distributed-optimizer-instances 2
+    unset MEG_DOUBLE_REGISTERED
     like_mpirun 2 --tensor-model-parallel-size 2 --sequence-parallel
     like_mpirun 2 --context-parallel-size 2 --cp-comm-type a2a
     like_mpirun 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1
@@ -64,9 +84,7 @@ fi
 
 # aborted R...: true if all ranks R have aborted their communicators
 aborted() {
-    for r; do
-        grep -q "^$(cat "$T/pid.$r")$" "$T/aborts" || return 1
-    done
+    logged "$T/aborts" '' "$@"
 }
 
 # A rank is killed while others wait for it.

@@ -68,6 +68,18 @@ struct meg_comm_ops {
 
     void (*wait)(struct meg_work *w, struct meg_stream *st); /* frees w */
     bool (*test)(struct meg_work *w); /* progress w without blocking; if it is complete, free w and return true */
+
+    /*
+     * Allocate device memory and register it with each of n groups, so that NCCL can access it directly in collectives
+     * (user buffer registration).  If one rank of a group passes registered memory to a collective, all ranks must, for
+     * both operands, and the offset of the larger operand in the memory must be equal on all ranks.  The contents are
+     * undefined.  Return NULL if the memory is exhausted.  `release` deregisters and frees the memory of `alloc`, given
+     * the same groups, which must still be open.  It blocks the host until their collectives are done; work on other
+     * streams must be complete.  Both are NULL without NCCL.
+     */
+    void *(*alloc)(struct meg_comm *const *groups, int n, size_t nbytes);
+    void (*release)(struct meg_comm *const *groups, int n, void *p);
+
     struct meg_comm *(*split)(struct meg_comm *c, int color, const char *name);
     void (*set_timeout)(struct meg_comm *c, double seconds);
     void (*close)(struct meg_comm *c);

@@ -22,6 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "comm/collectives.h"
 #include "comm/internal.h"
@@ -64,12 +65,20 @@ struct channel {
     struct meg_store_collective exchange; /* broadcast of a message channel's NCCL id; nbytes is 0 before it starts */
 };
 
+/* Memory that is registered with a group's channel for collectives. */
+struct registration {
+    struct registration *next;
+    const void *p;
+    void *handle;
+};
+
 /* The channels of a group. */
 struct meg_nccl {
     uint64_t id;     /* equal on the ranks of the group, and different from those of other groups; world: 0 */
     int64_t nsplits; /* number of splits of this communicator */
     struct channel *collectives;
     struct channel **send, **recv; /* [size] elements are NULL until the first message */
+    struct registration *registrations;
 };
 
 static struct meg_nccl_lib lib;
@@ -569,6 +578,62 @@ static void close_comm(struct meg_comm *c)
     c->host->close(c);
 }
 
+/* ---- registered memory -------------------------------------------------------------------------- */
+
+/* Register nbytes of memory at p with the channel for collectives of a group. */
+static void register_memory(struct meg_nccl *g, void *p, size_t nbytes)
+{
+    struct registration *r = meg_new(sizeof *r);
+
+    *r = (struct registration){ .next = g->registrations, .p = p };
+    NCCL(g->collectives, ncclCommRegister(g->collectives->comm, p, nbytes, &r->handle));
+    g->registrations = r;
+}
+
+/* Deregister the memory at p, which must be registered. */
+static void deregister_memory(struct meg_nccl *g, const void *p)
+{
+    struct registration **link = &g->registrations, *r;
+
+    while (*link && (*link)->p != p)
+        link = &(*link)->next;
+    r = *link;
+    MEG_ASSERT(r);
+    *link = r->next;
+    NCCL(g->collectives, ncclCommDeregister(g->collectives->comm, r->handle));
+    free(r);
+}
+
+static void *alloc(struct meg_comm *const *groups, int n, size_t nbytes)
+{
+    ncclResult_t r;
+    void *p;
+
+    nbytes = nbytes ? nbytes : 1;
+    stop_if_aborted();
+    if ((r = lib.ncclMemAlloc(&p, nbytes)) == ncclUnhandledCudaError) {
+        meg_warn("NCCL cannot allocate %zu MiB of device memory; %zu MiB are free", nbytes >> 20,
+                 device->free_nbytes() >> 20);
+        return NULL;
+    }
+    if (r != ncclSuccess)
+        failed(groups[0]->nccl->collectives, "ncclMemAlloc", r);
+    for (int i = 0; i < n; i++)
+        register_memory(groups[i]->nccl, p, nbytes);
+    return p;
+}
+
+static void release(struct meg_comm *const *groups, int n, void *p)
+{
+    for (int i = 0; i < n; i++) {
+        drain(groups[i]->nccl->collectives);
+        deregister_memory(groups[i]->nccl, p);
+    }
+    NCCL(groups[0]->nccl->collectives, ncclMemFree(p));
+}
+
+/* ---- the table ---------------------------------------------------------------------------------- */
+
 static const struct meg_comm_ops ops = {
     .all_reduce = all_reduce,
     .reduce_scatter = reduce_scatter,
@@ -579,6 +644,8 @@ static const struct meg_comm_ops ops = {
     .recv = recv,
     .wait = wait_work,
     .test = test_work,
+    .alloc = alloc,
+    .release = release,
     .split = split,
     .set_timeout = set_timeout,
     .close = close_comm,

@@ -12,7 +12,8 @@
     X(ncclGetErrorString) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommSplit)            \
     X(ncclCommGetAsyncError) X(ncclCommFinalize) X(ncclCommDestroy) X(ncclCommAbort)               \
     X(ncclGroupStart) X(ncclGroupEnd) X(ncclSend) X(ncclRecv) X(ncclAllReduce)                     \
-    X(ncclReduceScatter) X(ncclAllGather) X(ncclBroadcast)
+    X(ncclReduceScatter) X(ncclAllGather) X(ncclBroadcast) X(ncclMemAlloc) X(ncclMemFree)          \
+    X(ncclCommRegister) X(ncclCommDeregister)
 /* clang-format on */
 
 #define MEG_POINTER(f) __typeof__(&f) f;

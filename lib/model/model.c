@@ -135,7 +135,8 @@ static int alloc_arenas(struct meg_model *g, struct meg_suballoc *activations, s
     struct meg_model_memory m;
 
     meg_model_memory_size(&m, &g->conf, &g->run, op, g->mesh);
-    if ((!g->w && !(g->w = op->alloc(m.params))) || (m.grads && !g->g && !(g->g = op->alloc(m.grads))) ||
+    if ((!g->w && !(g->w = meg_mesh_alloc(g->mesh, g->device, m.params))) ||
+        (m.grads && !g->g && !(g->g = meg_mesh_alloc(g->mesh, g->device, m.grads))) ||
         !(st->activations = op->alloc(m.activations)) || !(st->workspace = op->alloc(m.workspace)))
         return meg_fail(e, MEG_EFAIL,
                         "out of memory: the model requires %.1f MiB for parameters, %.1f MiB for gradients, %.1f MiB "
@@ -237,8 +238,8 @@ void meg_model_close(struct meg_model *g)
     if (!g)
         return;
     close_state(g);
-    g->op->release(g->w);
-    g->op->release(g->g);
+    meg_mesh_release(g->mesh, g->device, g->w);
+    meg_mesh_release(g->mesh, g->device, g->g);
     meg_params_free(&g->params);
     free(g);
 }

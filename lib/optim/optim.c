@@ -155,9 +155,29 @@ static void on_grads_ready(void *user, int group)
     meg_zero_grads_ready(&((struct meg_optim *)user)->sync, group);
 }
 
+/* Return whether the main parameters are all-gathered: those in f32 are the parameter shards of ZeRO-3. */
+static bool gathers_main(const struct meg_optim *o)
+{
+    return o->model->run.dtype == MEG_DTYPE_F32;
+}
+
+static float *alloc_main(const struct meg_optim *o, size_t nbytes)
+{
+    return gathers_main(o) ? meg_mesh_alloc(o->mesh, o->model->device, nbytes) : o->op->alloc(nbytes);
+}
+
+static void release_main(const struct meg_optim *o)
+{
+    if (gathers_main(o))
+        meg_mesh_release(o->mesh, o->model->device, o->buf.main);
+    else
+        o->op->release(o->buf.main);
+}
+
 static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct meg_err *e)
 {
     const size_t n = (size_t)o->shard.numel, sp_numel = (size_t)meg_sp_grads_numel(o->params, &o->mesh->layout);
+    const struct meg_device *d = o->model->device;
     struct meg_optim_buffers *b = &o->buf;
     struct meg_optim_memory m;
     bool is_short;
@@ -168,9 +188,9 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
         is_short |= !(o->result[i] = o->op->alloc_pinned(sizeof *o->result[i]));
     for (int i = 0; i < o->nstates; i++)
         is_short |= !(b->state[i] = o->op->alloc(n * meg_dtype_size(o->state_dtype[i])));
-    is_short |= has_main_params(c, &o->model->run) && !(b->main = o->op->alloc(m.main));
-    is_short |= m.grads && !(b->grad_shards = o->op->alloc(m.grads));
-    is_short |= m.params && !(b->param_shards = o->op->alloc(m.params));
+    is_short |= has_main_params(c, &o->model->run) && !(b->main = alloc_main(o, m.main));
+    is_short |= m.grads && !(b->grad_shards = meg_mesh_alloc(o->mesh, d, m.grads));
+    is_short |= m.params && !(b->param_shards = meg_mesh_alloc(o->mesh, d, m.params));
     is_short |= meg_nan_guard_init(&o->nan_guard, o->params, o->model->device) < 0;
     is_short |= sp_numel && !(o->sp_grads.packed = o->op->alloc(sp_numel * meg_dtype_size(o->model->run.grad_dtype)));
     is_short |= !(o->ranges = o->op->alloc(((size_t)o->shard.nparam_ranges + 1) * sizeof *o->ranges));
@@ -232,15 +252,18 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
 
 void meg_optim_close(struct meg_optim *o)
 {
+    const struct meg_device *d;
+
     if (!o)
         return;
+    d = o->model->device;
     meg_zero_sync_free(&o->sync);
     for (int i = 0; i < o->nstates; i++)
         o->op->release(o->buf.state[i]);
-    o->op->release(o->buf.main);
     o->op->release(o->ranges);
-    o->op->release(o->buf.param_shards);
-    o->op->release(o->buf.grad_shards);
+    release_main(o);
+    meg_mesh_release(o->mesh, d, o->buf.param_shards);
+    meg_mesh_release(o->mesh, d, o->buf.grad_shards);
     meg_nan_guard_free(&o->nan_guard);
     o->op->release(o->sp_grads.packed);
     o->op->release(o->record);

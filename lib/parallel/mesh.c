@@ -147,3 +147,46 @@ void meg_mesh_close(struct meg_mesh *m)
     for (int k = 0; k < MEG_MAX_TIES; k++)
         meg_comm_close(m->tied[k]);
 }
+
+/* Set groups to the data-parallel groups with which memory is registered, and return their number. */
+static int registering_groups(const struct meg_mesh *m, struct meg_comm *groups[3 * MEG_DP_GROUPS])
+{
+    int n = 0;
+
+    for (int i = 0; m->registers_buffers && i < (m->layout.ep > 1 ? MEG_DP_GROUPS : 1); i++) {
+        struct meg_comm *const all[] = { m->dp[i].grad, m->dp[i].shard, m->dp[i].replica };
+
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            if (all[k]->op->alloc)
+                groups[n++] = all[k];
+    }
+    return n;
+}
+
+void *meg_mesh_alloc(const struct meg_mesh *m, const struct meg_device *d, size_t nbytes)
+{
+    struct meg_comm *groups[3 * MEG_DP_GROUPS];
+    const int n = registering_groups(m, groups);
+    void *p;
+
+    if (n == 0)
+        return d->op->alloc(nbytes);
+    if ((p = groups[0]->op->alloc(groups, n, nbytes))) {
+        d->op->zero(d->compute, p, nbytes);
+        meg_device_synchronize(d, d->compute);
+    }
+    return p;
+}
+
+void meg_mesh_release(const struct meg_mesh *m, const struct meg_device *d, void *p)
+{
+    struct meg_comm *groups[3 * MEG_DP_GROUPS];
+    const int n = registering_groups(m, groups);
+
+    if (n == 0) {
+        d->op->release(p);
+    } else if (p) {
+        meg_device_synchronize(d, d->compute);
+        groups[0]->op->release(groups, n, p);
+    }
+}

@@ -8,6 +8,7 @@
 #ifndef MEG_PARALLEL_MESH_H
 #define MEG_PARALLEL_MESH_H
 #include "comm/comm.h"
+#include "device/device.h"
 #include "parallel/layout.h"
 
 MEG_BEGIN_DECLS
@@ -39,6 +40,8 @@ struct meg_mesh {
     struct meg_dp_comms dp[MEG_DP_GROUPS]; /* for gradients.  If ep is 1, edp is dp_cp, and both elements are equal */
     /* for each tie of the layout, the stages with a replica of its parameters; on other stages, this rank alone */
     struct meg_comm *tied[MEG_MAX_TIES];
+    /* meg_mesh_alloc registers memory with NCCL; set after meg_mesh_make, which sets false, and before allocations */
+    bool registers_buffers;
 };
 
 /* The mesh of a run of one rank. */
@@ -50,6 +53,14 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
 void meg_mesh_init_dry(struct meg_mesh *m, const struct meg_layout *l, int64_t rank);
 /* Close the groups, but not world. */
 void meg_mesh_close(struct meg_mesh *m);
+
+/*
+ * Allocate memory of device d, filled with zeros, for parameters or gradients, which the groups in m->dp communicate.
+ * If m->registers_buffers is set, register it with these groups, if they use NCCL (meg_comm_ops.alloc).   Return NULL if
+ * memory is exhausted.  Release the memory by meg_mesh_release before the groups are closed; p may be NULL.
+ */
+void *meg_mesh_alloc(const struct meg_mesh *m, const struct meg_device *d, size_t nbytes);
+void meg_mesh_release(const struct meg_mesh *m, const struct meg_device *d, void *p);
 
 MEG_END_DECLS
 #endif

@@ -400,6 +400,7 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
         (r = meg_train_agree_or_exit(&t, meg_memory_check(&t.spec, world, e))) < 0)
         goto out;
     meg_mesh_make(&t.mesh, world, &t.spec.layout);
+    t.mesh.registers_buffers = job->zero.nccl_ub;
     r = run(&t, e);
     if (r < 0 && r != MEG_ESTOP && world->size > 1)
         return r; /* no cleanup: its collective calls would wait for the other ranks */

@@ -14,11 +14,15 @@
  *   - pinned memory changes between the call that queues a copy from it and the copy
  *   - ranks disagree on the operation, type, count, reduction or root of a collective
  *   - a communicator is used on two streams, before its last call is complete, or after ncclCommFinalize
+ *   - memory of ncclMemAlloc that is freed by cudaFree or before it is deregistered, or a registration of other memory
+ *   - ncclMemFree of memory that a task uses which the host does not know to be complete
+ *   - a reduce-scatter or all-gather without registered memory, if the communicator has any; a collective with
+ *     registered memory on only some ranks, for only one operand, or at different offsets
  *   - groups of calls that are not closed, and communicators that are not destroyed at exit
  *   - while a stream is captured: an allocation; an event, a collective or a copy between host and device on the stream
  *   - a graph accesses memory that was freed
- * ncclCommAbort appends a line to the file that MEG_DOUBLE_ABORTS names, and cudaGraphLaunch to the file that
- * MEG_DOUBLE_GRAPHS names.
+ * ncclCommAbort appends a line to the file that MEG_DOUBLE_ABORTS names, and cudaGraphLaunch to that of
+ * MEG_DOUBLE_GRAPHS.  Collectives on registered memory append their names to the file of MEG_DOUBLE_REGISTERED.
  *
  * Environment variables simulate other machines and failures:
  *   MEG_DOUBLE_DRIVER=VERSION    the version of CUDA that the driver supports, such as 12040; 0 if there is no driver
@@ -141,6 +145,9 @@ void begin_task(struct CUstream_st *s);
  */
 void check_access(struct CUstream_st *s, const void *p, size_t n, enum mode mode, bool is_collective, const char *what);
 
+/* Add change to the number of registrations of the memory that begins at p, which must be of ncclMemAlloc. */
+void add_registration(const void *p, size_t n, int change);
+
 /* ---- graph.c: graphs; the caller holds the lock ---- */
 
 extern int ncaptures; /* number of streams that are captured */
@@ -160,6 +167,7 @@ struct header {
     uint32_t magic, call, type, op;
     int32_t root;
     uint64_t count;
+    int64_t registered_at; /* offset of the larger operand in registered memory; -1 if it is not registered */
 };
 
 struct transfer {
@@ -192,6 +200,7 @@ struct ncclComm {
     struct launch *launch;              /* call in progress: it is not in the stream yet */
     struct ncclComm *child, **child_at; /* of the split in progress */
     int nqueued;                        /* launches in the stream */
+    struct registration *registrations; /* memory of ncclCommRegister */
 };
 
 /* Return the size of an ncclDataType_t in bytes. */

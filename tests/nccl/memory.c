@@ -24,6 +24,8 @@ struct memory {
     char *p;
     size_t n;
     bool is_pinned; /* host memory of cudaMallocHost */
+    bool is_nccl;   /* of ncclMemAlloc */
+    int num_registrations;
 };
 
 static struct memory *memory;
@@ -233,8 +235,10 @@ static void *memory_new(size_t n, bool is_pinned)
     struct memory *m = malloc(sizeof *m);
 
     pthread_mutex_lock(&lock);
-    *m = (struct memory){ memory, is_pinned ? aligned_alloc(ALIGNMENT, round_up(n + 1, ALIGNMENT)) : device_alloc(n), n,
-                          is_pinned };
+    *m = (struct memory){ .next = memory,
+                          .p = is_pinned ? aligned_alloc(ALIGNMENT, round_up(n + 1, ALIGNMENT)) : device_alloc(n),
+                          .n = n,
+                          .is_pinned = is_pinned };
     if (!is_pinned)
         protect(m, true);
     memset(m->p, 0xff, n);
@@ -243,6 +247,27 @@ static void *memory_new(size_t n, bool is_pinned)
     memory = m;
     pthread_mutex_unlock(&lock);
     return m->p;
+}
+
+/* Return the memory that begins at p. */
+static struct memory *find_memory(const void *p)
+{
+    struct memory *m = memory;
+
+    while (m && m->p != p)
+        m = m->next;
+    if (!m)
+        fail("no memory begins at %p", p);
+    return m;
+}
+
+void add_registration(const void *p, size_t n, int change)
+{
+    struct memory *m = find_memory(p);
+
+    if (!m->is_nccl || n > m->n)
+        fail("registration of memory that ncclMemAlloc has not allocated");
+    m->num_registrations += change;
 }
 
 /*
@@ -264,6 +289,10 @@ static void memory_free(void *p, bool is_pinned, struct CUstream_st *s)
     m = *link;
     if (!m || m->is_pinned != is_pinned)
         fail("free of memory that is not %s", is_pinned ? "pinned" : "device memory");
+    if (m->is_nccl)
+        fail("memory of ncclMemAlloc is freed by cudaFree");
+    if (m->num_registrations)
+        fail("memory is freed before it is deregistered");
     for (const struct access *a = accesses; a; a = a->next)
         if (a->is_collective && a->p < m->p + m->n && m->p < a->p + a->n)
             fail("memory is freed before the host knows that %s on stream %d is complete", a->what, a->stream);
@@ -334,6 +363,33 @@ API cudaError_t cudaFreeHost(void *p)
     RETURN_GPU_ERROR();
     memory_free(p, true, NULL);
     return cudaSuccess;
+}
+
+API ncclResult_t ncclMemAlloc(void **p, size_t n)
+{
+    if (cudaMalloc(p, n) != cudaSuccess)
+        return ncclUnhandledCudaError;
+    pthread_mutex_lock(&lock);
+    find_memory(*p)->is_nccl = true;
+    pthread_mutex_unlock(&lock);
+    return ncclSuccess;
+}
+
+API ncclResult_t ncclMemFree(void *p)
+{
+    struct memory *m;
+
+    pthread_mutex_lock(&lock);
+    m = find_memory(p);
+    if (!m->is_nccl)
+        fail("ncclMemFree of memory that ncclMemAlloc has not allocated");
+    forget_complete();
+    for (const struct access *a = accesses; a; a = a->next) /* unlike cudaFree, ncclMemFree waits for no work */
+        if (a->p < m->p + m->n && m->p < a->p + a->n)
+            fail("ncclMemFree before the host knows that %s on stream %d is complete", a->what, a->stream);
+    m->is_nccl = false;
+    pthread_mutex_unlock(&lock);
+    return cudaFree(p) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 API cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t s)

@@ -197,8 +197,8 @@ API ncclResult_t ncclCommFinalize(ncclComm_t c)
 API ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
     pthread_mutex_lock(&lock);
-    if (!c->is_finalized || c->is_in_progress)
-        fail("a communicator is destroyed before it is finalized");
+    if (!c->is_finalized || c->is_in_progress || c->registrations)
+        fail("a communicator is destroyed before it is finalized, or with registered memory");
     for (int r = 0; r < c->size; r++)
         if (c->fd[r] >= 0)
             close(c->fd[r]);
@@ -209,20 +209,99 @@ API ncclResult_t ncclCommDestroy(ncclComm_t c)
     return ncclSuccess;
 }
 
-API ncclResult_t ncclCommAbort(ncclComm_t c)
+/* Append the number of this process and `what` to the file that an environment variable names, if it is set. */
+static void log_call(const char *variable, const char *what)
 {
-    const char *path = getenv("MEG_DOUBLE_ABORTS");
+    const char *path = getenv(variable);
     FILE *f = path ? fopen(path, "a") : NULL;
 
     if (f) {
-        fprintf(f, "%d\n", (int)getpid());
+        fprintf(f, "%d%s\n", (int)getpid(), what);
         fclose(f);
     }
+}
+
+API ncclResult_t ncclCommAbort(ncclComm_t c)
+{
+    log_call("MEG_DOUBLE_ABORTS", "");
     pthread_mutex_lock(&lock);
     c->is_aborted = true;
     ncomms--;
     pthread_mutex_unlock(&lock);
     return ncclSuccess;
+}
+
+/* ---- registered memory ---------------------------------------------------------------------------- */
+
+struct registration {
+    struct registration *next;
+    const char *p;
+    size_t n;
+};
+
+API ncclResult_t ncclCommRegister(ncclComm_t c, void *p, size_t n, void **handle)
+{
+    struct registration *r = malloc(sizeof *r);
+
+    pthread_mutex_lock(&lock);
+    check_call(c);
+    add_registration(p, n, 1);
+    *r = (struct registration){ c->registrations, p, n };
+    *handle = c->registrations = r;
+    pthread_mutex_unlock(&lock);
+    return ncclSuccess;
+}
+
+API ncclResult_t ncclCommDeregister(ncclComm_t c, void *handle)
+{
+    struct registration **link = &c->registrations, *r;
+
+    pthread_mutex_lock(&lock);
+    check_call(c);
+    if (c->nqueued)
+        fail("memory is deregistered before the operations of the communicator are complete");
+    while (*link && *link != handle)
+        link = &(*link)->next;
+    if (!(r = *link))
+        fail("an invalid handle of registered memory");
+    *link = r->next;
+    add_registration(r->p, r->n, -1);
+    free(r);
+    pthread_mutex_unlock(&lock);
+    return ncclSuccess;
+}
+
+/* Return the offset of p in the registered memory of c that contains n bytes at p, or -1. */
+static int64_t registered_offset(const struct ncclComm *c, const void *p, size_t n)
+{
+    const char *at = p;
+
+    for (const struct registration *r = c->registrations; r; r = r->next)
+        if (at >= r->p && at + n <= r->p + r->n)
+            return at - r->p;
+    return -1;
+}
+
+/*
+ * Return registered_offset of the larger operand of a collective, with nin bytes at `in` and nout bytes at `out`.  Check
+ * that both or no operands are registered.
+ */
+static int64_t registered_operands(const struct ncclComm *c, uint32_t call, const void *in, size_t nin, const void *out,
+                                   size_t nout)
+{
+    static const char *const names[] = { [ALL_REDUCE] = " all-reduce",
+                                         [REDUCE_SCATTER] = " reduce-scatter",
+                                         [ALL_GATHER] = " all-gather",
+                                         [BROADCAST] = " broadcast" };
+    const int64_t in_at = registered_offset(c, in, nin), out_at = registered_offset(c, out, nout);
+
+    if ((in_at < 0) != (out_at < 0))
+        fail("one operand of%s is registered, and the other is not", names[call]);
+    if (in_at < 0 && c->registrations && (call == REDUCE_SCATTER || call == ALL_GATHER))
+        fail("the operands of%s are not registered, but the communicator has registered memory", names[call]);
+    if (in_at >= 0)
+        log_call("MEG_DOUBLE_REGISTERED", names[call]);
+    return nin > nout ? in_at : out_at;
 }
 
 /* ---- collectives ---------------------------------------------------------------------------------- */
@@ -264,19 +343,21 @@ static void add_transfer(struct launch *l, bool is_send, int peer, const void *p
 static ncclResult_t collective(struct ncclComm *c, cudaStream_t s, struct header h, const void *in, size_t distance,
                                size_t nsend, void *out, size_t nroot, bool is_reduction)
 {
-    const size_t nbytes = (size_t)h.count * size_of(h.type);
+    const size_t nbytes = (size_t)h.count * size_of(h.type), all = nbytes * (size_t)c->size;
     struct launch *l;
 
     pthread_mutex_lock(&lock);
     if (depth)
         fail("a collective in a group of calls");
+    h.registered_at = registered_operands(c, h.call, in, h.call == REDUCE_SCATTER ? all : nbytes, out,
+                                          h.call == ALL_GATHER ? all : nbytes);
     l = launch_new(c, s, h);
     l->out = out;
     l->own = (const char *)in + distance * (size_t)c->rank;
-    if (nbytes && !is_device(out, h.call == ALL_GATHER ? nbytes * (size_t)c->size : nbytes))
+    if (nbytes && !is_device(out, h.call == ALL_GATHER ? all : nbytes))
         fail("the output of a collective is not device memory");
     if (is_reduction)
-        l->parts = malloc(nbytes * (size_t)c->size + 1);
+        l->parts = malloc(all + 1);
     for (int r = 0; r < c->size; r++) {
         const size_t nrecv = h.call == BROADCAST ? (r == h.root ? nroot : 0) : nbytes;
         char *to = h.call == BROADCAST ? out : (l->parts ? l->parts : (char *)out) + (size_t)r * nbytes;

@@ -37,10 +37,11 @@ static void progress_transfer(struct ncclComm *c, struct transfer *t)
     if (t->header_moved < sizeof got) {
         is_alive = move_bytes(c->fd[t->peer], t->is_send, (char *)&got, sizeof got, &t->header_moved);
         if (!t->is_send && t->header_moved == sizeof got && memcmp(&want, &got, sizeof want) != 0)
-            fail("rank %d calls operation %u on %" PRIu64 " elements of type %u (op %u, root %d), rank %d operation %u "
-                 "on %" PRIu64 " of type %u (op %u, root %d)",
-                 c->rank, want.call, want.count, want.type, want.op, want.root, t->peer, got.call, got.count, got.type,
-                 got.op, got.root);
+            fail("rank %d calls operation %u on %" PRIu64
+                 " elements of type %u (op %u, root %d, registered memory %" PRId64
+                 "), rank %d operation %u on %" PRIu64 " of type %u (op %u, root %d, registered memory %" PRId64 ")",
+                 c->rank, want.call, want.count, want.type, want.op, want.root, want.registered_at, t->peer, got.call,
+                 got.count, got.type, got.op, got.root, got.registered_at);
         if (t->header_moved && t->header_moved < sizeof got)
             fail("a header was transferred in parts");
     }

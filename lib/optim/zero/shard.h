@@ -20,6 +20,7 @@ struct meg_zero_conf {
     bool overlap_grad_reduce, overlap_param_gather;
     int64_t zero_stage;   /* 0 to 3; MEG_UNSET: derived from use_distributed_optimizer and use_torch_fsdp2 */
     bool use_torch_fsdp2; /* stage 3 with the restrictions of Megatron's FSDP2 */
+    bool nccl_ub;         /* register parameters and gradients with NCCL (meg_mesh_alloc) */
 };
 extern const struct meg_opt meg_zero_opts[];
 
