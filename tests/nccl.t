@@ -57,8 +57,8 @@ like_mpirun() {
     fi
 }
 if [ -x "$B/tests/ranks/comm" ]; then
-    like_mpirun 2 --use-distributed-optimizer
-    like_mpirun 2 --zero-stage 3
+    like_mpirun 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 1000
+    like_mpirun 2 --zero-stage 3 --overlap-grad-reduce --overlap-param-gather --bf16
     export MEG_DOUBLE_REGISTERED="$T/registered"
     like_mpirun 2 --nccl-ub
     ok '--nccl-ub: gradients are registered' logged "$T/registered" ' all-reduce' 0 1

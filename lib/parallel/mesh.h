@@ -56,7 +56,7 @@ void meg_mesh_close(struct meg_mesh *m);
 
 /*
  * Allocate memory of device d, filled with zeros, for parameters or gradients, which the groups in m->dp communicate.
- * If m->registers_buffers is set, register it with these groups, if they use NCCL (meg_comm_ops.alloc).   Return NULL if
+ * If m->registers_buffers is set, register it with these groups, if they use NCCL (meg_comm_ops.alloc).  Return NULL if
  * memory is exhausted.  Release the memory by meg_mesh_release before the groups are closed; p may be NULL.
  */
 void *meg_mesh_alloc(const struct meg_mesh *m, const struct meg_device *d, size_t nbytes);

@@ -28,8 +28,7 @@ const struct meg_opt meg_zero_opts[] = {
       "same as --zero-stage 3; requires --untie-embeddings-and-output-weights, and cannot be combined with --fp16" },
     { "nccl-ub", 0, MEG_BOOL(C, nccl_ub), NULL, "no",
       "on GPUs, register the memory of parameters and gradients with NCCL, so that data-parallel collectives can "
-      "access "
-      "it directly" },
+      "access it directly" },
     { 0 }
 };
 #undef C
