@@ -77,13 +77,13 @@ void MEG_FN(sumsq_ranges)(struct meg_stream *st, double *out, const void *x, enu
 }
 
 void MEG_FN(weighted_sum)(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
-                          double scale)
+                          const double *scale)
 {
     double sum = 0.0;
     (void)st;
     for (int64_t i = 0; i < n; i++)
         sum += weight ? (double)x[i] * (double)weight[i] : (double)x[i];
-    *out += scale * sum;
+    *out += scale ? *scale * sum : sum;
 }
 
 void MEG_FN(count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n)

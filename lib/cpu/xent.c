@@ -60,7 +60,7 @@ void MEG_FN(xent_combine)(struct meg_stream *st, float *loss, float *lse, const 
 void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
                       float z_loss, struct meg_loss_weight weight)
 {
-    const double scale = weight.loss_scale ? weight.scale * *weight.loss_scale : weight.scale;
+    const double scale = (weight.scale ? *weight.scale : 1) * (weight.loss_scale ? *weight.loss_scale : 1);
     (void)st;
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < logits.rows; r++)

@@ -93,9 +93,9 @@ static __global__ void __launch_bounds__(THREADS)
         part[blockIdx.x] = s;
 }
 
-/* Add scale * sum(part [nparts]) to *out.  The grid has one block. */
+/* Add *scale * sum(part [nparts]), or the sum if scale is NULL, to *out.  The grid has one block. */
 template <class T>
-static __global__ void __launch_bounds__(THREADS) add_parts(T *out, const T *part, int nparts, T scale)
+static __global__ void __launch_bounds__(THREADS) add_parts(T *out, const T *part, int nparts, const T *scale)
 {
     SHARED(T, buf);
     T s = 0;
@@ -104,7 +104,7 @@ static __global__ void __launch_bounds__(THREADS) add_parts(T *out, const T *par
         s += part[i];
     s = block_sum(s, buf);
     if (threadIdx.x == 0)
-        *out += scale * s;
+        *out += scale ? *scale * s : s;
 }
 
 /* Add the sum that Op defines over x [n] to *out. */
@@ -122,7 +122,7 @@ static void add_sum(struct meg_stream *st, typename Op::sum *out, const void *x,
         launch(st, partial_sums<Op, decltype(t)>, nparts, THREADS, WARPS * sizeof(sum), part, (const decltype(t) *)x, n,
                is_aligned(x));
     });
-    launch(st, add_parts<sum>, 1, THREADS, WARPS * sizeof(sum), out, part, nparts, 1);
+    launch(st, add_parts<sum>, 1, THREADS, WARPS * sizeof(sum), out, part, nparts, (const sum *)nullptr);
 }
 
 void meg_cuda_sumsq(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n)
@@ -136,7 +136,7 @@ void meg_cuda_count_zeros(struct meg_stream *st, int64_t *out, const void *x, en
 }
 
 void meg_cuda_weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
-                           double scale)
+                           const double *scale)
 {
     const unsigned nparts = num_parts(n);
     double *part;

@@ -169,13 +169,13 @@ static __device__ inline row_gradient gradient_of(float lse, float w, float z_lo
     return { lse, w, z_loss != 0.0f ? w * (1.0f + 2.0f * z_loss * lse) : w, target - v0, target < 0 };
 }
 
-/* The weights of rows: weight.scale * *weight.loss_scale * weight.mask[r], where absent factors are 1. */
+/* The weights of rows, in struct meg_loss_weight. */
 struct row_weights {
     double scale;
     const float *mask;
 
     __device__ row_weights(const struct meg_loss_weight &weight)
-        : scale(weight.loss_scale ? weight.scale * *weight.loss_scale : weight.scale), mask(weight.mask)
+        : scale((weight.scale ? *weight.scale : 1) * (weight.loss_scale ? *weight.loss_scale : 1)), mask(weight.mask)
     {
     }
     __device__ float of(int64_t r) const

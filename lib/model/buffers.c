@@ -416,6 +416,7 @@ static void suballoc_inputs(struct model_inputs *in, const struct arena *a)
     for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++)
         if (a->st->desc.inputs & 1u << f)
             *meg_batch_array(&in->x, f) = meg_suballoc(a->mem, (size_t)a->d->most.n * meg_batch_fields[f].size);
+    in->factors = meg_suballoc(a->mem, sizeof *in->factors);
 }
 
 static void suballoc_slot(struct model_slot *q, const struct arena *a)

@@ -302,9 +302,7 @@ static struct meg_kv_step step_of(struct meg_model_kv_cache *c, struct meg_strea
 
 static void load_batch(struct meg_model *g, const struct meg_batch *x)
 {
-    const struct meg_loss_factors factors = { { 0 }, { 0 } };
-
-    model_load_batch(g, 0, x, &factors, false);
+    model_load_batch(g, 0, x, NULL, false);
 }
 
 /* Run the layers of the last stack, and the final norm. */

@@ -59,7 +59,7 @@ static void add_to_loss_sum(struct meg_model *g, const struct model_slot *q, int
     const struct meg_ctx *c = &g->state->ctx;
 
     g->op->weighted_sum(c->stream, g->loss_sum + i, g->state->loss[i], is_per_sequence ? NULL : g->state->in.loss_mask,
-                        is_per_sequence ? c->b : c->s * c->b, q->factors.sum[i]);
+                        is_per_sequence ? c->b : c->s * c->b, &q->in->factors->sum[i]);
 }
 
 void meg_model_slot_loss(struct meg_model *g, int64_t slot)
@@ -89,8 +89,8 @@ void model_heads_bwd(struct meg_model *g, struct model_slot *q, struct meg_mat d
     model_final_norm_fwd(g, q);
     for (int i = 0; i < st->desc.nheads; i++) {
         const struct meg_head_type *type = st->desc.head[i].type;
-        const struct meg_loss_weight weight = { type->is_per_sequence ? NULL : st->in.loss_mask, q->factors.grad[i],
-                                                g->loss_scale };
+        const struct meg_loss_weight weight = { type->is_per_sequence ? NULL : st->in.loss_mask,
+                                                &q->in->factors->grad[i], g->loss_scale };
 
         type->fwd_bwd(c, st->loss[i], d_lnf, lnf, &st->in, weight, st->head[i]);
         add_to_loss_sum(g, q, i);

@@ -42,8 +42,9 @@ static inline int64_t larger(int64_t a, int64_t b)
 
 /* A micro-batch in device memory. */
 struct model_inputs {
-    struct meg_batch x;         /* arrays in device memory, each allocated for n elements */
-    unsigned present;           /* arrays that are uploaded, a bit mask (enum meg_batch_field) */
+    struct meg_batch x; /* arrays in device memory, each allocated for n elements */
+    unsigned present;   /* arrays that are uploaded, a bit mask (enum meg_batch_field) */
+    struct meg_loss_factors *factors;
     struct meg_event *uploaded; /* recorded on the copy stream */
     struct meg_event *unused;   /* recorded on the compute stream after the last read */
 };
@@ -89,7 +90,6 @@ struct model_slot {
      */
     struct model_inputs inputs[2];
     struct model_inputs *in; /* inputs of the current micro-batch, &inputs[0] or &inputs[1] */
-    struct meg_loss_factors factors;
 };
 
 /*
@@ -209,7 +209,7 @@ bool model_recompute_range(const struct meg_model_run *run, const struct model_s
 
 /* ---- micro_batch.c ---- */
 
-/* Upload a micro-batch to a slot. */
+/* Upload a micro-batch to a slot.  `factors` may be NULL if no losses are computed. */
 void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch *x,
                       const struct meg_loss_factors *factors, bool has_dropout);
 /* Make the micro-batch of a slot, and stack k, current. */

@@ -119,9 +119,10 @@ void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch 
         MEG_ASSERT_LE(q->stack[k].s * x->b, st->dim.stack[k].n);
     }
     q->b = x->b;
-    q->factors = *factors;
     start_upload(g, q);
     q->in->present = fields_to_upload(g, x, has_dropout);
     upload_arrays(g, q->in, x, q->in->present);
+    if (factors)
+        g->op->upload(g->device->copy, q->in->factors, factors, sizeof *factors);
     finish_upload(g, q);
 }

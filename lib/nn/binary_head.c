@@ -57,10 +57,11 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
     const struct meg_mat d_logits = meg_mat_rows(l->logits, 0, c->b), d_pre = meg_mat_rows(l->d_pre, 0, c->b);
     const struct meg_mat d_x0 = meg_mat_rows(l->d_x0, 0, c->b), dx0 = meg_mat_rows(dx, 0, c->b);
 
-    if (c->has_sp && c->tp->rank > 0)
-        weight.scale = 0;
     compute_logits(c, loss, x0, in, l);
-    c->op->xent_bwd(c->stream, d_logits, l->lse, in->sentence_order, 0, 0, weight);
+    if (c->has_sp && c->tp->rank > 0)
+        c->op->zero(c->stream, d_logits.p, (size_t)(d_logits.rows * d_logits.ld) * meg_dtype_size(d_logits.dtype));
+    else
+        c->op->xent_bwd(c->stream, d_logits, l->lse, in->sentence_order, 0, 0, weight);
     c->op->linear_bwd_weight(c->stream, l->binary.plan, l->binary.dw, l->binary.dbias, d_logits, pooled,
                              c->accumulates_grads);
     c->op->linear_bwd_data(c->stream, l->binary.plan, d_pre, d_logits, l->binary.w, meg_mat_rows(l->pre, 0, c->b),

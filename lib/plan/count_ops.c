@@ -136,7 +136,7 @@ static void xent_fwd_bwd(struct meg_stream *st, float *loss, struct meg_mat logi
 }
 
 static void weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
-                         double scale)
+                         const double *scale)
 {
     (void)st, (void)out, (void)x, (void)weight, (void)n, (void)scale;
 }

@@ -622,7 +622,7 @@ static void sumsq_ranges(struct meg_stream *st, double *out, const void *x, enum
 }
 
 static void weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
-                         double scale)
+                         const double *scale)
 {
     MEG_ASSERT(out);
     CHECK_VECTOR(x, n);

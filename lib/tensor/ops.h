@@ -261,11 +261,14 @@ struct meg_adam {
     float beta1, beta2, eps;
 };
 
-/* Weight of each row's loss in the gradient of the cross-entropy: scale * *loss_scale * mask[row]. */
+/*
+ * Weight of each row's loss in the gradient of the cross-entropy: *scale * *loss_scale * mask[row].  All pointers are to
+ * device memory; NULL means 1.
+ */
 struct meg_loss_weight {
-    const float *mask; /* [n] in device memory; NULL means 1 for all rows */
-    double scale;
-    const double *loss_scale; /* in device memory, where step_finish updates it; NULL means 1 */
+    const float *mask;        /* [n] */
+    const double *scale;      /* of the micro-batch */
+    const double *loss_scale; /* of the step; step_finish updates it */
 };
 
 /*
@@ -579,11 +582,11 @@ struct meg_ops {
     void (*sumsq_ranges)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type,
                          const struct meg_range *range, int nranges);
     /*
-     * Add scale * sum(x * weight) to *out, an f64 in device memory; x [n], weight [n] f32.  If weight is NULL, all
-     * weights are 1.
+     * Add *scale * sum(x * weight) to *out; x [n], weight [n] f32.  scale and out are f64 in device memory.  NULL for
+     * weight or scale means 1.
      */
     void (*weighted_sum)(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
-                         double scale);
+                         const double *scale);
     /* Add the number of elements of x [n] that are exactly zero to *out, an i64 in device memory. */
     void (*count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n);
 

@@ -710,7 +710,7 @@ static void sumsq_ranges(struct meg_stream *st, double *out, const void *x, enum
 }
 
 static void weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
-                         double scale)
+                         const double *scale)
 {
     struct line l = start(st);
 

@@ -230,7 +230,7 @@ static void xent_partial(void *arg)
 static void xent_bwd(void *arg)
 {
     const struct rows *x = arg;
-    const struct meg_loss_weight weight = { NULL, 1e-4, NULL };
+    const struct meg_loss_weight weight = { 0 };
 
     op->xent_bwd(stream, x->logits, x->lse, x->ids, 0, 0, weight);
 }
@@ -238,7 +238,7 @@ static void xent_bwd(void *arg)
 static void xent_fwd_bwd(void *arg)
 {
     const struct rows *x = arg;
-    const struct meg_loss_weight weight = { NULL, 1e-4, NULL };
+    const struct meg_loss_weight weight = { 0 };
 
     op->xent_fwd_bwd(stream, x->loss, x->logits, x->ids, 0, weight);
 }

@@ -100,12 +100,13 @@ static void weighted_sum(void)
     const struct twin x = twin_random(MEG_DTYPE_F32, 1, LONGEST, 0), w = twin_random(MEG_DTYPE_F32, 1, LONGEST, 0);
 
     for (int i = 0; i < LENGTHS; i++)
-        for (int k = 0; k < 2; k++) {
+        for (int k = 0; k < 4; k++) {
             const struct twin_bytes out = twin_bytes(&(double){ 0.5 }, sizeof(double));
+            const struct twin_bytes scale = twin_bytes(&(double){ -1.5 }, sizeof(double));
 
-            cpu->weighted_sum(NULL, out.host, x.host.p, k ? w.host.p : NULL, lengths[i], -1.5);
-            gpu->weighted_sum(stream, out.dev, x.dev.p, k ? w.dev.p : NULL, lengths[i], -1.5);
-            expect_near_f64(&out, 1e-11, k ? "weighted sum" : "sum");
+            cpu->weighted_sum(NULL, out.host, x.host.p, k & 1 ? w.host.p : NULL, lengths[i], k & 2 ? scale.host : NULL);
+            gpu->weighted_sum(stream, out.dev, x.dev.p, k & 1 ? w.dev.p : NULL, lengths[i], k & 2 ? scale.dev : NULL);
+            expect_near_f64(&out, 1e-11, k & 1 ? "weighted sum" : "sum");
         }
 }
 
@@ -168,7 +169,7 @@ const struct check_case cases_reduce[] = {
     { "sumsq: squares above the range of f32, Inf and NaN", sumsq_overflow },
     { "sumsq_ranges: ranges of all lengths", sumsq_ranges },
     { "count_zeros: lengths, types and unaligned arrays", count_zeros },
-    { "weighted_sum: lengths, with and without weights", weighted_sum },
+    { "weighted_sum: lengths, with and without weights and scale", weighted_sum },
     { "column_sums: shapes and unaligned rows", column_sums_shapes },
     { "column_sums: types, accumulated or not", column_sums_types },
     { "column_sums: many rows", column_sums_long },

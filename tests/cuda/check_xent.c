@@ -151,17 +151,32 @@ static void combine(void)
             }
 }
 
+/* The weights of n rows in both memories: those that a bit mask selects. */
+enum { MASK = 1, SCALE = 2, LOSS_SCALE = 4, ALL_WEIGHTS = 7 };
+static void random_weights(struct meg_loss_weight *host, struct meg_loss_weight *dev, int64_t n, int weights)
+{
+    const struct twin mask = twin_random(MEG_DTYPE_F32, 1, n, 0);
+    const struct twin_bytes scale = twin_bytes(&(double){ 0.37 }, sizeof(double));
+    const struct twin_bytes loss_scale = twin_bytes(&(double){ 1024 }, sizeof(double));
+
+    *host = *dev = (struct meg_loss_weight){ 0 };
+    if (weights & MASK)
+        host->mask = mask.host.p, dev->mask = mask.dev.p;
+    if (weights & SCALE)
+        host->scale = scale.host, dev->scale = scale.dev;
+    if (weights & LOSS_SCALE)
+        host->loss_scale = loss_scale.host, dev->loss_scale = loss_scale.dev;
+}
+
 /* Call xent_bwd of the CPU and the CUDA backend, both with the lse that the CPU computed, and compare the gradients. */
-static void compare_bwd(const struct twin *x, struct twin_bytes target, float z_loss, bool has_mask, bool has_scale)
+static void compare_bwd(const struct twin *x, struct twin_bytes target, float z_loss, int weights)
 {
     const int64_t n = x->host.rows;
     const enum meg_dtype t = x->host.dtype;
     struct twin lse = twin_output(MEG_DTYPE_F32, 2, n, 0);
-    const struct twin mask = twin_random(MEG_DTYPE_F32, 1, n, 0);
-    const struct twin_bytes scale = twin_bytes(&(double){ 1024 }, sizeof(double));
-    const struct meg_loss_weight host = { has_mask ? mask.host.p : NULL, 0.37, has_scale ? scale.host : NULL };
-    const struct meg_loss_weight dev = { has_mask ? mask.dev.p : NULL, 0.37, has_scale ? scale.dev : NULL };
+    struct meg_loss_weight host, dev;
 
+    random_weights(&host, &dev, n, weights);
     cpu->xent_partial(NULL, lse.host.p, x->host, target.host, V0);
     twin_upload(&lse);
     cpu->xent_bwd(NULL, x->host, lse.host.p, target.host, V0, z_loss, host);
@@ -175,17 +190,17 @@ static void bwd_shapes(void)
         for (int i = 0; i < SHAPES; i++) {
             const struct twin x = logits_random(types[k], ROWS, shapes[i].v, shapes[i].pad);
 
-            compare_bwd(&x, targets_random(ROWS, shapes[i].v), 0, false, false);
+            compare_bwd(&x, targets_random(ROWS, shapes[i].v), 0, 0);
         }
 }
 
 static void bwd_weights(void)
 {
     for (int k = 0; k < TYPES; k++)
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < 16; i++) {
             const struct twin x = logits_random(types[k], 6, 300, 4);
 
-            compare_bwd(&x, targets_random(6, 300), i & 1 ? 1e-3f : 0, i & 2, i & 4);
+            compare_bwd(&x, targets_random(6, 300), i & 8 ? 1e-3f : 0, i & ALL_WEIGHTS);
         }
 }
 
@@ -199,7 +214,7 @@ static void bwd_softmax(void)
         const struct twin x = logits_random(types[k], 2, 9000, 0);
         const int32_t target[2] = { 0, V0 + 9000 };
 
-        compare_bwd(&x, twin_bytes(target, sizeof target), 0, false, false);
+        compare_bwd(&x, twin_bytes(target, sizeof target), 0, 0);
     }
 }
 
@@ -212,7 +227,7 @@ static void bwd_ignored(void)
     for (int64_t c = 0; c < 2100; c++)
         twin_set(&x, 0, c, c % 2 ? NAN : INFINITY);
     twin_upload(&x);
-    compare_bwd(&x, twin_bytes(target, sizeof target), 0, false, false);
+    compare_bwd(&x, twin_bytes(target, sizeof target), 0, 0);
 }
 
 /*
@@ -224,11 +239,9 @@ static void compare_fwd_bwd(const struct twin *x, struct twin_bytes target, floa
 {
     const struct meg_cuda_device device = meg_cuda_device;
     const struct twin loss = twin_output(MEG_DTYPE_F32, 1, x->host.rows, 0);
-    const struct twin mask = twin_random(MEG_DTYPE_F32, 1, x->host.rows, 0);
-    const struct twin_bytes scale = twin_bytes(&(double){ 1024 }, sizeof(double));
-    const struct meg_loss_weight host = { weights & 1 ? mask.host.p : NULL, 0.37, weights & 2 ? scale.host : NULL };
-    const struct meg_loss_weight dev = { weights & 1 ? mask.dev.p : NULL, 0.37, weights & 2 ? scale.dev : NULL };
+    struct meg_loss_weight host, dev;
 
+    random_weights(&host, &dev, x->host.rows, weights);
     meg_cuda_device.num_sms = 1;
     meg_cuda_device.cc = cc;
     cpu->xent_fwd_bwd(NULL, loss.host.p, x->host, target.host, z_loss, host);
@@ -306,10 +319,11 @@ static void fwd_bwd_long(void)
 static void fwd_bwd_weights(void)
 {
     for (int k = 0; k < TYPES; k++)
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < 16; i++) {
             const struct twin x = logits_random(types[k], 12, 1100, 4);
 
-            compare_fwd_bwd(&x, unsplit_targets(12, 1100), i & 4 ? 1e-3f : 0, i & 3, 90, gradient_tolerance(types[k]));
+            compare_fwd_bwd(&x, unsplit_targets(12, 1100), i & 8 ? 1e-3f : 0, i & ALL_WEIGHTS, 90,
+                            gradient_tolerance(types[k]));
         }
 }
 
@@ -370,7 +384,7 @@ static void no_rows(void)
 {
     const struct twin x = twin_output(MEG_DTYPE_BF16, 0, 10, 0), part = twin_output(MEG_DTYPE_F32, 1, 2, 0);
     const struct twin_bytes target = twin_bytes("", 1);
-    const struct meg_loss_weight weight = { .scale = 1 };
+    const struct meg_loss_weight weight = { 0 };
 
     gpu->xent_partial(stream, part.dev.p, x.dev, target.dev, 0);
     gpu->xent_combine(stream, part.dev.p, part.dev.p, part.dev.p, target.dev, 1, 0, 0);

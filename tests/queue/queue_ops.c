@@ -142,7 +142,7 @@ OP(xent_fwd_bwd, float *, struct meg_mat, const int32_t *, float, struct meg_los
 OP(cast, void *, enum meg_dtype, const void *, enum meg_dtype, int64_t)
 OP(sumsq, double *, const void *, enum meg_dtype, int64_t)
 OP(sumsq_ranges, double *, const void *, enum meg_dtype, const struct meg_range *, int)
-OP(weighted_sum, double *, const float *, const float *, int64_t, double)
+OP(weighted_sum, double *, const float *, const float *, int64_t, const double *)
 OP(count_zeros, int64_t *, const void *, enum meg_dtype, int64_t)
 OP(sample, struct meg_sampled_token *, struct meg_mat, int64_t, const struct meg_sampling_args *, bool,
    struct meg_workspace)

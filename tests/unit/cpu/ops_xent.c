@@ -60,7 +60,7 @@ static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, en
         y.p = memcpy(malloc(nbytes), x.p, nbytes);
         unsharded(ops, got, lse, y, a.target, z_loss);
         digest(h + k, got, (size_t)n * 4);
-        ops->xent_bwd(NULL, y, lse, a.target, 0, z_loss, (struct meg_loss_weight){ a.weight, 1, NULL });
+        ops->xent_bwd(NULL, y, lse, a.target, 0, z_loss, (struct meg_loss_weight){ a.weight, NULL, NULL });
         digest_mat(h + k, y);
         free(grad);
         grad = dense32(y);
@@ -114,7 +114,7 @@ static void nan_propagates_of(const struct meg_ops *ops, enum meg_dtype t)
             put(x, 0, c, bad[i]);
             unsharded(ops, loss_of, lse, x, target, Z);
             assert_true(isnan(loss_of[0]) && isfinite(loss_of[1]));
-            ops->xent_bwd(NULL, x, lse, target, 0, Z, (struct meg_loss_weight){ weight, 1, NULL });
+            ops->xent_bwd(NULL, x, lse, target, 0, Z, (struct meg_loss_weight){ weight, NULL, NULL });
             assert_true(isnan(at(x, 0, 5)) && isfinite(at(x, 1, 5)));
             free(x.p);
         }
@@ -154,13 +154,13 @@ static void shards_of_the_vocabulary(const struct meg_ops *ops)
         near(joined_lse[r], lse[r], 4 * EPS * 6, "lse", r, 0);
         near(joined[r], loss_of[r], 8 * EPS * 6, "loss", r, 0);
     }
-    ops->xent_bwd(NULL, kept, lse, target, 0, Z, (struct meg_loss_weight){ weight, 1, NULL });
+    ops->xent_bwd(NULL, kept, lse, target, 0, Z, (struct meg_loss_weight){ weight, NULL, NULL });
     for (int k = 0; k < 3; k++) {
         struct meg_mat y = x;
 
         y.p = (float *)x.p + v0[k];
         y.cols = v0[k + 1] - v0[k];
-        ops->xent_bwd(NULL, y, lse, target, v0[k], Z, (struct meg_loss_weight){ weight, 1, NULL });
+        ops->xent_bwd(NULL, y, lse, target, v0[k], Z, (struct meg_loss_weight){ weight, NULL, NULL });
     }
     for (int r = 0; r < N; r++)
         for (int c = 0; c < V; c++)
@@ -176,8 +176,8 @@ static void weights_are_products(const struct meg_ops *ops)
     enum { N = 4, V = 37 };
     static const float mask[N] = { 1, 0, 1, 0.5f };
     static const int32_t target[N] = { 3, 36, 0, 7 };
-    const double loss_scale = 1024;
-    const struct meg_loss_weight one = { NULL, 1, NULL }, all = { mask, 0.25, &loss_scale };
+    const double scale = 0.25, negative = -0.25, loss_scale = 1024;
+    const struct meg_loss_weight one = { NULL, NULL, NULL }, all = { mask, &scale, &loss_scale };
     struct meg_mat x = rnd_mat(N, V, 0), y = x;
     float loss_of[N], lse[N];
     double sum = 1;
@@ -189,15 +189,15 @@ static void weights_are_products(const struct meg_ops *ops)
     for (int r = 0; r < N; r++)
         for (int c = 0; c < V; c++)
             assert_true(at(y, r, c) == 256 * mask[r] * at(x, r, c));
-    ops->weighted_sum(NULL, &sum, loss_of, NULL, N, 1);
+    ops->weighted_sum(NULL, &sum, loss_of, NULL, N, NULL);
     assert_true(sum == 1 + ((double)loss_of[0] + loss_of[1] + loss_of[2] + loss_of[3]));
     sum = 0;
-    ops->weighted_sum(NULL, &sum, loss_of, mask, N, 1);
+    ops->weighted_sum(NULL, &sum, loss_of, mask, N, NULL);
     assert_true(sum == (double)loss_of[0] + loss_of[2] + 0.5 * loss_of[3]);
-    ops->weighted_sum(NULL, &sum, loss_of, mask, N, -0.25);
+    ops->weighted_sum(NULL, &sum, loss_of, mask, N, &negative);
     assert_true(sum == 0.75 * ((double)loss_of[0] + loss_of[2] + 0.5 * loss_of[3]));
     loss_of[1] = NAN;
-    ops->weighted_sum(NULL, &sum, loss_of, mask, N, 1);
+    ops->weighted_sum(NULL, &sum, loss_of, mask, N, NULL);
     assert_true(isnan(sum));
     free(x.p);
     free(y.p);
@@ -207,16 +207,17 @@ static void weights_are_products(const struct meg_ops *ops)
 static void fwd_bwd_is_fused(const struct meg_ops *ops)
 {
     enum { N = 2500, V = 67 };
-    static const double loss_scale = 3;
+    static const double scale = 0.37, loss_scale = 3;
 
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 16; i++)
         for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++) {
             const struct meg_mat x = rnd_mat_of((enum meg_dtype)t, N, V, 3);
             const size_t nbytes = (size_t)(N * x.ld) * meg_dtype_size(x.dtype);
             const float z_loss = i & 1 ? Z : 0;
             float *mask = rnd_new(N), *want = rnd_new(N), *got = rnd_new(N), *lse = rnd_new(N);
             int32_t *target = zeros(N, sizeof *target);
-            const struct meg_loss_weight weight = { i & 2 ? mask : NULL, 0.37, i & 4 ? &loss_scale : NULL };
+            const struct meg_loss_weight weight = { i & 2 ? mask : NULL, i & 8 ? &scale : NULL,
+                                                    i & 4 ? &loss_scale : NULL };
             struct meg_mat y = x;
 
             y.p = memcpy(malloc(nbytes), x.p, nbytes);
