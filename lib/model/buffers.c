@@ -135,7 +135,7 @@ static void free_slot(struct model_slot *q, const struct meg_model_state *st)
         }
         free(q->layer[i].block);
         for (int k = 0; k < MODEL_NUM_PASSES; k++)
-            model_graphs_free(st->ctx.op, &q->layer[i].graphs[k]);
+            meg_graphs_free(&q->layer[i].graphs[k], st->ctx.op);
     }
     free(q->layer);
 }

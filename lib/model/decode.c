@@ -28,7 +28,7 @@ struct cache_slot {
 };
 
 /*
- * The key of the graph of a decoding step (model_graph_run).  It has no padding bytes, so that keys can be compared as
+ * The key of the graph of a decoding step (device/graph.h).  It has no padding bytes, so that keys can be compared as
  * bytes.  `in` alternates between the two inputs of the slot.  The other members change only with the buffers of the
  * model, the number of sequences, the memory of the first sequence, or the lengths of the longest sequence and encoder
  * input, rounded up to GRAPH_TOKENS.
@@ -66,7 +66,7 @@ struct meg_model_kv_cache {
     float *logits;       /* [b,v] next logits, in pinned memory; NULL if not requested, or before the first sequence */
     struct meg_sampled_token *token; /* [b] next tokens; NULL if not requested */
     int32_t *input, *position;       /* [op->decode_rows] inputs of a decoding step, on the host */
-    struct model_graphs graphs;      /* of decoding steps */
+    struct meg_graphs graphs;        /* of decoding steps */
 };
 
 /* Return the size in bytes of the arrays of a step of n sequences. */
@@ -131,7 +131,7 @@ void meg_model_kv_cache_close(struct meg_model_kv_cache *c)
         c->op->release(c->slot[i].tokens.kv);
         c->op->release(c->slot[i].memory.kv);
     }
-    model_graphs_free(c->op, &c->graphs);
+    meg_graphs_free(&c->graphs, c->op);
     c->op->release(c->device_memory);
     if (c->logits)
         c->op->release_pinned(c->logits);
@@ -305,12 +305,19 @@ static void load_batch(struct meg_model *g, const struct meg_batch *x)
     model_load_batch(g, 0, x, NULL, false);
 }
 
+struct decode_pass {
+    struct meg_model *g;
+    const struct meg_kv_step *step;
+};
+
 /* Run the layers of the last stack, and the final norm. */
-static void layers_fwd(struct meg_model *g, const void *step)
+static void layers_fwd(const void *pass)
 {
+    const struct decode_pass *p = pass;
+    struct meg_model *g = p->g;
     struct model_slot *q = &g->state->slot[0];
 
-    g->state->ctx.kv = step;
+    g->state->ctx.kv = p->step;
     model_stack_fwd(g, 0, model_last_stack(g), q, NULL, NULL);
     model_final_norm_fwd(g, q);
     g->state->ctx.kv = NULL;
@@ -325,6 +332,7 @@ static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, co
 {
     const bool is_graph = c->op->graph_begin && s == 1 && rows == c->op->decode_rows;
     const struct meg_kv_step step = step_of(c, g->state->ctx.stream, slot, n, s, is_graph);
+    const struct decode_pass pass = { g, &step };
     /* the model only reads the batch, so casting away const is safe */
     const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
@@ -339,9 +347,9 @@ static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, co
     if (is_graph) {
         const struct step_key key = { step, g->num_moves, g->state->slot[0].in };
 
-        model_graph_run(g, &c->graphs, &key, sizeof key, layers_fwd, &step);
+        meg_graphs_run(&c->graphs, g->device, &key, sizeof key, layers_fwd, &pass);
     } else {
-        layers_fwd(g, &step);
+        layers_fwd(&pass);
     }
 }
 

@@ -1,6 +1,7 @@
 /* internal.h - declarations private to this module: layers, activations, micro-batch slots and buffers. */
 #ifndef MEG_MODEL_INTERNAL_H
 #define MEG_MODEL_INTERNAL_H
+#include "device/graph.h"
 #include "model/family.h"
 #include "model/model.h"
 #include "nn/attention.h"
@@ -49,11 +50,6 @@ struct model_inputs {
     struct meg_event *unused;   /* recorded on the compute stream after the last read */
 };
 
-/* The graphs of a sequence of operations, one for each set of arguments; the most recently used graph is the first. */
-struct model_graphs {
-    struct model_graph *first;
-};
-
 /* The passes of a layer: forward, backward, and the weight gradients that backward defers. */
 enum model_pass { MODEL_FWD, MODEL_BWD, MODEL_BWD_WEIGHT, MODEL_NUM_PASSES };
 
@@ -61,7 +57,7 @@ enum model_pass { MODEL_FWD, MODEL_BWD, MODEL_BWD_WEIGHT, MODEL_NUM_PASSES };
 struct slot_layer {
     struct block_acts *block; /* [blocks of the layer] */
     struct meg_mat saved;     /* shard of a recomputed layer's input (distribute_saved_activations) */
-    struct model_graphs graphs[MODEL_NUM_PASSES];
+    struct meg_graphs graphs[MODEL_NUM_PASSES];
 };
 
 /* The hidden states of a stack in a slot. */
@@ -232,23 +228,6 @@ void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct
                       struct meg_mat dy);
 /* Compute the weight gradients that the backward pass of a layer deferred (zero-bubble schedules). */
 void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, struct slot_layer *q);
-
-/* ---- graph.c ---- */
-
-/* Number of graphs that struct model_graphs keeps. */
-enum { MODEL_MAX_GRAPHS = 64 };
-
-/*
- * Queue the operations that run(g, args) queues on the compute stream.  `key` [nbytes] identifies their arguments: of
- * two calls with equal keys, only the contents of device memory may differ.  The first call with a key executes the
- * operations one by one, which creates their plans and workspaces.  The second call captures the operations in a graph
- * (tensor/ops.h) and launches the graph.  Later calls only launch the graph: they do not call run, so the caller must
- * not depend on host state that run sets.  Without graphs (graph_begin is NULL), each call executes the operations.
- */
-void model_graph_run(struct meg_model *g, struct model_graphs *graphs, const void *key, size_t nbytes,
-                     void (*run)(struct meg_model *g, const void *args), const void *args);
-/* Free all graphs, whose launches must be complete. */
-void model_graphs_free(const struct meg_ops *op, struct model_graphs *graphs);
 
 /* ---- heads.c ---- */
 

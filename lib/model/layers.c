@@ -77,25 +77,27 @@ static void block_fwd(struct meg_model *g, struct residual *r, const struct mode
 /* The arguments of a pass of a layer. */
 struct layer_pass {
     enum model_pass type;
+    struct meg_model *g;
     const struct model_layer *l;
     struct slot_layer *q;
     struct residual r;     /* forward: the residual stream before the layer */
     struct meg_mat dx, dy; /* backward: gradients of the residual stream before and after the layer */
 };
 
-static void layer_fwd(struct meg_model *g, const void *pass)
+static void layer_fwd(const void *pass)
 {
     const struct layer_pass *p = pass;
     struct residual r = p->r;
 
     for (int i = 0; i < p->l->desc->n; i++)
-        block_fwd(g, &r, p->l, &p->l->block[i], &p->q->block[i]);
+        block_fwd(p->g, &r, p->l, &p->l->block[i], &p->q->block[i]);
 }
 
 /* Compute pass->dx and parameter gradients from pass->dy. */
-static void layer_bwd(struct meg_model *g, const void *pass)
+static void layer_bwd(const void *pass)
 {
     const struct layer_pass *p = pass;
+    struct meg_model *g = p->g;
     struct meg_ctx *c = &g->state->ctx;
     const struct meg_mat d_norm = model_residual_rows(g, g->state->d_norm);
     struct meg_mat dy = p->dy;
@@ -116,15 +118,15 @@ static void layer_bwd(struct meg_model *g, const void *pass)
 }
 
 /* Compute the weight gradients that layer_bwd deferred. */
-static void layer_bwd_weight(struct meg_model *g, const void *pass)
+static void layer_bwd_weight(const void *pass)
 {
     const struct layer_pass *p = pass;
 
     for (int i = p->l->desc->n - 1; i >= 0; i--) {
         const struct model_block *block = &p->l->block[i];
-        const struct block_acts a = acts_of_batch(g, &p->q->block[i]);
+        const struct block_acts a = acts_of_batch(p->g, &p->q->block[i]);
 
-        block->desc->type->bwd_weight(&g->state->ctx, a.d_out, a.y, a.acts, a.grads, block->weights);
+        block->desc->type->bwd_weight(&p->g->state->ctx, a.d_out, a.y, a.acts, a.grads, block->weights);
     }
 }
 
@@ -161,16 +163,16 @@ static struct layer_key key_of(const struct meg_ctx *c, const struct layer_pass 
 }
 
 /* Run a pass of a layer, as a graph if run.captures_layers is set. */
-static void run_pass(struct meg_model *g, const struct layer_pass *p)
+static void run_pass(const struct layer_pass *p)
 {
-    static void (*const run[])(struct meg_model * g, const void *pass) = { layer_fwd, layer_bwd, layer_bwd_weight };
-    const struct layer_key key = key_of(&g->state->ctx, p);
+    static void (*const run[])(const void *pass) = { layer_fwd, layer_bwd, layer_bwd_weight };
+    const struct layer_key key = key_of(&p->g->state->ctx, p);
 
     meg_device_set_layer(p->l->index);
-    if (g->run.captures_layers)
-        model_graph_run(g, &p->q->graphs[p->type], &key, sizeof key, run[p->type], p);
+    if (p->g->run.captures_layers)
+        meg_graphs_run(&p->q->graphs[p->type], p->g->device, &key, sizeof key, run[p->type], p);
     else
-        run[p->type](g, p);
+        run[p->type](p);
     meg_device_set_layer(-1);
 }
 
@@ -180,13 +182,13 @@ static void run_fwd(struct meg_model *g, struct residual *r, const struct model_
     const int last = l->desc->n - 1;
     const struct block_acts a = acts_of_batch(g, &q->block[last]);
 
-    run_pass(g, &(struct layer_pass){ .type = MODEL_FWD, .l = l, .q = q, .r = *r });
+    run_pass(&(struct layer_pass){ .type = MODEL_FWD, .g = g, .l = l, .q = q, .r = *r });
     *r = after_block(l, &l->block[last], &a);
 }
 
 void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, struct slot_layer *q)
 {
-    run_pass(g, &(struct layer_pass){ .type = MODEL_BWD_WEIGHT, .l = l, .q = q });
+    run_pass(&(struct layer_pass){ .type = MODEL_BWD_WEIGHT, .g = g, .l = l, .q = q });
 }
 
 void model_copy(struct meg_model *g, void *to, const void *from, struct meg_mat like)
@@ -300,11 +302,12 @@ void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct
         model_params_needed(g, model_group_of(g, i), next_bwd_group(g, x, i), true);
         model_begin_grads(g, &st->layer[i].has_grads);
         st->ctx.accumulates_rel_bias = st->rel_bias_has_grads[st->stack] || i + 1 < x->end;
-        run_pass(g, &(struct layer_pass){ .type = MODEL_BWD,
-                                          .l = &st->layer[i],
-                                          .q = &q->layer[i],
-                                          .dx = i > x->begin ? d_residual : dx,
-                                          .dy = dy });
+        run_pass(&(struct layer_pass){ .type = MODEL_BWD,
+                                       .g = g,
+                                       .l = &st->layer[i],
+                                       .q = &q->layer[i],
+                                       .dx = i > x->begin ? d_residual : dx,
+                                       .dy = dy });
         if (!g->run.defers_wgrad)
             model_grads_ready(g, model_group_of(g, i));
         dy = d_residual;

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 #include "base/mem.h"
-#include "device/device.h"
-#include "model/internal.h"
+#include "device/graph.h"
 
 /* The test double of a device with graphs: a graph is the value that was added to it. */
 struct meg_graph {
@@ -55,16 +54,14 @@ static void graph_destroy(struct meg_graph *graph)
 
 /* Number of calls of run(), which executes a value or, during a capture, adds it to the graph. */
 static int num_runs;
-static void run(struct meg_model *g, const void *value)
+static void run(const void *value)
 {
-    (void)g;
     num_runs++;
     *(is_capturing ? &captured : &executed) = *(const int *)value;
 }
 
 static struct meg_ops op;
 static struct meg_device device;
-static struct meg_model model;
 
 static void begin(bool has_graphs)
 {
@@ -78,23 +75,22 @@ static void begin(bool has_graphs)
         op.event_record = event_record;
     }
     device.op = &op;
-    model = (struct meg_model){ .op = &op, .device = &device };
     num_runs = num_waits = 0;
 }
 
 /* Run a value with a key.  Return whether it was executed, and run() was called `runs` times. */
-static bool calls(struct model_graphs *graphs, int key, int runs)
+static bool calls(struct meg_graphs *graphs, int key, int runs)
 {
     const int before = num_runs;
 
     executed = -1;
-    model_graph_run(&model, graphs, &key, sizeof key, run, &key);
+    meg_graphs_run(graphs, &device, &key, sizeof key, run, &key);
     return executed == key && num_runs - before == runs;
 }
 
 static void the_second_call_with_a_key_captures_a_graph(void **state)
 {
-    struct model_graphs graphs = { 0 };
+    struct meg_graphs graphs = { 0 };
 
     (void)state;
     begin(true);
@@ -109,38 +105,38 @@ static void the_second_call_with_a_key_captures_a_graph(void **state)
     assert_true(calls(&graphs, 2, 0));
     assert_true(calls(&graphs, 1, 0));
     assert_int_equal(num_graphs, 2);
-    model_graphs_free(&op, &graphs);
+    meg_graphs_free(&graphs, &op);
     assert_int_equal(num_graphs, 0);
     assert_null(graphs.first);
 }
 
 static void the_least_recently_used_graph_is_freed(void **state)
 {
-    struct model_graphs graphs = { 0 };
+    struct meg_graphs graphs = { 0 };
 
     (void)state;
     begin(true);
-    for (int key = 0; key < MODEL_MAX_GRAPHS; key++) {
+    for (int key = 0; key < MEG_MAX_GRAPHS; key++) {
         assert_true(calls(&graphs, key, 1));
         assert_true(calls(&graphs, key, 1));
     }
     assert_true(calls(&graphs, 0, 0)); /* key 1 is now the least recently used one */
     assert_int_equal(num_waits, 0);
-    assert_true(calls(&graphs, MODEL_MAX_GRAPHS, 1));
+    assert_true(calls(&graphs, MEG_MAX_GRAPHS, 1));
     assert_int_equal(num_waits, 1); /* wait before the graph of key 1 is destroyed: it may still be executing */
-    assert_int_equal(num_graphs, MODEL_MAX_GRAPHS - 1);
-    for (int key = 0; key < MODEL_MAX_GRAPHS; key++)
+    assert_int_equal(num_graphs, MEG_MAX_GRAPHS - 1);
+    for (int key = 0; key < MEG_MAX_GRAPHS; key++)
         if (key != 1)
             assert_true(calls(&graphs, key, 0));
-    assert_true(calls(&graphs, 1, 1)); /* frees key MODEL_MAX_GRAPHS, which has no graph yet */
+    assert_true(calls(&graphs, 1, 1)); /* frees key MEG_MAX_GRAPHS, which has no graph yet */
     assert_int_equal(num_waits, 1);
-    model_graphs_free(&op, &graphs);
+    meg_graphs_free(&graphs, &op);
     assert_int_equal(num_graphs, 0);
 }
 
 static void without_graphs_each_call_executes(void **state)
 {
-    struct model_graphs graphs = { 0 };
+    struct meg_graphs graphs = { 0 };
 
     (void)state;
     begin(false);

@@ -1,0 +1,89 @@
+/* graph.c - run sequences of operations again as graphs. */
+#include "device/graph.h"
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+
+struct meg_keyed_graph {
+    struct meg_keyed_graph *next;
+    void *key;
+    size_t key_nbytes;
+    struct meg_graph *graph; /* NULL: the operations were executed once, without a graph */
+};
+
+static void graph_free(const struct meg_ops *op, struct meg_keyed_graph *x)
+{
+    if (x->graph)
+        op->graph_destroy(x->graph);
+    free(x->key);
+    free(x);
+}
+
+void meg_graphs_free(struct meg_graphs *graphs, const struct meg_ops *op)
+{
+    for (struct meg_keyed_graph *x; (x = graphs->first);) {
+        graphs->first = x->next;
+        graph_free(op, x);
+    }
+}
+
+/* Remove the graph with this key from the list, and return the graph, or NULL if there is none. */
+static struct meg_keyed_graph *take(struct meg_graphs *graphs, const void *key, size_t nbytes)
+{
+    for (struct meg_keyed_graph **link = &graphs->first, *x; (x = *link); link = &x->next)
+        if (x->key_nbytes == nbytes && memcmp(x->key, key, nbytes) == 0) {
+            *link = x->next;
+            return x;
+        }
+    return NULL;
+}
+
+static void insert(struct meg_graphs *graphs, struct meg_keyed_graph *x)
+{
+    x->next = graphs->first;
+    graphs->first = x;
+}
+
+/* Free the least recently used graph if there are MEG_MAX_GRAPHS. */
+static void free_oldest(struct meg_graphs *graphs, const struct meg_device *d)
+{
+    struct meg_keyed_graph **link = &graphs->first;
+    int n = 0;
+
+    for (; *link && n < MEG_MAX_GRAPHS - 1; n++)
+        link = &(*link)->next;
+    if (!*link)
+        return;
+    if ((*link)->graph)
+        meg_device_synchronize(d, d->compute); /* the graph may still be executing */
+    graph_free(d->op, *link);
+    *link = NULL;
+}
+
+void meg_graphs_run(struct meg_graphs *graphs, const struct meg_device *d, const void *key, size_t nbytes,
+                    void (*run)(const void *args), const void *args)
+{
+    struct meg_keyed_graph *x;
+
+    if (!d->op->graph_begin) {
+        run(args);
+        return;
+    }
+    x = take(graphs, key, nbytes);
+    if (!x) {
+        free_oldest(graphs, d);
+        x = meg_new(sizeof *x);
+        x->key = meg_new(nbytes);
+        x->key_nbytes = nbytes;
+        memcpy(x->key, key, nbytes);
+        run(args);
+    } else {
+        if (!x->graph) {
+            d->op->graph_begin(d->compute);
+            run(args);
+            x->graph = d->op->graph_end(d->compute);
+        }
+        d->op->graph_launch(d->compute, x->graph);
+    }
+    insert(graphs, x);
+}
