@@ -137,6 +137,11 @@ static void free_slot(struct model_slot *q, const struct meg_model_state *st)
         for (int k = 0; k < MODEL_NUM_PASSES; k++)
             meg_graphs_free(&q->layer[i].graphs[k], st->ctx.op);
     }
+    for (int k = 0; k < MEG_MAX_STACKS; k++) {
+        meg_graphs_free(&q->stack[k].embed_fwd, st->ctx.op);
+        meg_graphs_free(&q->stack[k].embed_bwd, st->ctx.op);
+    }
+    meg_graphs_free(&q->heads_bwd, st->ctx.op);
     free(q->layer);
 }
 

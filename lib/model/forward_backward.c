@@ -60,6 +60,15 @@ static struct meg_mat boundary_rows(const struct meg_model *g, void *const *tens
         g, meg_mat(tensor[MEG_BOUNDARY_RESIDUAL], g->run.residual_dtype, d->stack[g->state->stack].residual, d->h));
 }
 
+void model_run_pass(const struct meg_model *g, struct meg_graphs *graphs, const void *key, size_t nbytes,
+                    void (*run)(const void *args), const void *args)
+{
+    if (g->run.uses_graphs)
+        meg_graphs_run(graphs, g->device, key, nbytes, run, args);
+    else
+        run(args);
+}
+
 void model_params_needed(const struct meg_model *g, int64_t layer_group, int64_t next, bool is_backward)
 {
     if (g->hooks.params_needed)
@@ -107,12 +116,49 @@ static struct meg_embed_ids embed_ids(const struct meg_model *g)
                                    .layer = (int)stack->begin };
 }
 
-/* Compute y, the hidden states before the first layer of the current stack. */
-static void embed_fwd(struct meg_model *g, struct meg_mat y)
-{
-    const struct meg_embed_ids ids = embed_ids(g);
+/* The arguments of a pass of the embedding: the hidden states before the first layer of a stack, or their gradient. */
+struct embed_pass {
+    struct meg_model *g;
+    struct meg_mat x;
+};
 
-    meg_embed_fwd(&g->state->ctx, y, &ids, &g->state->embed);
+static void run_embed_fwd(const void *pass)
+{
+    const struct embed_pass *p = pass;
+    const struct meg_embed_ids ids = embed_ids(p->g);
+
+    meg_embed_fwd(&p->g->state->ctx, p->x, &ids, &p->g->state->embed);
+}
+
+static void run_embed_bwd(const void *pass)
+{
+    const struct embed_pass *p = pass;
+    const struct meg_embed_ids ids = embed_ids(p->g);
+
+    meg_embed_bwd(&p->g->state->ctx, p->x, &ids, &p->g->state->embed);
+}
+
+/* The key of the graph of a pass of the embedding. */
+struct embed_key {
+    struct model_batch_key batch;
+    const void *x;
+    int64_t accumulates_grads;
+};
+
+/* Compute x, the hidden states before the first layer of the current stack. */
+static void embed_fwd(struct meg_model *g, struct slot_stack *q, struct meg_mat x)
+{
+    const struct embed_key key = { .batch = g->state->batch_key, .x = x.p };
+
+    model_run_pass(g, &q->embed_fwd, &key, sizeof key, run_embed_fwd, &(struct embed_pass){ g, x });
+}
+
+/* Compute the gradients of the embeddings from dx, the gradient of the hidden states. */
+static void embed_bwd(struct meg_model *g, struct slot_stack *q, struct meg_mat dx)
+{
+    const struct embed_key key = { g->state->batch_key, dx.p, g->state->ctx.accumulates_grads };
+
+    model_run_pass(g, &q->embed_bwd, &key, sizeof key, run_embed_bwd, &(struct embed_pass){ g, dx });
 }
 
 /*
@@ -123,7 +169,7 @@ static void empty_segment_fwd(struct meg_model *g, const struct model_segment *x
                               void *const *out)
 {
     if (x->has_embedding)
-        embed_fwd(g, boundary_rows(g, out));
+        embed_fwd(g, q, boundary_rows(g, out));
     else if (x->has_norm)
         q->last_out.p = in[MEG_BOUNDARY_RESIDUAL];
     else
@@ -146,7 +192,7 @@ static void segment_fwd(struct meg_model *g, const struct model_segment *x, stru
         q->layer[x->begin].block[0].x.p = in[MEG_BOUNDARY_RESIDUAL];
     input = model_residual_rows(g, q->layer[x->begin].block[0].x);
     if (x->has_embedding)
-        embed_fwd(g, input);
+        embed_fwd(g, stack, input);
     y = x->has_norm ? model_residual_rows(g, stack->last_out) : boundary_rows(g, out);
     model_layers_fwd(g, x, q, y);
     if (x->has_norm && st->stack < model_last_stack(g))
@@ -241,11 +287,9 @@ static void segment_bwd(struct meg_model *g, const struct model_segment *x, stru
     else if (!x->has_norm)
         model_copy(g, dx.p, dy.p, dx);
     if (x->has_embedding) {
-        const struct meg_embed_ids ids = embed_ids(g);
-
         model_begin_grads(g, &st->embed_has_grads);
         st->ctx.accumulates_grads |= has_embed_grads;
-        meg_embed_bwd(&st->ctx, dx, &ids, &st->embed);
+        embed_bwd(g, &q->stack[st->stack], dx);
     }
 }
 

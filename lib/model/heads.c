@@ -76,16 +76,24 @@ void meg_model_slot_loss(struct meg_model *g, int64_t slot)
     }
 }
 
-void model_heads_bwd(struct meg_model *g, struct model_slot *q, struct meg_mat d_last_out)
+/* The arguments of the backward pass of the heads. */
+struct heads_pass {
+    struct meg_model *g;
+    const struct model_slot *q;
+    struct meg_mat d_last_out;
+};
+
+static void heads_bwd(const void *pass)
 {
+    const struct heads_pass *p = pass;
+    struct meg_model *g = p->g;
+    const struct model_slot *q = p->q;
     struct meg_model_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
     const int last = model_last_stack(g);
     const struct meg_mat lnf = model_residual_rows(g, st->lnf), d_lnf = model_residual_rows(g, st->d_norm),
                          none = { 0 };
 
-    model_head_params_needed(g, true);
-    model_begin_grads(g, &st->head_has_grads);
     model_final_norm_fwd(g, q);
     for (int i = 0; i < st->desc.nheads; i++) {
         const struct meg_head_type *type = st->desc.head[i].type;
@@ -95,8 +103,28 @@ void model_heads_bwd(struct meg_model *g, struct model_slot *q, struct meg_mat d
         type->fwd_bwd(c, st->loss[i], d_lnf, lnf, &st->in, weight, st->head[i]);
         add_to_loss_sum(g, q, i);
     }
-    meg_norm_bwd(c, d_last_out, none, d_lnf, model_residual_rows(g, q->stack[last].last_out), &st->lnf_stats,
+    meg_norm_bwd(c, p->d_last_out, none, d_lnf, model_residual_rows(g, q->stack[last].last_out), &st->lnf_stats,
                  &st->final_norm[last]);
+}
+
+/* The key of the graph of the backward pass of the heads. */
+struct heads_key {
+    struct model_batch_key batch;
+    const void *last_out, *d_last_out;
+    int64_t accumulates_grads;
+};
+
+void model_heads_bwd(struct meg_model *g, struct model_slot *q, struct meg_mat d_last_out)
+{
+    struct meg_model_state *st = g->state;
+    struct heads_key key = { .batch = st->batch_key,
+                             .last_out = q->stack[model_last_stack(g)].last_out.p,
+                             .d_last_out = d_last_out.p };
+
+    model_head_params_needed(g, true);
+    model_begin_grads(g, &st->head_has_grads);
+    key.accumulates_grads = st->ctx.accumulates_grads;
+    model_run_pass(g, &q->heads_bwd, &key, sizeof key, heads_bwd, &(struct heads_pass){ g, q, d_last_out });
     model_grads_ready(g, st->desc.nlayers + 1);
     if (!st->desc.is_untied && !st->dim.has_tables)
         model_grads_ready(g, 0); /* this stage's replica of the tied embedding */

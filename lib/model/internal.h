@@ -53,6 +53,15 @@ struct model_inputs {
 /* The passes of a layer: forward, backward, and the weight gradients that backward defers. */
 enum model_pass { MODEL_FWD, MODEL_BWD, MODEL_BWD_WEIGHT, MODEL_NUM_PASSES };
 
+/*
+ * The addresses and the sizes of a micro-batch in one stack, which are part of the keys of graphs (device/graph.h).
+ * This struct and the keys have no padding bytes, so that keys can be compared as bytes.
+ */
+struct model_batch_key {
+    const struct model_inputs *in;
+    int64_t present, s, b; /* in->present, and s and b of struct meg_ctx */
+};
+
 /* The activations of a layer in a slot, and the graphs of its passes. */
 struct slot_layer {
     struct block_acts *block; /* [blocks of the layer] */
@@ -69,7 +78,8 @@ struct slot_stack {
      */
     struct meg_mat last_out;
     struct meg_mat memory; /* encoder: [residual_rows, h] output of its final norm, or the pipeline's receive buffer */
-    struct meg_norm_stats stats; /* encoder: row statistics of its final norm */
+    struct meg_norm_stats stats;            /* encoder: row statistics of its final norm */
+    struct meg_graphs embed_fwd, embed_bwd; /* passes of the embedding */
 };
 
 /*
@@ -85,7 +95,8 @@ struct model_slot {
      * memory, both use the same arrays.
      */
     struct model_inputs inputs[2];
-    struct model_inputs *in; /* inputs of the current micro-batch, &inputs[0] or &inputs[1] */
+    struct model_inputs *in;     /* inputs of the current micro-batch, &inputs[0] or &inputs[1] */
+    struct meg_graphs heads_bwd; /* backward pass of the heads */
 };
 
 /*
@@ -137,6 +148,7 @@ struct meg_model_state {
     struct meg_cp *cp;                            /* [ncp]: one for all layers of the model, or one per layer */
     int ncp;
     int stack;                            /* the current stack: ctx has its sizes and arrays of the micro-batch */
+    struct model_batch_key batch_key;     /* of the current micro-batch and stack */
     void *head[MEG_MAX_LOSSES];           /* weights of the heads */
     bool embed_has_grads, head_has_grads; /* like model_layer.has_grads */
     struct meg_mat sublayer_out;          /* [residual_rows, h] output of a mixer, before bias-dropout-add */
@@ -249,6 +261,12 @@ void model_read_logits(struct meg_model *g, int64_t first, int64_t rows, float *
 
 /* ---- forward_backward.c ---- */
 
+/*
+ * Queue the operations that run(args) queues: as a graph if run.uses_graphs is set.  `key` [nbytes] is the key of the
+ * graph in `graphs`.
+ */
+void model_run_pass(const struct meg_model *g, struct meg_graphs *graphs, const void *key, size_t nbytes,
+                    void (*run)(const void *args), const void *args);
 /* Call the hooks of g, if they are set. */
 void model_params_needed(const struct meg_model *g, int64_t layer_group, int64_t next, bool is_backward);
 void model_grads_ready(const struct meg_model *g, int64_t layer_group);

@@ -131,48 +131,39 @@ static void layer_bwd_weight(const void *pass)
 }
 
 /*
- * The key of the graph of a pass: the arguments of its operations that may differ between calls.  The struct has no
- * padding bytes, so that keys can be compared as bytes.  x is the input of the first block.  `residual` and `previous`
- * are r.x.p and r.block of struct layer_pass.
+ * The key of the graph of a pass: the arguments of its operations that may differ between calls.  x is the input of the
+ * first block.  `residual` and `previous` are r.x.p and r.block of struct layer_pass.
  */
 struct layer_key {
-    const void *x, *residual, *previous, *dx, *dy;
-    int64_t s, b, s_memory, accumulates_grads, accumulates_rel_bias;
-    const void *sample_id, *position_ids, *doc_start, *key_length, *memory, *d_memory, *memory_key_length;
+    struct model_batch_key batch;
+    const void *x, *residual, *previous, *dx, *dy, *memory, *d_memory;
+    int64_t s_memory, accumulates_grads, accumulates_rel_bias;
 };
 
-static struct layer_key key_of(const struct meg_ctx *c, const struct layer_pass *p)
+static struct layer_key key_of(const struct layer_pass *p)
 {
-    return (struct layer_key){ .x = p->q->block[0].x.p,
+    const struct meg_ctx *c = &p->g->state->ctx;
+
+    return (struct layer_key){ .batch = p->g->state->batch_key,
+                               .x = p->q->block[0].x.p,
                                .residual = p->r.x.p,
                                .previous = p->r.block,
                                .dx = p->dx.p,
                                .dy = p->dy.p,
-                               .s = c->s,
-                               .b = c->b,
-                               .s_memory = c->memory.s,
-                               .accumulates_grads = p->type != MODEL_FWD && c->accumulates_grads,
-                               .accumulates_rel_bias = p->type == MODEL_BWD && c->accumulates_rel_bias,
-                               .sample_id = c->sample_id,
-                               .position_ids = c->position_ids,
-                               .doc_start = c->doc_start,
-                               .key_length = c->key_length,
                                .memory = c->memory.y.p,
                                .d_memory = p->type == MODEL_BWD ? c->memory.dy.p : NULL,
-                               .memory_key_length = c->memory.key_length };
+                               .s_memory = c->memory.s,
+                               .accumulates_grads = p->type != MODEL_FWD && c->accumulates_grads,
+                               .accumulates_rel_bias = p->type == MODEL_BWD && c->accumulates_rel_bias };
 }
 
-/* Run a pass of a layer, as a graph if run.captures_layers is set. */
 static void run_pass(const struct layer_pass *p)
 {
     static void (*const run[])(const void *pass) = { layer_fwd, layer_bwd, layer_bwd_weight };
-    const struct layer_key key = key_of(&p->g->state->ctx, p);
+    const struct layer_key key = key_of(p);
 
     meg_device_set_layer(p->l->index);
-    if (p->g->run.captures_layers)
-        meg_graphs_run(&p->q->graphs[p->type], p->g->device, &key, sizeof key, run[p->type], p);
-    else
-        run[p->type](p);
+    model_run_pass(p->g, &p->q->graphs[p->type], &key, sizeof key, run[p->type], p);
     meg_device_set_layer(-1);
 }
 

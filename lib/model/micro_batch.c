@@ -54,6 +54,7 @@ void model_set_current(struct meg_model *g, struct model_slot *q, int k)
     c->doc_start = k == model_last_stack(g) ? in->doc_start : NULL;
     c->key_length = *meg_batch_array(in, stack->key_length);
     c->memory = k > 0 ? memory_of(g, q) : (struct meg_memory){ 0 };
+    g->state->batch_key = (struct model_batch_key){ q->in, q->in->present, c->s, c->b };
     set_global_positions(g);
 }
 

@@ -41,8 +41,11 @@ struct meg_model_run {
     enum meg_dtype grad_dtype;         /* dtype of parameter gradients */
     bool shards_params;                /* ZeRO-3: parameters are all-gathered one layer group at a time (nn/param.h) */
     bool shards_grads;                 /* ZeRO-2/3: gradients are reduce-scattered one layer group at a time */
-    /* launch each pass of a layer as a graph, if the backend supports graphs; layers must not communicate */
-    bool captures_layers;
+    /*
+     * launch each pass of a layer, of the embeddings and of the heads as a graph, if the backend supports graphs; layers
+     * must not communicate
+     */
+    bool uses_graphs;
 };
 
 /* Number of bytes in each arena. */

@@ -81,7 +81,7 @@ static struct meg_model_run make_model_run(const struct meg_run_spec *s)
                                    .recompute = meg_train_recompute(c),
                                    .recompute_num_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers,
                                    .distribute_saved_activations = c->distribute_saved_activations,
-                                   .captures_layers = meg_train_captures_layers(c) };
+                                   .uses_graphs = meg_train_uses_graphs(c) };
 }
 
 /* Refuse options that the family of the model does not support, and require those that it needs. */
@@ -170,7 +170,7 @@ int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
         { 0 },
     };
     const struct meg_opt_rule rules[] = {
-        { meg_train_captures_layers(c) && (l->tp > 1 || l->cp > 1),
+        { meg_train_uses_graphs(c) && (l->tp > 1 || l->cp > 1),
           c->enable_cuda_graph ? "enable-cuda-graph" : "cuda-graph-impl",
           ": cannot be combined with tensor or context parallelism, because a CUDA graph of a layer cannot contain "
           "communication" },

@@ -217,7 +217,7 @@ static int check_saved_activations(const struct meg_train_conf *c, const struct 
                     c->micro_batch_size, option, s, l->cp, l->tp);
 }
 
-bool meg_train_captures_layers(const struct meg_train_conf *c)
+bool meg_train_uses_graphs(const struct meg_train_conf *c)
 {
     return c->enable_cuda_graph || c->cuda_graph_impl == MEG_CUDA_GRAPH_LOCAL;
 }

@@ -72,18 +72,24 @@ fi
 # without_times FILE: print the lines of a JSON log without the times
 without_times() { sed 's/"iteration_ms".*"flops_per/"flops_per/; s/,"tflops_per_s".*//' "$1"; }
 
-# captures OPTION...: training that launches layers as CUDA graphs has the results of training that does not.  The double
-# of the CUDA runtime, but no GPU, writes launches to $T/graphs.IMPL
+# captures OPTION...: training with CUDA graphs has the results of training without
 captures() {
-    rm -f "$T/graphs.none" "$T/graphs.local"
     for impl in none local; do
-        MEG_DOUBLE_GRAPHS="$T/graphs.$impl" "$gpu/meg-train" -q --config "$T/conf" --device cuda --deterministic-mode \
+        "$gpu/meg-train" -q --config "$T/conf" --device cuda --deterministic-mode \
             --cuda-graph-impl "$impl" --log-json "$T/log" "$@" >"$T/out" 2>"$T/err" || sed 's/^/# /' "$T/err"
         without_times "$T/log" >"$T/$impl.json"
         rm -f "$T/log"
     done
-    ok "$model: CUDA graphs of layers do not change results: $*" test -s "$T/none.json" -a "$(cat "$T/none.json")" = "$(cat "$T/local.json")"
-    [ -z "${few:-}" ] || ok "$model: layers are launched as graphs: $*" test -s "$T/graphs.local" -a ! -e "$T/graphs.none"
+    ok "$model: CUDA graphs do not change results: $*" test -s "$T/none.json" -a "$(cat "$T/none.json")" = "$(cat "$T/local.json")"
+}
+
+# launches IMPL ITERS: print the numbers of CUDA graphs, and of kernels outside graphs, that training launches on the double
+# of the CUDA runtime
+launches() {
+    rm -f "$T/launches"
+    MEG_DOUBLE_LAUNCHES="$T/launches" "$gpu/meg-train" -q --config "$T/conf" --device cuda --deterministic-mode \
+        --cuda-graph-impl "$1" --global-batch-size 8 --train-iters "$2" --eval-iters 0 >"$T/out" 2>"$T/err" || sed 's/^/# /' "$T/err"
+    echo "$(grep -c graph "$T/launches") $(grep -c kernel "$T/launches")"
 }
 
 # resumes OPTION...: a run that was stopped after half of the steps continues bit for bit.  $T/a is the uninterrupted run
@@ -105,7 +111,7 @@ infers() {
     program=$1
     shift
     "$program" --load "$T/a" --input "$T/prompts" --device cpu "$@" >"$T/cpu" 2>"$T/err"
-    MEG_DOUBLE_GRAPHS="$T/graphs.decode" "$gpu/$program" --load "$T/a" --input "$T/prompts" --device cuda "$@" >"$T/gpu" 2>"$T/err" || sed 's/^/# /' "$T/err"
+    MEG_DOUBLE_LAUNCHES="$T/launches.decode" "$gpu/$program" --load "$T/a" --input "$T/prompts" --device cuda "$@" >"$T/gpu" 2>"$T/err" || sed 's/^/# /' "$T/err"
 }
 
 # generates: the model in $T/a has the log-probabilities of the CPU, and generates the same tokens
@@ -140,6 +146,14 @@ fills() {
 }
 
 captures --attention-dropout 0.1 --hidden-dropout 0.1 --global-batch-size 6
+if [ -n "${few:-}" ]; then
+    # Graphs of each of four micro-batches: forward and backward of the embedding and of two layers, and the heads.
+    # Kernels: the addition after the last layer of each micro-batch; two each for the NaN check of four layer groups and
+    # for the gradient norm; step_finish; AdamW.
+    is 'a step launches 7 graphs per micro-batch and 16 kernels' \
+        "$(echo "$(launches local 5) $(launches local 6)" | awk '{ print $3 - $1, $4 - $2 }')" '28 16'
+    is 'a step without graphs launches kernels' "$(launches none 1 | awk '{ print $1, ($2 > 300) }')" '0 1'
+fi
 resumes
 generates
 [ -n "${few:-}" ] || resumes --bf16 --attention-dropout 0.1 --hidden-dropout 0.1
@@ -167,7 +181,7 @@ if [ -z "${few:-}" ]; then
     losses=sop_loss
     like_cpu 5e-3 --bf16
 fi
-[ -n "${few:-}" ] || captures
+captures
 resumes
 fills
 

@@ -21,8 +21,9 @@
  *   - groups of calls that are not closed, and communicators that are not destroyed at exit
  *   - while a stream is captured: an allocation; an event, a collective or a copy between host and device on the stream
  *   - a graph accesses memory that was freed
- * ncclCommAbort appends a line to the file that MEG_DOUBLE_ABORTS names, and cudaGraphLaunch to that of
- * MEG_DOUBLE_GRAPHS.  Collectives on registered memory append their names to the file of MEG_DOUBLE_REGISTERED.
+ * ncclCommAbort appends a line to the file that MEG_DOUBLE_ABORTS names.  Collectives on registered memory append their
+ * names to the file of MEG_DOUBLE_REGISTERED.  In the file of MEG_DOUBLE_LAUNCHES, each launch of a graph is a line
+ * "graph", and each launch of a kernel that is not in a graph is a line "kernel".
  *
  * Environment variables simulate other machines and failures:
  *   MEG_DOUBLE_DRIVER=VERSION    the version of CUDA that the driver supports, such as 12040; 0 if there is no driver
@@ -154,6 +155,9 @@ extern int ncaptures; /* number of streams that are captured */
 
 void capture_task(struct CUgraph_st *g, struct task t);
 void capture_access(struct CUgraph_st *g, const void *p, size_t n, enum mode mode, const char *what);
+
+/* Append a line to the file that MEG_DOUBLE_LAUNCHES names, if the variable is set. */
+void log_launch(const char *what);
 
 /* ---- nccl.c and transfer.c: communicators and their operations; the caller holds the lock ---- */
 

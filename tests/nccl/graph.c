@@ -88,14 +88,13 @@ API cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, u
     return cudaSuccess;
 }
 
-/* Append a line to the file that MEG_DOUBLE_GRAPHS names. */
-static void count_launch(void)
+void log_launch(const char *what)
 {
-    const char *path = getenv("MEG_DOUBLE_GRAPHS");
+    const char *path = getenv("MEG_DOUBLE_LAUNCHES");
     FILE *f = path ? fopen(path, "a") : NULL;
 
     if (f) {
-        fputs("launch\n", f);
+        fprintf(f, "%s\n", what);
         fclose(f);
     }
 }
@@ -103,7 +102,7 @@ static void count_launch(void)
 API cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
     RETURN_GPU_ERROR();
-    count_launch();
+    log_launch("graph");
     pthread_mutex_lock(&lock);
     begin_task(s);
     for (const struct captured_access *a = exec->graph->accesses; a; a = a->next) {

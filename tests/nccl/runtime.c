@@ -365,6 +365,8 @@ API cudaError_t meg_double_launch(cudaStream_t s, void (*run)(void *arg), void *
     if ((error = next_kernel_error()))
         task = (struct task){ .type = FUNCTION, .fn = fail_gpu, .arg = (void *)(intptr_t)error };
     pthread_mutex_lock(&lock);
+    if (!s->capture)
+        log_launch("kernel");
     begin_task(s);
     push_task(s, task);
     if (is_blocking)
