@@ -258,6 +258,8 @@ void meg_optim_close(struct meg_optim *o)
         return;
     d = o->model->device;
     meg_zero_sync_free(&o->sync);
+    meg_graphs_free(&o->grad_sumsq_graphs, o->op);
+    meg_graphs_free(&o->update_graphs, o->op);
     for (int i = 0; i < o->nstates; i++)
         o->op->release(o->buf.state[i]);
     o->op->release(o->ranges);
@@ -370,10 +372,10 @@ static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
 }
 
 /*
- * Compute in *sum, which must be 0, the sum of squares of the complete model's parameters or gradients.  shard()
- * returns the array of one bucket shard of this rank.  An element that several ranks have is counted once.
+ * Add the sum of squares of the parameters or gradients that this rank counts to *sum.  shard() returns the array of
+ * one bucket shard of this rank.
  */
-static void sum_squares(struct meg_optim *o, double *sum,
+static void sum_squares(const struct meg_optim *o, double *sum,
                         struct meg_array (*shard)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))
 {
     for (int i = 0; i < o->num_norm_ranges; i++) {
@@ -382,12 +384,21 @@ static void sum_squares(struct meg_optim *o, double *sum,
 
         o->op->sumsq(o->stream, sum, meg_element(x.p, r->begin, x.dtype), x.dtype, r->end - r->begin);
     }
-    all_reduce_sum(o, sum, MEG_DTYPE_F64);
+}
+
+static void sum_squares_of_grads(const void *optim)
+{
+    const struct meg_optim *o = optim;
+
+    sum_squares(o, &o->record->sums.grad_sumsq, grad_shard);
 }
 
 void meg_optim_sum_params(struct meg_optim *o)
 {
-    sum_squares(o, &o->record->sums.param_sumsq, main_shard);
+    double *sum = &o->record->sums.param_sumsq;
+
+    sum_squares(o, sum, main_shard);
+    all_reduce_sum(o, sum, MEG_DTYPE_F64);
 }
 
 void meg_optim_count_zeros(struct meg_optim *o)
@@ -436,6 +447,17 @@ static struct meg_step_hparams hparams(const struct meg_optim *o, const struct m
     return h;
 }
 
+/* Queue the operations that run(o) queues, as a graph if the model uses graphs.  The arguments are equal in all steps. */
+static void run_graph(struct meg_optim *o, struct meg_graphs *graphs, void (*run)(const void *optim))
+{
+    static const char key = 0;
+
+    if (o->model->run.uses_graphs)
+        meg_graphs_run(graphs, o->model->device, &key, sizeof key, run, o);
+    else
+        run(o);
+}
+
 void meg_optim_decide(struct meg_optim *o, const struct meg_optim_step *s)
 {
     const struct meg_step_conf conf = {
@@ -449,12 +471,14 @@ void meg_optim_decide(struct meg_optim *o, const struct meg_optim_step *s)
         .num_params = o->nan_guard.is_on ? o->params->n : 0,
     };
 
-    if (s->has_grad_norm)
-        sum_squares(o, &o->record->sums.grad_sumsq, grad_shard);
+    if (s->has_grad_norm) {
+        run_graph(o, &o->grad_sumsq_graphs, sum_squares_of_grads);
+        all_reduce_sum(o, &o->record->sums.grad_sumsq, MEG_DTYPE_F64);
+    }
     o->op->step_finish(o->stream, o->record, &conf);
 }
 
-static void update_shard(struct meg_optim *o, const struct meg_zero_bucket_shard *v)
+static void update_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
     const struct meg_array param = param_shard(o, v);
     const struct meg_update_range *ranges = o->ranges + v->first_range;
@@ -470,10 +494,17 @@ static void update_shard(struct meg_optim *o, const struct meg_zero_bucket_shard
         o->op->adamw(o->stream, &x, ranges, v->nranges, &o->adam, &o->record->hparams);
 }
 
-void meg_optim_update(struct meg_optim *o)
+static void update_shards(const void *optim)
 {
+    const struct meg_optim *o = optim;
+
     for (int k = 0; k < o->shard.nbucket_shards; k++)
         update_shard(o, &o->shard.bucket_shard[k]);
+}
+
+void meg_optim_update(struct meg_optim *o)
+{
+    run_graph(o, &o->update_graphs, update_shards);
     meg_zero_params_updated(&o->sync);
 }
 

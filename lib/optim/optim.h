@@ -9,6 +9,7 @@
  */
 #ifndef MEG_OPTIM_OPTIM_H
 #define MEG_OPTIM_OPTIM_H
+#include "device/graph.h"
 #include "model/model.h"
 #include "optim/batch.h"
 #include "optim/lr.h"
@@ -95,6 +96,8 @@ struct meg_optim {
     struct meg_nan_guard nan_guard;
     struct meg_sp_grads sp_grads;
     struct meg_zero_sync sync;
+
+    struct meg_graphs grad_sumsq_graphs, update_graphs; /* with run.uses_graphs of the model */
 
     struct meg_step_record *record;                       /* record of the current step, in device memory */
     struct meg_step_record *result[MEG_MAX_QUEUED_STEPS]; /* pinned: records of the last steps */
