@@ -113,13 +113,14 @@ struct rows {
     int32_t *ids, *positions;
     double *sum;
     struct meg_drop drop;
+    size_t copied; /* bytes */
 };
 
 static void copy(void *arg)
 {
     const struct rows *x = arg;
 
-    op->copy(stream, x->logits.p, (char *)x->logits.p + (1u << 30), 1u << 30);
+    op->copy(stream, x->logits.p, (char *)x->logits.p + x->copied, x->copied);
 }
 
 static void norm_fwd(void *arg)
@@ -324,7 +325,14 @@ static void bench_rows(void)
         ids[i] = i;
     op->upload(stream, x.positions, ids, N * sizeof *ids);
     x.logits.rows = N;
-    report_bytes("copy of 1 GiB", 2.0 * (1u << 30), copy, &x);
+    for (int i = 0; i < 3; i++) { /* 128 and 64 MiB: as much traffic as 2 and 1 of the following matrices */
+        static const int mib[] = { 1024, 128, 64 };
+        char name[32];
+
+        x.copied = (size_t)mib[i] << 20;
+        snprintf(name, sizeof name, "copy of %d MiB", mib[i]);
+        report_bytes(name, 2.0 * (double)x.copied, copy, &x);
+    }
     for (int i = 0; i < 3; i++) { /* the same number of elements in rows of other lengths */
         static const int64_t cols[] = { H, 2048, 1024 };
         struct rows y = x;
@@ -340,6 +348,8 @@ static void bench_rows(void)
         report_bytes("add_fwd with dropout", 3 * row, add_fwd_dropout, &y);
         report_bytes("add_bwd with dropout, dbias", 2 * row, add_bwd_dropout, &y);
         report_bytes("add_bwd, dbias only", row, column_sums, &y);
+        y.db = NULL;
+        report_bytes("add_bwd with dropout only", 2 * row, add_bwd_dropout, &y);
     }
     report_bytes("glu_fwd", 3 * row, glu_fwd, &x);
     report_bytes("glu_bwd", 5 * row, glu_bwd, &x);
