@@ -116,7 +116,7 @@ ok 'memory that another process allocates: no lock and no temporary file' clean
 
 # ---- failures of a GPU ----
 
-last='the last operation that was queued is that of lib/cuda/[a-z_0-9]*[.][chu]*:[0-9]* in step [0-9]*(, layer [0-9]*)*, but an earlier one may have failed: set CUDA_LAUNCH_BLOCKING=1 to find it'
+last='the last operation that was queued is that of lib/cuda/[a-z_0-9/]*[.][chu]*:[0-9]* in step [0-9]*(, layer [0-9]*)*, but an earlier one may have failed: set CUDA_LAUNCH_BLOCKING=1 to find it'
 for n in 1 200; do
     fails "kernel $n accesses an illegal address" \
         "GPU 0 .double.: .* .cudaErrorIllegalAddress., reported by [A-Za-z ]*; $last; check dmesg for errors of the GPU .Xid." \
