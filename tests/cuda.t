@@ -3,6 +3,7 @@
 # cuBLASLt and cuDNN are test doubles.  Operations and training runs are compared with those of the CPU backend.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/cuda/check" ] || skip_all 'this build has no headers of CUDA and NCCL'
+export MEG_CACHE_DIR="$T/cache"
 
 "$B/tests/cuda/check" >"$T/check" 2>"$T/err"
 is 'all cases run' "$? $(cat "$T/err")" '0 '
@@ -21,7 +22,6 @@ done <"$T/check"
 MEG_DOUBLE_CC=80 "$B/tests/cuda/check" attn: >"$T/check" 2>"$T/err"
 is 'attention on GPUs before Hopper, which have no wgmma' "$? $(grep -vc '^ok' "$T/check") $(cat "$T/err")" '0 1 '
 
-export MEG_CACHE_DIR="$T/cache"
 # shellcheck disable=SC2034 # used by runs.sh
 gpu=$B/tests/cuda/bin few=1
 . "${0%/*}/cuda/runs.sh"

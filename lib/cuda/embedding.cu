@@ -424,7 +424,7 @@ static void sort_tokens(struct meg_stream *st, struct lists *l, int32_t *order, 
 static void scatter_add(struct meg_stream *st, struct meg_mat table, int64_t v0, struct meg_mat dx,
                         const int32_t *index, bool accumulate)
 {
-    enum { MAX_GRID_Y = 65535 };
+    enum { MAX_GRID_Y = IS_EMULATED ? 4 : 65535 }; /* fewer in the emulation, so that blocks loop */
     const bool is_aligned = has_aligned_rows(table) && has_aligned_rows(dx);
     const int64_t n = dx.rows, rows = table.rows, ld = ceil_div(dx.cols, VEC) * VEC;
     const int64_t npartials = n > CHUNK ? ceil_div(n, CHUNK) * 2 : 0;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
+#include "base/philox.h"
 #include "check.h"
 #include "cuda/internal.h"
 
@@ -20,6 +21,7 @@ enum {
     ACCUMULATE = 1024,
     FORWARD = 2048,  /* no backward pass */
     SEPARATE = 4096, /* with PAGED: one block per sequence */
+    EQUAL = 8192,    /* q is 0, so that a query attends equally to its keys, and an additional key is not negligible */
 };
 enum { BUCKETS = 12 }; /* of the relative attention bias */
 
@@ -177,14 +179,17 @@ static struct meg_heads cached_heads(const struct conf *c, struct meg_mat m, int
     return key_heads(c, c->flags & PAGED ? meg_mat_rows(m, block_row(c, 0), 1) : m, d);
 }
 
-/* Return queries with large elements: the scores differ much, so that the running maximum of the softmax changes. */
-static struct twin queries_random(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad)
+/*
+ * Return queries.  If `factor` is more than 1, their elements are large and the scores differ much, so that the running
+ * maximum of the softmax changes.
+ */
+static struct twin queries_random(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad, float factor)
 {
     struct twin x = twin_random(t, rows, cols, pad);
 
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < cols; c++)
-            twin_set(&x, r, c, 4 * twin_get(&x, r, c));
+            twin_set(&x, r, c, factor * twin_get(&x, r, c));
     twin_upload(&x);
     return x;
 }
@@ -206,7 +211,7 @@ static void create(struct operands *x, const struct conf *c)
     const int64_t n = c->s_q * c->b;
 
     memset(x, 0, sizeof *x);
-    x->q = queries_random(c->q, n, c->a * c->d, c->pad);
+    x->q = queries_random(c->q, n, c->a * c->d, c->pad, c->flags & EQUAL ? 0 : 4);
     x->k = keys_random(c, c->k, c->d);
     x->v = keys_random(c, c->v, c->d_v);
     x->o = twin_output(c->o, n, c->a * c->d_v, c->pad);
@@ -443,6 +448,14 @@ static void windows(void)
     compare_types((struct conf){ .s_q = 140, .b = 1, .left = 20 });
     compare_types((struct conf){ .s_q = 90, .b = 1, .left = 10, .right = 5 });
     compare_types((struct conf){ .s_q = 70, .b = 1, .left = -1, .right = 30 });
+    /* queries attend to only the last key or all but the first key of a tile, or see one key of the next tile */
+    compare_types((struct conf){ .s_q = 130, .b = 1, .a = 1, .left = 1, .right = 1 });
+    compare_types((struct conf){ .s_q = 20, .s_k = 63, .b = 1, .a = 1, .left = -1, .right = -1 });
+    compare_types((struct conf){ .s_q = 20, .s_k = 100, .q0 = 62, .b = 1, .a = 1, .left = -1, .flags = EQUAL });
+    for (int64_t d = 64; d <= 96; d += 32)
+        for (int64_t left = 62; left <= 126; left += 32)
+            compare_types(
+                (struct conf){ .s_q = 64, .s_k = 128, .q0 = 64, .b = 1, .a = 1, .d = d, .left = left, .flags = EQUAL });
 }
 
 static void documents(void)
@@ -464,6 +477,9 @@ static void chunks(void)
         (struct conf){ .s_q = 40, .s_k = 70, .q0 = 133, .k0 = 63, .b = 1, .left = -1, .flags = ACCUMULATE | DROPOUT });
     compare_types((struct conf){ .s_q = 40, .s_k = 40, .q0 = 50, .k0 = 60, .b = 1, .left = -1, .flags = DROPOUT });
     compare_types((struct conf){ .s_q = 40, .s_k = 40, .q0 = 0, .k0 = 40, .b = 1, .left = -1, .flags = GIVEN_DELTA });
+    /* with the keys of position 0 to 6, the tiles and words of dropout bits have one key more than a multiple of 64 */
+    compare_types((struct conf){
+        .s_q = 20, .s_k = 58, .q0 = 7, .k0 = 7, .b = 1, .a = 1, .left = -1, .right = -1, .flags = DROPOUT });
 }
 
 static void softcap(void)
@@ -518,6 +534,28 @@ static void dropout(void)
                         types[1 + i % 2]));
 }
 
+/* A weight is kept if its number is equal to the threshold: p is the number of a weight of query 0 and keys 0 to 7. */
+static void dropout_threshold(void)
+{
+    const struct conf c =
+        complete(of_type((struct conf){ .s_q = 16, .b = 1, .a = 1, .left = -1, .right = -1 }, types[0]));
+    uint32_t word[4];
+
+    for (int n = 0; n < 8; n++) {
+        struct conf drops = c;
+        struct operands x;
+        const struct meg_drop *d = &x.drop[0];
+
+        drops.flags = DROPOUT;
+        create(&x, &drops);
+        meg_philox_dropout(word, d->seed, 16 * (uint32_t)d->layer + (uint32_t)d->site,
+                           (uint32_t)(d->unit0 * ((x.desc[0].s + 7) / 8)), 0, d->sample[0]);
+        x.drop[0].p = x.drop[1].p = (float)(word[n / 2] >> n % 2 * 16 & 0xffff) / 65536;
+        compare_forward(&drops, &x);
+        compare_backward(&drops, &x);
+    }
+}
+
 /* The dropout mask is computed for some of the heads at a time. */
 static void dropout_chunks(void)
 {
@@ -565,6 +603,10 @@ static void decoding(void)
         .s_q = 1, .s_k = 530, .b = 3, .a = 4, .g = 2, .left = -1, .flags = FORWARD | LENGTHS | STARTS | SINKS });
     compare_types((struct conf){
         .s_q = 3, .s_k = 530, .b = 3, .a = 8, .g = 1, .d = 32, .left = 100, .flags = FORWARD | LENGTHS | STARTS });
+    /* The tiles of the first split begin before key 0, and the number of keys is a multiple of the size of a split. */
+    for (int64_t n = 1; n <= 2; n++)
+        compare_types(
+            (struct conf){ .s_q = n, .s_k = 256 * n, .q0 = 600, .k0 = 7, .b = 1, .left = -1, .flags = FORWARD });
 }
 
 static void paged(void)
@@ -624,6 +666,45 @@ static void decoding_alone(void)
 static void empty(void)
 {
     compare_types((struct conf){ .s_q = 0, .s_k = 5, .left = -1, .right = -1, .q0 = 5 });
+}
+
+/*
+ * Weights and the output are not rounded to the type of q more often than necessary: with values of 1, errors of weights
+ * that are rounded to nearest cancel, so that outputs in f32 are more accurate than those of the other cases.
+ */
+static void accurate(void)
+{
+    for (int t = 1; t < 3; t++) {
+        struct conf c = of_type(
+            (struct conf){ .s_q = 64, .s_k = 512, .b = 1, .left = -1, .right = -1, .flags = FORWARD }, types[t]);
+        struct operands x;
+
+        c.o = MEG_DTYPE_F32;
+        c = complete(c);
+        create(&x, &c);
+        for (int64_t r = 0; r < c.s_k; r++)
+            for (int64_t col = 0; col < c.g * c.d_v; col++)
+                twin_set(&x.v, r, col, 1);
+        twin_upload(&x.v);
+        compare_forward(&c, &x);
+        expect_near(&x.o, 5e-4, "mean of ones");
+    }
+}
+
+/* Gradients in f32 that are sums over eight tiles or more have only the errors of rounded weights, about 1.2e-3. */
+static void accurate_bwd(void)
+{
+    struct conf c = of_type((struct conf){ .s_q = 512, .b = 1, .a = 1, .left = -1, .right = -1 }, MEG_DTYPE_BF16);
+    struct operands x;
+
+    c.o = c.grad = MEG_DTYPE_F32;
+    c = complete(c);
+    create(&x, &c);
+    compare_forward(&c, &x);
+    compare_backward(&c, &x);
+    expect_near(&x.dq, 2e-3, "dq");
+    expect_near(&x.dk, 2e-3, "dk");
+    expect_near(&x.dv, 2e-3, "dv");
 }
 
 /* ---- merge and delta ---- */
@@ -695,12 +776,15 @@ const struct check_case cases_attention[] = {
     { "attn: relative attention bias and its gradient", rel_bias },
     { "attn: sinks and their gradients", sinks },
     { "attn: dropout", dropout },
+    { "attn: dropout, numbers equal to the threshold", dropout_threshold },
     { "attn: dropout, chunks of heads", dropout_chunks },
     { "attn: f32 outputs and gradients of bf16 and f16", f32_outputs },
     { "attn: q, k and v of different types", mixed_types },
     { "attn_fwd: decoding", decoding },
     { "attn_fwd: paged KV cache", paged },
     { "attn_fwd: decoding does not depend on other sequences", decoding_alone },
+    { "attn: accuracy of the forward pass", accurate },
+    { "attn: accuracy of the backward pass", accurate_bwd },
     { "attn: no queries", empty },
     { "attn_merge", merge },
     { "attn_delta", delta },

@@ -1,5 +1,6 @@
 /* check_embedding.c - cases of cuda/embedding.cu: word and position embeddings. */
 #include "check.h"
+#include "cuda/internal.h"
 
 static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16 };
 enum { TYPES = sizeof types / sizeof *types };
@@ -114,6 +115,16 @@ static void embed_bwd_lengths(void)
             id[n++] = V0 + 3 * row;
     shuffle(id, n);
     compare_embed_bwd(MEG_DTYPE_F32, MEG_DTYPE_BF16, 50, 9, 0, n, twin_bytes(id, (size_t)n * sizeof *id), false, true);
+}
+
+/* The scratch memory behind the sorted tokens contains numbers of another operation, which are not used as tokens. */
+static void embed_bwd_old_scratch(void)
+{
+    const struct twin x = twin_random(MEG_DTYPE_F32, 64, 1000, 0), sums = twin_output(MEG_DTYPE_F32, 1, 1000, 0);
+    const int32_t id[] = { V0, V0, V0, V0, V0 };
+
+    meg_cuda_column_sums(stream, sums.dev.p, MEG_DTYPE_F32, x.dev, false);
+    compare_embed_bwd(MEG_DTYPE_F32, MEG_DTYPE_F32, 8, 8, 0, 5, twin_bytes(id, sizeof id), false, true);
 }
 
 /*
@@ -318,6 +329,7 @@ const struct check_case cases_embedding[] = {
     { "embed_bwd: types", embed_bwd_types },
     { "embed_bwd: shapes", embed_bwd_shapes },
     { "embed_bwd: rows of 0 to 16 tokens", embed_bwd_lengths },
+    { "embed_bwd: numbers of another operation in scratch memory", embed_bwd_old_scratch },
     { "embed_bwd: frequent tokens", embed_bwd_frequent },
     { "embed_bwd: one row", embed_bwd_one_row },
     { "embed_bwd: many tokens", embed_bwd_many_tokens },

@@ -213,6 +213,41 @@ static void unaligned(void)
     }
 }
 
+/* Compute products of which one operand is not aligned.  The first epilogue that cuBLASLt supports is used. */
+static void one_unaligned(void)
+{
+    const struct shape s = { 8, 32, 24, 0 };
+    const struct types t = types[1];
+
+    meg_cuda_device.is_deterministic = true;
+    for (int i = 0; i < 6; i++) {
+        const int64_t shift = i % 2 ? 1 : 4; /* by 2 or 8 bytes */
+        struct twin x = twin_random(t.x, s.n, s.in + 8, 0), w = twin_random(t.x, s.out, s.in + 8, 0);
+        struct twin bias = twin_random(t.x, 1, s.out + 8, 0), y = twin_output(t.y, s.n, s.out, 0);
+        struct twin *const m = i / 2 == 0 ? &x : i / 2 == 1 ? &w : &bias;
+        const struct plans p = plans_new(t, s);
+
+        m->host.p = meg_element(m->host.p, shift, t.x);
+        m->dev.p = meg_element(m->dev.p, shift, t.x);
+        x.host.cols = x.dev.cols = w.host.cols = w.dev.cols = s.in;
+        cpu->linear_fwd(NULL, p.host, y.host, none, x.host, w.host, bias.host.p, MEG_ACT_NONE);
+        gpu->linear_fwd(stream, p.dev, y.dev, none, x.dev, w.dev, bias.dev.p, MEG_ACT_NONE);
+        expect_near(&y, tolerance(t.y, MEG_ACT_NONE), "y");
+        plans_free(p);
+    }
+    meg_cuda_device.is_deterministic = false;
+}
+
+/* The first micro-batch of a step sets gradients, and the next ones are added: these products differ in their plans. */
+static void accumulated(void)
+{
+    meg_cuda_device.is_deterministic = true; /* use the first epilogue that cuBLASLt supports */
+    for (int64_t in = 16; in < 48; in += 8)
+        for (int accumulate = 0; accumulate < 2; accumulate++)
+            compare_bwd_weight(types[2], (struct shape){ 16, in, 24, 0 }, true, accumulate);
+    meg_cuda_device.is_deterministic = false;
+}
+
 /*
  * Run the same product several times: the first call creates a plan, which the later calls use.  m, n and k all
  * exceed a tile of the test double of cuBLASLt.
@@ -339,6 +374,8 @@ const struct check_case cases_linear[] = {
     { "linear_bwd_data: types, shapes and activations", bwd_data },
     { "linear_bwd_data: f32 pre-activations", bwd_data_pre },
     { "linear_bwd_weight: types and shapes", bwd_weight },
+    { "linear: one operand is not aligned", one_unaligned },
+    { "linear_bwd_weight: set, then accumulated", accumulated },
     { "linear: no tokens", empty },
     { "linear: repeated products", repeated },
     { "linear: refused types", refused },

@@ -1,4 +1,5 @@
 /* check_norm.c - cases of cuda/norm.cu and cuda/add.cu: norms and residual additions. */
+#include "base/philox.h"
 #include "check.h"
 
 enum { TYPES = 4 };
@@ -332,6 +333,25 @@ static void add_fwd_mask(void)
     }
 }
 
+/* A unit is kept if its number is equal to the threshold: p is the number of one of the units 0 to 7 of a row. */
+static void add_fwd_threshold(void)
+{
+    struct drop d = drop_random(0.5f, 1, 1, 0, false);
+    uint32_t word[4];
+
+    meg_philox_dropout(word, d.host.seed, 16 * (uint32_t)d.host.layer + (uint32_t)d.host.site, 0, (uint32_t)d.host.pos0,
+                       d.host.sample[0]);
+    for (int unit = 0; unit < 8; unit++) {
+        const struct twin x = twin_random(MEG_DTYPE_F32, 1, 8, 0), y = twin_random(MEG_DTYPE_F32, 1, 8, 0);
+        const struct twin z = twin_output(MEG_DTYPE_F32, 1, 8, 0);
+
+        d.host.p = d.dev.p = (float)(word[unit / 2] >> unit % 2 * 16 & 0xffff) / 65536;
+        cpu->add_fwd(NULL, z.host, x.host, y.host, NULL, &d.host);
+        gpu->add_fwd(stream, z.dev, x.dev, y.dev, NULL, &d.dev);
+        expect_near(&z, 1e-5, "z");
+    }
+}
+
 static void compare_add_bwd(const struct variant *v, enum meg_dtype ty, enum meg_dtype tz, enum meg_dtype grad,
                             bool accumulate, struct shape s)
 {
@@ -363,6 +383,22 @@ static void add_bwd_many_rows(void)
         for (int64_t n = 62; n < 76; n += 5)
             compare_add_bwd(&variants[k], MEG_DTYPE_BF16, MEG_DTYPE_F32, MEG_DTYPE_F32, false,
                             (struct shape){ n * variants[k].b / 2, 264, 0 });
+}
+
+/* No position is read behind those of the rows, where memory of the test double cannot be accessed. */
+static void add_bwd_positions(void)
+{
+    enum { ROWS = 5, MEMORY = 64 };
+    const struct twin dz = twin_random(MEG_DTYPE_F32, ROWS, 24, 0), dy = twin_output(MEG_DTYPE_F32, ROWS, 24, 0);
+    int32_t *const memory = gpu->alloc(MEMORY * sizeof *memory), *const position = memory + MEMORY - ROWS;
+    struct drop d = drop_random(0.5f, ROWS, 1, 0, true);
+
+    gpu->upload(stream, position, d.host.position_of_row, ROWS * sizeof *position);
+    d.dev.position_of_row = position;
+    cpu->add_bwd(NULL, dy.host, NULL, MEG_DTYPE_F32, dz.host, &d.host, false);
+    gpu->add_bwd(stream, dy.dev, NULL, MEG_DTYPE_F32, dz.dev, &d.dev, false);
+    expect_equal(&dy, "dy");
+    gpu->release(memory);
 }
 
 static void add_bwd_other_types(void)
@@ -446,8 +482,10 @@ const struct check_case cases_norm[] = {
     { "add_fwd: rows of all lengths", add_fwd_shapes },
     { "add_fwd: all combinations of types", add_fwd_all_types },
     { "add_fwd: the dropout mask is that of the CPU", add_fwd_mask },
+    { "add_fwd: numbers equal to the threshold of dropout", add_fwd_threshold },
     { "add_bwd: rows of all lengths", add_bwd_shapes },
     { "add_bwd: many rows", add_bwd_many_rows },
+    { "add_bwd: positions at the end of memory", add_bwd_positions },
     { "add_bwd: unusual combinations of types", add_bwd_other_types },
     { "add: no rows", add_empty },
     { "add_norm_fwd: rows of all lengths", add_norm_shapes },

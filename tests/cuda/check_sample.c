@@ -192,7 +192,8 @@ static void exact_weights(void)
 
 /*
  * With 2^n equal logits, all sums are exact: if u is k / 2^n, the kth entry reaches u exactly, and the next entry
- * reaches the next larger u.  Top-p of k / 2^n keeps the entries up to the one after the kth.
+ * reaches the next larger u.  Top-p of k / 2^n keeps the entries up to the one after the kth; the largest top-p below 1
+ * keeps all.
  */
 static void exact_sums(void)
 {
@@ -217,7 +218,7 @@ static void exact_sums(void)
     }
     for (int r = 0; r < ROWS; r++)
         args[r] = (struct meg_sampling_args){ .temperature = 1,
-                                              .top_p = (double)k[r] / V,
+                                              .top_p = k[r] < V ? (double)k[r] / V : nextafter(1, 0),
                                               .u = ((double)k[r] + 0.5) / ((double)k[r] + 1) };
     compare(&x, V + 1, args, false);
 }

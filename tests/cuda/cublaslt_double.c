@@ -257,7 +257,7 @@ static bool is_supported(const struct product *p)
 /* ---- algorithms ---- */
 
 enum algorithm { ALIGNED, SPLIT_K, UNALIGNED, ALGORITHMS };
-enum { MAGIC = 0x6d6567, SPLIT_K_NBYTES = 1 << 16 };
+enum { MAGIC = 0x6d6568, SPLIT_K_NBYTES = 1 << 16 };
 
 /* Return a hash of the properties of a product on which its algorithm depends: all but its pointers. */
 static uint64_t hash_of(const struct product *p)
@@ -324,17 +324,21 @@ API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cubla
 
         if (!may_run(&p, id) || (id != UNALIGNED && !is_aligned) || workspace > pref->workspace_nbytes)
             continue;
-        results[(*nresults)++] = (cublasLtMatmulHeuristicResult_t){ .algo = algo_new(&p, id),
-                                                                    .workspaceSize = workspace,
-                                                                    .state = CUBLAS_STATUS_SUCCESS };
+        results[*nresults] = (cublasLtMatmulHeuristicResult_t){ .algo = algo_new(&p, id),
+                                                                .workspaceSize = workspace,
+                                                                .state = CUBLAS_STATUS_SUCCESS };
+        for (int j = 0; j < 4; j++) /* the promised alignments, at most 16 bytes, of A, B, C and D */
+            results[*nresults].algo.data[3] |= (uint64_t)(pref->alignment[j] < 16 ? pref->alignment[j] : 16) << 8 * j;
+        ++*nresults;
     }
     return *nresults ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 static bool is_algo_of(const cublasLtMatmulAlgo_t *algo, const struct product *p)
 {
-    const cublasLtMatmulAlgo_t expected = algo_new(p, (enum algorithm)algo->data[1]);
+    cublasLtMatmulAlgo_t expected = algo_new(p, (enum algorithm)algo->data[1]);
 
+    expected.data[3] = algo->data[3];
     return algo->data[1] < ALGORITHMS && may_run(p, (enum algorithm)algo->data[1]) &&
            memcmp(algo, &expected, sizeof expected) == 0;
 }
@@ -548,6 +552,7 @@ API cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t 
                                   cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
                                   size_t workspace_nbytes, cudaStream_t s)
 {
+    const void *const operands[] = { a, b, c, d };
     struct job *job = malloc(sizeof *job);
     (void)handle;
 
@@ -561,6 +566,9 @@ API cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t 
     if (!is_supported(&job->p) || !algo || !is_algo_of(algo, &job->p))
         fail("an algorithm of another product");
     job->id = (enum algorithm)algo->data[1];
+    for (int i = 0; i < 4; i++)
+        if ((uintptr_t)operands[i] % (algo->data[3] >> 8 * i & 0xff) != 0)
+            fail("operand %c is less aligned than the preference states", 'A' + i);
     if (c != d)
         fail("C is not D");
     if (job->id == SPLIT_K && workspace_nbytes < SPLIT_K_NBYTES)
