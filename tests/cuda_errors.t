@@ -182,10 +182,10 @@ fail_on 1 MEG_DOUBLE_MEMORY=96 --hidden-size 1024 --ffn-hidden-size 4096
 is 'rank 1 of 2 has too little memory: all ranks exit with status 1' "$statuses" '1 1'
 like 'rank 1 of 2 has too little memory: rank 0 names the cause' "$(cat "$T/err.0")" 'not enough memory on the GPU of rank 1'
 fail_on 1 'MEG_DOUBLE_MEMORY=1024 MEG_DOUBLE_OTHER_MEMORY=956' --nccl-ub --hidden-size 1024 --ffn-hidden-size 4096
-is 'memory for NCCL that another process allocates: all ranks exit with status 1' "$statuses" '1 1'
-like 'memory for NCCL that another process allocates: how much is free' "$(cat "$T/err.1")" \
+is 'another process allocates the memory that NCCL needs: all ranks exit with status 1' "$statuses" '1 1'
+like 'another process allocates the memory that NCCL needs: how much is free' "$(cat "$T/err.1")" \
     'NCCL cannot allocate [0-9]* MiB of device memory; [0-9]* MiB are free'
-like 'memory for NCCL that another process allocates: what is needed' "$(cat "$T/err.1")" \
+like 'another process allocates the memory that NCCL needs: what is needed' "$(cat "$T/err.1")" \
     'out of memory: the model requires [0-9.]* MiB for parameters'
 
 mkdir -p "$T/old"

@@ -7,7 +7,7 @@
 #   CELLS=N       the number of cells (default: 4, with GPT, Llama, BERT and T5 and all types of parallelism but uneven
 #                 stages)
 #   STEPS=N       the number of steps (default: 3)
-# If the layers of a layout do not communicate, every second cell launches them as CUDA graphs.
+# If the layers of a layout do not communicate, every second cell uses CUDA graphs.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/cuda/bin/meg-train" ] || skip_all 'this build has no headers of CUDA and NCCL'
 [ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'

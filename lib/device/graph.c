@@ -1,4 +1,4 @@
-/* graph.c - run sequences of operations again as graphs. */
+/* graph.c - a cache of graphs. */
 #include "device/graph.h"
 #include <stdlib.h>
 #include <string.h>
@@ -11,19 +11,22 @@ struct meg_keyed_graph {
     struct meg_graph *graph; /* NULL: the operations were executed once, without a graph */
 };
 
-static void graph_free(const struct meg_ops *op, struct meg_keyed_graph *x)
+/* Free a graph, after its last launch is complete. */
+static void graph_free(struct meg_keyed_graph *x, const struct meg_device *d)
 {
-    if (x->graph)
-        op->graph_destroy(x->graph);
+    if (x->graph) {
+        meg_device_synchronize(d, d->compute);
+        d->op->graph_destroy(x->graph);
+    }
     free(x->key);
     free(x);
 }
 
-void meg_graphs_free(struct meg_graphs *graphs, const struct meg_ops *op)
+void meg_graphs_free(struct meg_graphs *graphs, const struct meg_device *d)
 {
     for (struct meg_keyed_graph *x; (x = graphs->first);) {
         graphs->first = x->next;
-        graph_free(op, x);
+        graph_free(x, d);
     }
 }
 
@@ -54,9 +57,7 @@ static void free_oldest(struct meg_graphs *graphs, const struct meg_device *d)
         link = &(*link)->next;
     if (!*link)
         return;
-    if ((*link)->graph)
-        meg_device_synchronize(d, d->compute); /* the graph may still be executing */
-    graph_free(d->op, *link);
+    graph_free(*link, d);
     *link = NULL;
 }
 

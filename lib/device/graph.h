@@ -1,5 +1,6 @@
 /*
- * graph.h - run sequences of operations again as graphs (tensor/ops.h).
+ * graph.h - a cache of graphs (tensor/ops.h): capture a sequence of operations, and launch it again when its arguments
+ * are equal.
  */
 #ifndef MEG_DEVICE_GRAPH_H
 #define MEG_DEVICE_GRAPH_H
@@ -7,10 +8,10 @@
 
 MEG_BEGIN_DECLS
 
-/* Number of graphs that struct meg_graphs keeps. */
+/* Maximum number of keys in struct meg_graphs; a new key replaces the least recently used one. */
 enum { MEG_MAX_GRAPHS = 64 };
 
-/* The graphs of a sequence of operations, one for each key; the most recently used graph is the first. */
+/* Graphs by their keys; the most recently used key is the first.  Initially zero. */
 struct meg_graphs {
     struct meg_keyed_graph *first;
 };
@@ -24,8 +25,8 @@ struct meg_graphs {
  */
 void meg_graphs_run(struct meg_graphs *graphs, const struct meg_device *d, const void *key, size_t nbytes,
                     void (*run)(const void *args), const void *args);
-/* Free all graphs, whose launches must be complete. */
-void meg_graphs_free(struct meg_graphs *graphs, const struct meg_ops *op);
+/* Free all graphs, after their launches are complete. */
+void meg_graphs_free(struct meg_graphs *graphs, const struct meg_device *d);
 
 MEG_END_DECLS
 #endif

@@ -126,7 +126,7 @@ static void init_slot(struct model_slot *q, const struct meg_model_state *st)
     }
 }
 
-static void free_slot(struct model_slot *q, const struct meg_model_state *st)
+static void free_slot(struct model_slot *q, const struct meg_model_state *st, const struct meg_device *device)
 {
     for (int64_t i = 0; i < st->dim.nlayers; i++) {
         for (int k = 0; k < st->layer[i].desc->n; k++) {
@@ -135,13 +135,13 @@ static void free_slot(struct model_slot *q, const struct meg_model_state *st)
         }
         free(q->layer[i].block);
         for (int k = 0; k < MODEL_NUM_PASSES; k++)
-            meg_graphs_free(&q->layer[i].graphs[k], st->ctx.op);
+            meg_graphs_free(&q->layer[i].graphs[k], device);
     }
     for (int k = 0; k < MEG_MAX_STACKS; k++) {
-        meg_graphs_free(&q->stack[k].embed_fwd, st->ctx.op);
-        meg_graphs_free(&q->stack[k].embed_bwd, st->ctx.op);
+        meg_graphs_free(&q->stack[k].embed_fwd, device);
+        meg_graphs_free(&q->stack[k].embed_bwd, device);
     }
-    meg_graphs_free(&q->heads_bwd, st->ctx.op);
+    meg_graphs_free(&q->heads_bwd, device);
     free(q->layer);
 }
 
@@ -170,10 +170,10 @@ struct meg_model_state *model_state_new(const struct meg_model_conf *c, const st
     return st;
 }
 
-void model_state_free(struct meg_model_state *st)
+void model_state_free(struct meg_model_state *st, const struct meg_device *device)
 {
     for (int64_t i = 0; i < st->dim.nslots; i++)
-        free_slot(&st->slot[i], st);
+        free_slot(&st->slot[i], st, device);
     free(st->slot);
     for (int64_t i = 0; i < st->dim.nlayers; i++)
         model_layer_free(&st->layer[i]);
@@ -601,7 +601,7 @@ void meg_model_memory_size(struct meg_model_memory *m, const struct meg_model_co
     struct meg_params p;
 
     model_buffers_suballoc(st, run, &activations, &workspace);
-    model_state_free(st);
+    model_state_free(st, NULL);
     meg_model_params(&p, c, mesh);
     m->params =
         (size_t)(run->shards_params ? meg_params_unsharded_numel(&p) : p.flat_numel) * meg_dtype_size(run->dtype);

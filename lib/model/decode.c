@@ -44,7 +44,8 @@ struct step_key {
 enum { TOKENS_OFFSET, ADDED_OFFSET, MEMORY_OFFSET, NUM_OFFSETS };
 
 struct meg_model_kv_cache {
-    const struct meg_ops *op;
+    const struct meg_device *device;
+    const struct meg_ops *op; /* device->op */
     struct meg_decode_conf conf;
     enum meg_dtype dtype;
     int64_t b, L;
@@ -108,6 +109,7 @@ struct meg_model_kv_cache *meg_model_kv_cache_create(const struct meg_model *g, 
 
     MEG_ASSERT(!g->run.is_training);
     MEG_ASSERT_LE(conf->unpadded_vocab, g->conf.vocab_size);
+    c->device = g->device;
     c->op = g->op;
     c->conf = *conf;
     c->dtype = g->run.dtype;
@@ -131,7 +133,7 @@ void meg_model_kv_cache_close(struct meg_model_kv_cache *c)
         c->op->release(c->slot[i].tokens.kv);
         c->op->release(c->slot[i].memory.kv);
     }
-    meg_graphs_free(&c->graphs, c->op);
+    meg_graphs_free(&c->graphs, c->device);
     c->op->release(c->device_memory);
     if (c->logits)
         c->op->release_pinned(c->logits);
@@ -300,11 +302,7 @@ static struct meg_kv_step step_of(struct meg_model_kv_cache *c, struct meg_strea
     return x;
 }
 
-static void load_batch(struct meg_model *g, const struct meg_batch *x)
-{
-    model_load_batch(g, 0, x, NULL, false);
-}
-
+/* The arguments of a decoding step. */
 struct decode_pass {
     struct meg_model *g;
     const struct meg_kv_step *step;
@@ -343,7 +341,7 @@ static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, co
         MEG_ASSERT(c->memory_nbytes == 0 || sequence->memory.len > 0);
         sequence->tokens.len += s;
     }
-    load_batch(g, &x);
+    model_load_batch(g, 0, &x, NULL, false);
     if (is_graph) {
         const struct step_key key = { step, g->num_moves, g->state->slot[0].in };
 
@@ -397,8 +395,9 @@ int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t 
     q->len = n;
     kv = step_of(c, g->state->ctx.stream, &slot, 1, 0, false);
     position = positions(n);
-    load_batch(
-        g, &(struct meg_batch){ .s_enc = n, .b = 1, .enc_tokens = (int32_t *)tokens, .enc_position_ids = position });
+    model_load_batch(
+        g, 0, &(struct meg_batch){ .s_enc = n, .b = 1, .enc_tokens = (int32_t *)tokens, .enc_position_ids = position },
+        NULL, false);
     model_stack_fwd(g, 0, 0, &g->state->slot[0], NULL, NULL);
     cache_memory(g, &kv);
     free(position);

@@ -122,7 +122,7 @@ struct embed_pass {
     struct meg_mat x;
 };
 
-static void run_embed_fwd(const void *pass)
+static void embed_fwd(const void *pass)
 {
     const struct embed_pass *p = pass;
     const struct meg_embed_ids ids = embed_ids(p->g);
@@ -130,7 +130,7 @@ static void run_embed_fwd(const void *pass)
     meg_embed_fwd(&p->g->state->ctx, p->x, &ids, &p->g->state->embed);
 }
 
-static void run_embed_bwd(const void *pass)
+static void embed_bwd(const void *pass)
 {
     const struct embed_pass *p = pass;
     const struct meg_embed_ids ids = embed_ids(p->g);
@@ -146,19 +146,21 @@ struct embed_key {
 };
 
 /* Compute x, the hidden states before the first layer of the current stack. */
-static void embed_fwd(struct meg_model *g, struct slot_stack *q, struct meg_mat x)
+static void run_embed_fwd(struct meg_model *g, struct slot_stack *q, struct meg_mat x)
 {
     const struct embed_key key = { .batch = g->state->batch_key, .x = x.p };
 
-    model_run_pass(g, &q->embed_fwd, &key, sizeof key, run_embed_fwd, &(struct embed_pass){ g, x });
+    model_run_pass(g, &q->embed_fwd, &key, sizeof key, embed_fwd, &(struct embed_pass){ g, x });
 }
 
 /* Compute the gradients of the embeddings from dx, the gradient of the hidden states. */
-static void embed_bwd(struct meg_model *g, struct slot_stack *q, struct meg_mat dx)
+static void run_embed_bwd(struct meg_model *g, struct slot_stack *q, struct meg_mat dx)
 {
-    const struct embed_key key = { g->state->batch_key, dx.p, g->state->ctx.accumulates_grads };
+    const struct embed_key key = { .batch = g->state->batch_key,
+                                   .x = dx.p,
+                                   .accumulates_grads = g->state->ctx.accumulates_grads };
 
-    model_run_pass(g, &q->embed_bwd, &key, sizeof key, run_embed_bwd, &(struct embed_pass){ g, dx });
+    model_run_pass(g, &q->embed_bwd, &key, sizeof key, embed_bwd, &(struct embed_pass){ g, dx });
 }
 
 /*
@@ -169,7 +171,7 @@ static void empty_segment_fwd(struct meg_model *g, const struct model_segment *x
                               void *const *out)
 {
     if (x->has_embedding)
-        embed_fwd(g, q, boundary_rows(g, out));
+        run_embed_fwd(g, q, boundary_rows(g, out));
     else if (x->has_norm)
         q->last_out.p = in[MEG_BOUNDARY_RESIDUAL];
     else
@@ -192,7 +194,7 @@ static void segment_fwd(struct meg_model *g, const struct model_segment *x, stru
         q->layer[x->begin].block[0].x.p = in[MEG_BOUNDARY_RESIDUAL];
     input = model_residual_rows(g, q->layer[x->begin].block[0].x);
     if (x->has_embedding)
-        embed_fwd(g, stack, input);
+        run_embed_fwd(g, stack, input);
     y = x->has_norm ? model_residual_rows(g, stack->last_out) : boundary_rows(g, out);
     model_layers_fwd(g, x, q, y);
     if (x->has_norm && st->stack < model_last_stack(g))
@@ -289,7 +291,7 @@ static void segment_bwd(struct meg_model *g, const struct model_segment *x, stru
     if (x->has_embedding) {
         model_begin_grads(g, &st->embed_has_grads);
         st->ctx.accumulates_grads |= has_embed_grads;
-        embed_bwd(g, &q->stack[st->stack], dx);
+        run_embed_bwd(g, &q->stack[st->stack], dx);
     }
 }
 

@@ -76,13 +76,14 @@ void meg_model_slot_loss(struct meg_model *g, int64_t slot)
     }
 }
 
-/* The arguments of the backward pass of the heads. */
+/* The arguments of heads_bwd. */
 struct heads_pass {
     struct meg_model *g;
     const struct model_slot *q;
     struct meg_mat d_last_out;
 };
 
+/* Compute the losses of the heads and their gradients. */
 static void heads_bwd(const void *pass)
 {
     const struct heads_pass *p = pass;
@@ -107,24 +108,33 @@ static void heads_bwd(const void *pass)
                  &st->final_norm[last]);
 }
 
-/* The key of the graph of the backward pass of the heads. */
+/* The key of the graph of heads_bwd. */
 struct heads_key {
     struct model_batch_key batch;
     const void *last_out, *d_last_out;
     int64_t accumulates_grads;
 };
 
+static struct heads_key key_of(const struct heads_pass *p)
+{
+    const struct meg_model_state *st = p->g->state;
+
+    return (struct heads_key){ .batch = st->batch_key,
+                               .last_out = p->q->stack[model_last_stack(p->g)].last_out.p,
+                               .d_last_out = p->d_last_out.p,
+                               .accumulates_grads = st->ctx.accumulates_grads };
+}
+
 void model_heads_bwd(struct meg_model *g, struct model_slot *q, struct meg_mat d_last_out)
 {
     struct meg_model_state *st = g->state;
-    struct heads_key key = { .batch = st->batch_key,
-                             .last_out = q->stack[model_last_stack(g)].last_out.p,
-                             .d_last_out = d_last_out.p };
+    const struct heads_pass pass = { g, q, d_last_out };
+    struct heads_key key;
 
     model_head_params_needed(g, true);
     model_begin_grads(g, &st->head_has_grads);
-    key.accumulates_grads = st->ctx.accumulates_grads;
-    model_run_pass(g, &q->heads_bwd, &key, sizeof key, heads_bwd, &(struct heads_pass){ g, q, d_last_out });
+    key = key_of(&pass);
+    model_run_pass(g, &q->heads_bwd, &key, sizeof key, heads_bwd, &pass);
     model_grads_ready(g, st->desc.nlayers + 1);
     if (!st->desc.is_untied && !st->dim.has_tables)
         model_grads_ready(g, 0); /* this stage's replica of the tied embedding */

@@ -54,8 +54,9 @@ struct model_inputs {
 enum model_pass { MODEL_FWD, MODEL_BWD, MODEL_BWD_WEIGHT, MODEL_NUM_PASSES };
 
 /*
- * The addresses and the sizes of a micro-batch in one stack, which are part of the keys of graphs (device/graph.h).
- * This struct and the keys have no padding bytes, so that keys can be compared as bytes.
+ * The inputs and the shape of a micro-batch in one stack, as a part of the keys of graphs (device/graph.h).  The
+ * addresses of the arrays of `in` do not change while the model's buffers exist, and `present` states which arrays are
+ * used.  This struct and the keys have no padding bytes, so that keys can be compared as bytes.
  */
 struct model_batch_key {
     const struct model_inputs *in;
@@ -96,7 +97,7 @@ struct model_slot {
      */
     struct model_inputs inputs[2];
     struct model_inputs *in;     /* inputs of the current micro-batch, &inputs[0] or &inputs[1] */
-    struct meg_graphs heads_bwd; /* backward pass of the heads */
+    struct meg_graphs heads_bwd; /* losses and gradients of the heads */
 };
 
 /*
@@ -197,7 +198,8 @@ void model_heads_free(void **weights);
 /* Compute the sizes of a state and allocate its host arrays.  The device buffers are not allocated. */
 struct meg_model_state *model_state_new(const struct meg_model_conf *c, const struct meg_model_run *run,
                                         const struct meg_ops *op, const struct meg_mesh *mesh);
-void model_state_free(struct meg_model_state *st);
+/* Free a state.  `device` is that of its graphs; it may be NULL if there are none. */
+void model_state_free(struct meg_model_state *st, const struct meg_device *device);
 /* Sub-allocate all buffers from the two arenas.  In an arena with base NULL, only count bytes. */
 void model_buffers_suballoc(struct meg_model_state *st, const struct meg_model_run *run,
                             struct meg_suballoc *activations, struct meg_suballoc *workspace);
@@ -262,8 +264,8 @@ void model_read_logits(struct meg_model *g, int64_t first, int64_t rows, float *
 /* ---- forward_backward.c ---- */
 
 /*
- * Queue the operations that run(args) queues: as a graph if run.uses_graphs is set.  `key` [nbytes] is the key of the
- * graph in `graphs`.
+ * If g->run.uses_graphs is set, launch the operations that run(args) queues as a graph (meg_graphs_run).  Otherwise, call
+ * run(args).
  */
 void model_run_pass(const struct meg_model *g, struct meg_graphs *graphs, const void *key, size_t nbytes,
                     void (*run)(const void *args), const void *args);

@@ -69,6 +69,11 @@ static void start_upload(struct meg_model *g, struct model_slot *q)
     g->op->event_wait(g->device->copy, q->in->unused);
 }
 
+static void upload(const struct meg_model *g, void *dev, const void *host, size_t nbytes, bool is_pinned)
+{
+    (is_pinned ? g->op->upload_pinned : g->op->upload)(g->device->copy, dev, host, nbytes);
+}
+
 /* Upload the arrays of a micro-batch that the bit mask `fields` selects. */
 static void upload_arrays(struct meg_model *g, struct model_inputs *in, const struct meg_batch *x, unsigned fields)
 {
@@ -77,12 +82,8 @@ static void upload_arrays(struct meg_model *g, struct model_inputs *in, const st
     for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++) {
         const size_t nbytes = (size_t)meg_batch_numel(x, f) * meg_batch_fields[f].size;
 
-        if (!(fields & 1u << f))
-            continue;
-        if (x->is_pinned)
-            g->op->upload_pinned(g->device->copy, *meg_batch_array(&in->x, f), *meg_batch_array(&from, f), nbytes);
-        else
-            g->op->upload(g->device->copy, *meg_batch_array(&in->x, f), *meg_batch_array(&from, f), nbytes);
+        if (fields & 1u << f)
+            upload(g, *meg_batch_array(&in->x, f), *meg_batch_array(&from, f), nbytes, x->is_pinned);
     }
 }
 
@@ -123,7 +124,7 @@ void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch 
     start_upload(g, q);
     q->in->present = fields_to_upload(g, x, has_dropout);
     upload_arrays(g, q->in, x, q->in->present);
-    if (factors)
-        g->op->upload(g->device->copy, q->in->factors, factors, sizeof *factors);
+    if (factors && st->dim.has_head)
+        upload(g, q->in->factors, factors, sizeof *factors, x->is_pinned);
     finish_upload(g, q);
 }

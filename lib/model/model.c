@@ -188,7 +188,7 @@ static void close_state(struct meg_model *g)
     destroy_events(g);
     g->op->release(st->activations);
     g->op->release(st->workspace);
-    model_state_free(st);
+    model_state_free(st, g->device);
     g->state = NULL;
 }
 

@@ -49,7 +49,10 @@ struct meg_model {
      * factor * loss over the sequences, since meg_model_zero_loss; 0 on ranks without head
      */
     double *loss_sum;
-    /* f64 in device memory, set by the caller: factor by which gradients are multiplied; NULL (the default) means 1 */
+    /*
+     * f64 in device memory, set by the caller before the first backward pass: factor by which gradients are multiplied;
+     * NULL (the default) means 1
+     */
     const double *loss_scale;
     struct meg_model_memory used;  /* number of bytes in use in each arena */
     int64_t num_moves;             /* number of times that meg_model_reserve has allocated new buffers */
@@ -154,7 +157,8 @@ int meg_model_boundary(const struct meg_model *g, struct meg_boundary_tensor *te
 void meg_model_transferred(const struct meg_model *g, unsigned *transferred);
 
 /*
- * Run forward of a micro-batch through a chunk and keep the activations in a slot.  `in` and `out` are arrays of the
+ * Run forward of a micro-batch through a chunk and keep the activations in a slot.  The factors are in pinned memory if
+ * the arrays of x are.  `in` and `out` are arrays of the
  * addresses of the boundary tensors.  The first chunk of the model does not read `in`.  For other chunks, the tensors
  * in `in` must remain unchanged until the slot's backward has ended.  The last chunk, which ends with the heads, does
  * not write to `out`.

@@ -42,8 +42,8 @@ struct meg_model_run {
     bool shards_params;                /* ZeRO-3: parameters are all-gathered one layer group at a time (nn/param.h) */
     bool shards_grads;                 /* ZeRO-2/3: gradients are reduce-scattered one layer group at a time */
     /*
-     * launch each pass of a layer, of the embeddings and of the heads, and the update of the optimizer, as a graph if the
-     * backend supports graphs; layers must not communicate
+     * use graphs if the backend supports them: one for each pass of a layer or of the embeddings, for the losses and
+     * gradients of the heads, and in the optimizer; layers must not communicate
      */
     bool uses_graphs;
 };

@@ -258,8 +258,7 @@ void meg_optim_close(struct meg_optim *o)
         return;
     d = o->model->device;
     meg_zero_sync_free(&o->sync);
-    meg_graphs_free(&o->grad_sumsq_graphs, o->op);
-    meg_graphs_free(&o->update_graphs, o->op);
+    meg_graphs_free(&o->graphs, d);
     for (int i = 0; i < o->nstates; i++)
         o->op->release(o->buf.state[i]);
     o->op->release(o->ranges);
@@ -447,13 +446,14 @@ static struct meg_step_hparams hparams(const struct meg_optim *o, const struct m
     return h;
 }
 
-/* Queue the operations that run(o) queues, as a graph if the model uses graphs.  The arguments are equal in all steps. */
-static void run_graph(struct meg_optim *o, struct meg_graphs *graphs, void (*run)(const void *optim))
+/*
+ * If the model uses graphs, launch the operations that run(o) queues as a graph.  Otherwise, call run(o).  The arguments
+ * of the operations are equal in all steps.
+ */
+static void run_graph(struct meg_optim *o, void (*run)(const void *optim))
 {
-    static const char key = 0;
-
     if (o->model->run.uses_graphs)
-        meg_graphs_run(graphs, o->model->device, &key, sizeof key, run, o);
+        meg_graphs_run(&o->graphs, o->model->device, &run, sizeof run, run, o);
     else
         run(o);
 }
@@ -472,7 +472,7 @@ void meg_optim_decide(struct meg_optim *o, const struct meg_optim_step *s)
     };
 
     if (s->has_grad_norm) {
-        run_graph(o, &o->grad_sumsq_graphs, sum_squares_of_grads);
+        run_graph(o, sum_squares_of_grads);
         all_reduce_sum(o, &o->record->sums.grad_sumsq, MEG_DTYPE_F64);
     }
     o->op->step_finish(o->stream, o->record, &conf);
@@ -504,7 +504,7 @@ static void update_shards(const void *optim)
 
 void meg_optim_update(struct meg_optim *o)
 {
-    run_graph(o, &o->update_graphs, update_shards);
+    run_graph(o, update_shards);
     meg_zero_params_updated(&o->sync);
 }
 

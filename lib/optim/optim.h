@@ -97,7 +97,7 @@ struct meg_optim {
     struct meg_sp_grads sp_grads;
     struct meg_zero_sync sync;
 
-    struct meg_graphs grad_sumsq_graphs, update_graphs; /* with run.uses_graphs of the model */
+    struct meg_graphs graphs; /* used with run.uses_graphs of the model; a key is the address of a function */
 
     struct meg_step_record *record;                       /* record of the current step, in device memory */
     struct meg_step_record *result[MEG_MAX_QUEUED_STEPS]; /* pinned: records of the last steps */

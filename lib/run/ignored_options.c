@@ -40,7 +40,7 @@ const struct meg_opt meg_train_ignored_opts[] = {
                 "the buffers of the model are allocated once, before the first step"),
     MEG_IGNORED("lazy-mpu-init", NULL, "it configures Megatron's start-up"),
     MEG_IGNORED("cuda-graph-warmup-steps", "N",
-                "a layer always runs once without a graph before its graph is captured"),
+                "operations are always executed once without a graph before they are captured"),
     MEG_IGNORED("use-ring-exchange-p2p", NULL, "it requires a special build of PyTorch"),
     MEG_IGNORED("no-overlap-p2p-communication", NULL, "transfers always start as soon as the schedule allows"),
     MEG_IGNORED("overlap-p2p-communication-warmup-flush", NULL,

@@ -50,7 +50,9 @@ const struct meg_opt meg_train_opts[] = {
     { "distribute-saved-activations", 0, MEG_BOOL(C, distribute_saved_activations), NULL, "no",
       "with --recompute-granularity full: shard the stored layer inputs over the tensor-parallel ranks" },
     { "cuda-graph-impl", 0, MEG_ENUM(C, cuda_graph_impl), "none|local", "none",
-      "on GPUs, launch the kernels of each layer one by one (none), or as a CUDA graph (local)" },
+      "on GPUs, launch kernels one by one (none), or those of layers, embeddings, heads and the optimizer as CUDA "
+      "graphs "
+      "(local)" },
     { "enable-cuda-graph", 0, MEG_BOOL(C, enable_cuda_graph), NULL, "no", "same as --cuda-graph-impl local" },
     { "calculate-per-token-loss", 0, MEG_BOOL(C, calculate_per_token_loss), NULL, "no",
       "weight the loss of each micro-batch by its number of unmasked tokens (--model gpt)" },

@@ -1,4 +1,5 @@
 /* Run the micro-batches of a global batch through the pipeline schedule, even if the run has only one stage. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
@@ -6,12 +7,13 @@
 
 /* ---- micro-batches -------------------------------------------------------------------------- */
 
-void meg_train_batches_free(struct meg_train_batches *b)
+void meg_train_batches_free(struct meg_train_batches *b, const struct meg_device *d)
 {
     for (int64_t i = 0; i < b->cap; i++)
         meg_batch_free(&b->micro[i]);
     free(b->micro);
-    free(b->factors);
+    if (b->factors)
+        d->op->release_pinned(b->factors);
     memset(b, 0, sizeof *b);
 }
 
@@ -50,10 +52,12 @@ static int read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_
     int r;
 
     if (num_micro > b->cap) {
-        meg_train_batches_free(b);
+        meg_train_batches_free(b, t->device);
+        if (!(b->factors = t->device->op->alloc_pinned((size_t)num_micro * sizeof *b->factors)))
+            return meg_fail(e, MEG_EFAIL, "out of memory: cannot allocate pinned memory for %" PRId64 " micro-batches",
+                            num_micro);
         b->cap = num_micro;
         b->micro = meg_new((size_t)num_micro * sizeof *b->micro);
-        b->factors = meg_new((size_t)num_micro * sizeof *b->factors);
     }
     b->loss_divisor = 0;
     for (int64_t i = 0; i < num_micro; i++) {

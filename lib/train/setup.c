@@ -410,8 +410,8 @@ out:
     meg_data_loader_close(t.valid);
     meg_optim_close(t.optim);
     meg_train_pipeline_free(&t);
-    meg_train_batches_free(&t.batches);
-    meg_train_batches_free(&t.previous_batches);
+    meg_train_batches_free(&t.batches, t.device);
+    meg_train_batches_free(&t.previous_batches, t.device);
     meg_model_close(t.model);
     meg_data_splits_close(t.data);
     meg_masked_vocab_free(&t.masked_vocab);

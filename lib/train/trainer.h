@@ -33,7 +33,7 @@ struct meg_train_state {
 /* The micro-batches of a step or evaluation on this rank. */
 struct meg_train_batches {
     struct meg_batch *micro;          /* [cap] */
-    struct meg_loss_factors *factors; /* [cap] */
+    struct meg_loss_factors *factors; /* [cap], in pinned memory */
     int64_t cap;
     double loss_divisor; /* contribution of this rank to the divisor of the losses (struct meg_step_sums) */
 };
@@ -157,7 +157,7 @@ bool meg_train_stop_requested(const struct meg_trainer *t, double *minutes);
  * meg_train_save_before_error.  The lowest failed rank then returns its error, and the other ranks do not return.
  */
 int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e);
-void meg_train_batches_free(struct meg_train_batches *b);
+void meg_train_batches_free(struct meg_train_batches *b, const struct meg_device *d);
 
 /*
  * Run the first num_micro micro-batches of t->batches forward through the model.  If is_training is true, run backward

@@ -113,6 +113,7 @@ struct rows {
     int32_t *ids, *positions;
     double *sum;
     struct meg_drop drop;
+    struct meg_loss_weight weight;
     size_t copied; /* bytes */
 };
 
@@ -231,17 +232,15 @@ static void xent_partial(void *arg)
 static void xent_bwd(void *arg)
 {
     const struct rows *x = arg;
-    const struct meg_loss_weight weight = { 0 };
 
-    op->xent_bwd(stream, x->logits, x->lse, x->ids, 0, 0, weight);
+    op->xent_bwd(stream, x->logits, x->lse, x->ids, 0, 0, x->weight);
 }
 
 static void xent_fwd_bwd(void *arg)
 {
     const struct rows *x = arg;
-    const struct meg_loss_weight weight = { 0 };
 
-    op->xent_fwd_bwd(stream, x->loss, x->logits, x->ids, 0, weight);
+    op->xent_fwd_bwd(stream, x->loss, x->logits, x->ids, 0, x->weight);
 }
 
 static void sumsq(void *arg)
@@ -294,6 +293,8 @@ static void bench_sample(void)
 static void bench_rows(void)
 {
     const double row = (double)N * H * 2, logits = (double)N * V * 2;
+    const double factor = 1e-2;
+    double *const factors = op->alloc(sizeof *factors);
     int32_t *ids = meg_new(N * sizeof *ids);
     struct rows x = {
         .a = random_mat(MEG_DTYPE_BF16, N, H),
@@ -316,8 +317,10 @@ static void bench_rows(void)
         .positions = op->alloc(N * sizeof *ids),
         .sum = op->alloc(8),
         .drop = { .p = 0.1f, .seed = 1, .b = 16, .sample = op->alloc(16 * 8) },
+        .weight = { random_memory(N * 4), factors, factors },
     };
 
+    op->upload(stream, factors, &factor, sizeof factor);
     for (int i = 0; i < N; i++)
         ids[i] = (int32_t)((uint32_t)i * 2654435761u % V);
     op->upload(stream, x.ids, ids, N * sizeof *ids);

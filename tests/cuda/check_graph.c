@@ -1,6 +1,7 @@
 /*
  * check_graph.c - cases of graphs of operations, which are launched again after the contents of their tensors change.
  */
+#include <string.h>
 #include "base/err.h"
 #include "check.h"
 
@@ -109,8 +110,68 @@ static void begin_executes_nothing(void)
     operands_free(&a);
 }
 
+/* Store a value in both memories. */
+static void set_f64(const struct twin_bytes *x, double value)
+{
+    memcpy(x->host, &value, sizeof value);
+    gpu->upload(stream, x->dev, &value, sizeof value);
+}
+
+/* The tensors of the losses of logits, and of their weighted sum. */
+struct losses {
+    struct twin logits, loss, mask;
+    struct twin_bytes target, scale, loss_scale, sum;
+};
+
+static void compute_losses(const struct losses *a, bool on_gpu)
+{
+    const struct meg_ops *op = on_gpu ? gpu : cpu;
+    struct meg_stream *st = on_gpu ? stream : NULL;
+#define OF(name) (on_gpu ? a->name.dev : a->name.host)
+    const struct meg_loss_weight weight = { OF(mask).p, OF(scale), OF(loss_scale) };
+
+    op->xent_fwd_bwd(st, OF(loss).p, OF(logits), OF(target), 0, weight);
+    op->weighted_sum(st, OF(sum), OF(loss).p, OF(mask).p, ROWS, OF(scale));
+#undef OF
+}
+
+/* A graph reads the factors of losses when it is launched. */
+static void factors(void)
+{
+    int32_t target[ROWS];
+    struct losses a = { .logits = twin_random(MEG_DTYPE_F32, ROWS, COLS, 0),
+                        .loss = twin_output(MEG_DTYPE_F32, 1, ROWS, 0),
+                        .mask = twin_random(MEG_DTYPE_F32, 1, ROWS, 0),
+                        .scale = twin_bytes(&(double){ 1 }, sizeof(double)),
+                        .loss_scale = twin_bytes(&(double){ 1 }, sizeof(double)),
+                        .sum = twin_bytes(&(double){ 0 }, sizeof(double)) };
+    struct meg_graph *graph;
+
+    for (int i = 0; i < ROWS; i++)
+        target[i] = (int32_t)check_below(COLS);
+    a.target = twin_bytes(target, sizeof target);
+    compute_losses(&a, true);
+    compute_losses(&a, false);
+    gpu->graph_begin(stream);
+    compute_losses(&a, true);
+    graph = gpu->graph_end(stream);
+    for (int i = 0; i < LAUNCHES; i++) {
+        change(&a.logits);
+        change(&a.mask);
+        set_f64(&a.scale, 0.5 + i);
+        set_f64(&a.loss_scale, 256 << i);
+        compute_losses(&a, false);
+        gpu->graph_launch(stream, graph);
+        expect_near(&a.loss, 1e-5, "loss");
+        expect_near(&a.logits, 1e-5, "gradient");
+        expect_near_f64(&a.sum, 1e-5, "weighted sum");
+    }
+    gpu->graph_destroy(graph);
+}
+
 const struct check_case cases_graph[] = {
     { "graph: launches on new contents", launches },
     { "graph: nothing is executed before a launch", begin_executes_nothing },
+    { "graph: losses with other factors", factors },
     { NULL, NULL },
 };

@@ -20,7 +20,7 @@
  *     registered memory on only some ranks, for only one operand, or at different offsets
  *   - groups of calls that are not closed, and communicators that are not destroyed at exit
  *   - while a stream is captured: an allocation; an event, a collective or a copy between host and device on the stream
- *   - a graph accesses memory that was freed
+ *   - a graph accesses memory that was freed, or is destroyed before the host knows that its last launch is complete
  * ncclCommAbort appends a line to the file that MEG_DOUBLE_ABORTS names.  Collectives on registered memory append their
  * names to the file of MEG_DOUBLE_REGISTERED.  In the file of MEG_DOUBLE_LAUNCHES, each launch of a graph is a line
  * "graph", and each launch of a kernel that is not in a graph is a line "kernel".

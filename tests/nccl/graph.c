@@ -21,6 +21,8 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
     struct CUgraph_st *graph;
+    int stream;      /* index of the stream of the last launch */
+    uint64_t number; /* of the task before which the launch began; 0: none */
 };
 
 int ncaptures;
@@ -82,7 +84,7 @@ API cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, u
 {
     RETURN_GPU_ERROR();
     (void)flags;
-    *exec = malloc(sizeof **exec);
+    *exec = calloc(1, sizeof **exec);
     (*exec)->graph = graph;
     graph->nusers++;
     return cudaSuccess;
@@ -102,9 +104,11 @@ void log_launch(const char *what)
 API cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
     RETURN_GPU_ERROR();
-    log_launch("graph");
     pthread_mutex_lock(&lock);
+    log_launch("graph");
     begin_task(s);
+    exec->stream = s->index;
+    exec->number = s->seq;
     for (const struct captured_access *a = exec->graph->accesses; a; a = a->next) {
         if (!memory_of(a->p, a->n))
             fail("a graph accesses memory that was freed");
@@ -138,9 +142,13 @@ API cudaError_t cudaGraphDestroy(cudaGraph_t graph)
     return cudaSuccess;
 }
 
-/* The caller has waited for the last launch, which refers to the arguments of the tasks. */
+/* The caller must have waited for the last launch, which refers to the arguments of the tasks. */
 API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
+    pthread_mutex_lock(&lock);
+    if (exec->number > host_clock.at[exec->stream])
+        fail("a graph is destroyed before the host knows that its last launch is complete");
+    pthread_mutex_unlock(&lock);
     cudaGraphDestroy(exec->graph);
     free(exec);
     return cudaSuccess;

@@ -105,7 +105,7 @@ static void the_second_call_with_a_key_captures_a_graph(void **state)
     assert_true(calls(&graphs, 2, 0));
     assert_true(calls(&graphs, 1, 0));
     assert_int_equal(num_graphs, 2);
-    meg_graphs_free(&graphs, &op);
+    meg_graphs_free(&graphs, &device);
     assert_int_equal(num_graphs, 0);
     assert_null(graphs.first);
 }
@@ -130,7 +130,7 @@ static void the_least_recently_used_graph_is_freed(void **state)
             assert_true(calls(&graphs, key, 0));
     assert_true(calls(&graphs, 1, 1)); /* frees key MEG_MAX_GRAPHS, which has no graph yet */
     assert_int_equal(num_waits, 1);
-    meg_graphs_free(&graphs, &op);
+    meg_graphs_free(&graphs, &device);
     assert_int_equal(num_graphs, 0);
 }
 
