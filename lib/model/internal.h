@@ -43,11 +43,11 @@ static inline int64_t larger(int64_t a, int64_t b)
 
 /* A micro-batch in device memory. */
 struct model_inputs {
-    struct meg_batch x; /* arrays in device memory, each allocated for n elements */
-    unsigned present;   /* arrays that are uploaded, a bit mask (enum meg_batch_field) */
-    struct meg_loss_factors *factors;
-    struct meg_event *uploaded; /* recorded on the copy stream */
-    struct meg_event *unused;   /* recorded on the compute stream after the last read */
+    struct meg_batch x;               /* arrays in device memory, each allocated for n elements */
+    unsigned present;                 /* arrays that are uploaded, a bit mask (enum meg_batch_field) */
+    struct meg_loss_factors *factors; /* in device memory; uploaded only if this rank has heads */
+    struct meg_event *uploaded;       /* recorded on the copy stream */
+    struct meg_event *unused;         /* recorded on the compute stream after the last read */
 };
 
 /* The passes of a layer: forward, backward, and the weight gradients that backward defers. */
