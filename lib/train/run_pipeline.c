@@ -54,7 +54,9 @@ static int read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_
     if (num_micro > b->cap) {
         meg_train_batches_free(b, t->device);
         if (!(b->factors = t->device->op->alloc_pinned((size_t)num_micro * sizeof *b->factors)))
-            return meg_fail(e, MEG_EFAIL, "out of memory: cannot allocate pinned memory for %" PRId64 " micro-batches",
+            return meg_fail(e, MEG_EFAIL,
+                            "out of memory: cannot allocate pinned memory for %" PRId64 " micro-batches; use a smaller "
+                            "--global-batch-size",
                             num_micro);
         b->cap = num_micro;
         b->micro = meg_new((size_t)num_micro * sizeof *b->micro);
