@@ -370,13 +370,15 @@ RANK_TESTS := $(filter-out $(patsubst %,tests/%.t,deps recipes torchrun memory n
 # Tests of threads other than OpenMP's: ThreadSanitizer reports each OpenMP barrier as a race.
 THREADED := $(B)/tests/unit/data/gpt_data tests/cmd/preprocess.t tests/cmd/preprocess-golden.t
 TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(UNITS) $(wildcard tests/cmd/*.t tests/*.t))
+# Line 2 of a shell test names the programs of $(B)/tests that it runs, or directories of them: "# needs: ranks/comm toy".
+NEEDS = $(patsubst %,$(B)/tests/%%,$(shell sed -sn '2s/^# needs: //p' $(filter %.t,$(TESTS))))
 # use_tls=0: LeakSanitizer crashes when it scans thread-local storage of libraries opened at run time.  lsan.supp
 # suppresses the leak report for the message that a failed dlopen stores there.
 check: export ASAN_OPTIONS = allocator_may_return_null=1
 check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions="$(CURDIR)/tests/lsan.supp"
 check: export STRICT ?=
 check: export TEST_S ?= 1800
-check: all $(B)/tests/fault.so $(filter $(B)/%,$(TESTS)) $(if $(filter %.t,$(TESTS)),$(TEST_PROGRAMS))
+check: $(B)/tests/fault.so $(filter $(B)/%,$(TESTS)) $(if $(filter %.t,$(TESTS)),all $(filter $(NEEDS),$(TEST_PROGRAMS)))
 	@CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
 	    tests/prove.sh $(TESTS)
 

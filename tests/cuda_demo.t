@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: cuda/bin
 # The recipe of 'make demo' has the results of the CPU on the CUDA backend: losses, perplexity, samples, filled masks.
 # There is no GPU: the kernels are compiled for the CPU (tests/cuda/emulate.h), and the CUDA runtime, cuBLASLt and cuDNN
 # are test doubles that detect errors.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: ranks/layouts cuda/bin
 # Training under many parallel layouts on the CUDA backend equals training of one rank on the CPU.  There is no GPU: the
 # kernels are compiled for the CPU (tests/cuda/emulate.h), and the CUDA runtime, NCCL, cuBLASLt and cuDNN are test
 # doubles that detect errors.  The layouts are cells of the covering array of tests/ranks/layouts.c:

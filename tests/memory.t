@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: ranks/comm
 # Training GPT-2 124M on 1 and 2 ranks uses the memory that the cost model estimates (meg-train -v prints both), within
 # 5 percent.
 . "${0%/*}/lib.sh"

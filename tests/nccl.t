@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: ranks/comm nccl
 # Tensor collectives over NCCL, on a test double of NCCL and the CUDA runtime (tests/nccl/double.h) that detects missing
 # events, early frees and ranks that disagree.
 . "${0%/*}/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: ranks/comm queue
 # Training on the queue device of tests/queue, whose memory the host cannot access and whose streams run in a random order,
 # equals training on the CPU bit for bit.  SEEDS=N tests N random orders per configuration (default: 1).
 . "${0%/*}/lib.sh"

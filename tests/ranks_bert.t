@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: ranks/comm
 # Training a BERT under parallel layouts equals training on one rank, dropout included.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'

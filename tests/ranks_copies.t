@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: ranks/comm ranks/straggler
 # --check-weight-hash-across-dp-replicas-interval reports rank and tensor of a weight that differs; --log-straggler
 # reports the slowest rank of each phase.
 . "${0%/*}/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: ranks/comm
 # Context parallelism in meg-train: losses equal those of one rank with every --cp-comm-type, also combined with tensor,
 # data and pipeline parallelism, and invalid options are refused.
 . "${0%/*}/lib.sh"

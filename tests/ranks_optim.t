@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: ranks/comm
 # ZeRO stages 1 to 3: losses equal those of one rank, and overlapped communication is bit-identical.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'

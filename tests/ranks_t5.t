@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: ranks/comm
 # Training a T5 under parallel layouts equals training on one rank, dropout included.  A checkpoint of one layout is
 # continued in another.
 . "${0%/*}/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: ranks/comm
 # meg-train on several ranks: losses equal those of one rank, runs resume on other numbers of ranks, and an error or
 # a signal of one rank ends all ranks.
 . "${0%/*}/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: ranks/comm
 # Each recipe in recipes/pretrain fits in memory on its number of ranks.  For each recipe of a GPT, a tiny model with its
 # options trains.
 . "${0%/*}/lib.sh"

@@ -6,6 +6,13 @@ cd "${0%/*}/.." || exit 1
 
 is 'no file has the markers of a merge conflict' "$(grep -rlE '^(<<<<<<<|>>>>>>>) ' lib cmd tests man recipes ./*.md)" ''
 is 'all tests are executable' "$(find tests -name '*.t' ! -perm -u+x)" ''
+# make builds only the programs that line 2 names (NEEDS in the Makefile).
+for t in tests/*.t tests/cmd/*.t; do
+    for program in $(grep -oE '\$B"?/tests/[a-z]+/[a-z_]+' "$t" | sed 's/.*tests.//' | grep -v -e /stub -e /lib | sort -u); do
+        sed -n 2p "$t" | grep -qE "^# needs:.* (${program%/*}|$program)( |\$)" || echo "$t: $program"
+    done
+done >"$T/unnamed"
+is 'each test names the programs that it runs in line 2: # needs: PROGRAM...' "$(cat "$T/unnamed")" ''
 for main in cmd/*/main.c; do
     [ -f "$main" ] || continue
     name=$(basename "${main%/main.c}")

@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: store/comm
 # Ranks that are started with torchrun's environment variables: the rendezvous, and host collectives over the store.
 # tests/nccl.t trains on such ranks.
 . "${0%/*}/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: ranks/comm
 # An invalid combination of layout options ends with status 2 and a message of one line that has option, value and rule.
 . "${0%/*}/../lib.sh"
 
