@@ -71,7 +71,7 @@ FORCE:
 
 # ---- packages -----------------------------------------------------------------------------------
 
-DEPS_BUILD := gcc libc6-dev make pkg-config libdnnl-dev libjansson-dev libxxhash-dev libzstd-dev \
+DEPS_BUILD := $(if $(shell command -v $(firstword $(CC))),,gcc) libc6-dev make pkg-config libdnnl-dev libjansson-dev libxxhash-dev libzstd-dev \
               zlib1g-dev liblzma-dev libutf8proc-dev libpcre2-dev $(if $(filter-out 0,$(CUDA)),$(if $(wildcard $(NVCC)),g++))
 DEPS_MPI   := $(if $(filter 0,$(MPI)),,$(if $(filter mpich,$(MPI)),libmpich-dev mpich,libopenmpi-dev openmpi-bin))
 DEPS_demo  := gnuplot-nox jq zstd $(DEPS_MPI)
@@ -100,14 +100,15 @@ endif
 export DEBIAN_FRONTEND := noninteractive
 APT_GET := $(if $(filter-out 0,$(shell id -u)),sudo )apt-get
 APT_INSTALL := $(APT_GET) install -y --no-install-recommends $(MISSING)
-ONLY_SAY := $(filter 0,$(DEPS))$(findstring n,$(firstword -$(MAKEFLAGS)))$(if $(filter check demo deps ci,$(GOALS)),,1)
+# Only a warning, or an error (-), says that packages are missing, and nothing installs them.
+ONLY_SAY := $(or $(filter 0,$(DEPS))$(findstring n,$(firstword -$(MAKEFLAGS))),$(if $(filter check demo deps ci,$(GOALS)),,-))
 INSTALLS := $(if $(MISSING),$(if $(ONLY_SAY),,1))
 
 ifneq ($(filter-out clean help format check-format,$(GOALS)),)
 ifneq ($(MISSING),)
 ifneq ($(ONLY_SAY),)
-$(warning missing packages: $(MISSING))
-$(warning to install them: $(APT_INSTALL))
+$(call $(if $(filter-out -,$(ONLY_SAY)),warning,error),missing packages: $(MISSING); to install them: $(if \
+    $(filter-out $(DEPS_BUILD) $(DEPS_deps),$(MISSING)),,make deps or )$(APT_INSTALL); to build without them: make DEPS=0)
 else
 ifdef MAKE_RESTARTS
 $(error still missing after installing: $(MISSING))

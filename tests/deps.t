@@ -9,7 +9,7 @@ cat >"$T/bin/dpkg-query" <<'end'
 #!/bin/sh
 shift 3
 for p; do
-    [ "$p" = jq ] && [ ! -e "$T/installed" ] || echo "installed $p"
+    [ "$p" = "${lacks:-jq}" ] && [ ! -e "$T/installed" ] || echo "installed $p"
 done
 end
 cat >"$T/bin/apt-get" <<'end'
@@ -28,14 +28,22 @@ installs='apt-get install -y --no-install-recommends jq'
 
 like 'DEPS=0 prints the missing packages' "$(fake_make deps DEPS=0)" 'missing packages: jq'
 ok 'DEPS=0 installs nothing' test ! -e "$T/log"
-like 'make -n prints the command' "$(fake_make -n deps)" "to install them: $installs"
+like 'make -n prints the command' "$(fake_make -n deps)" "to install them: make deps or $installs"
 ok 'make -n installs nothing' test ! -e "$T/log"
 
 like 'make deps prints the command' "$(fake_make deps)" "$installs"
 is 'make deps runs the command' "$(cat "$T/log")" "$installs"
 unlike 'a second make deps installs nothing' "$(fake_make deps)" 'apt-get'
 
-rm "$T/installed"
+rm "$T/installed" "$T/log"
+for goal in all install check-layouts; do
+    export lacks=libjansson-dev
+    status "make $goal fails without a package that it requires" 2 fake_make "$goal"
+    like 'the message names the package and make deps' "$(cat "$T/out")" \
+        'missing packages: libjansson-dev; to install them: make deps or apt-get install .* libjansson-dev; to build without them: make DEPS=0'
+    unset lacks
+    ok 'nothing is installed' test ! -e "$T/log"
+done
 touch "$T/broken"
 like 'a package that cannot be installed is an error' "$(fake_make deps)" 'still missing after installing: jq'
 
