@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "tokenizer/bert/basic_tokenizer.h"
 #include "tokenizer/bert/vocab_file.h"
 #include "tokenizer/internal.h"
@@ -51,6 +52,11 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bo
         return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids %" PRId64 ": must be from 0 to 1000000", nextra);
     if ((r = meg_bert_files_load(&files, c->vocab_file, nextra, e)) < 0)
         return r;
+    if (files->first_unused_line > 0)
+        meg_warn("%s: line %" PRId64
+                 " is empty or repeats an earlier token; each line counts, and the id of a token is "
+                 "the number of its last line",
+                 c->vocab_file, files->first_unused_line);
     t = meg_new(sizeof *t);
     t->files = files;
     t->basic.is_lower = is_lower;
