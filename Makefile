@@ -117,10 +117,10 @@ endif
 include $(B)/installed
 $(B)/installed: FORCE
 	@mkdir -p $(@D)
-	@echo 'missing packages; make DEPS=0 forbids what follows'
+	@echo 'some packages are missing; make DEPS=0 would not install them'
 	@apt-cache show $(MISSING) >/dev/null 2>&1 || { echo '$(APT_GET) update'; $(APT_GET) update -q; }
 	@echo '$(APT_INSTALL)'; $(APT_INSTALL) || \
-	    { echo '$(APT_GET) update, and once more'; $(APT_GET) update -q && $(APT_INSTALL); }
+	    { echo '$(APT_GET) update, then try again'; $(APT_GET) update -q && $(APT_INSTALL); }
 	@echo '# made by make when it installed packages' >$@
 endif
 endif

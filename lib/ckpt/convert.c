@@ -26,8 +26,7 @@ const struct meg_opt meg_convert_opts[] = {
     { "saver", 0, MEG_STR(C, saver), "auto|native|hf|megatron|mcore", "auto",
       "format to write; auto: mcore with --target-tensor-parallel-size or --target-pipeline-parallel-size, else hf for "
       "a native source, else native" },
-    { "model-type", 0, MEG_STR(C, model_type), "GPT|BERT|T5", NULL,
-      "require this type of the model in the source; default: any" },
+    { "model-type", 0, MEG_STR(C, model_type), "GPT|BERT|T5", NULL, "fail unless the source has this type of model" },
     { "target-tensor-parallel-size", 0, MEG_I64(C, tensor), "N", NULL,
       "tensor-parallel size of the checkpoint to write; default: that of a Megatron source, else 1" },
     { "target-pipeline-parallel-size", 0, MEG_I64(C, pipeline), "N", NULL,

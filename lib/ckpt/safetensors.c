@@ -98,7 +98,8 @@ static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *e
         return r;
     d = find_dtype(dtype);
     if (d < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: unknown dtype %.20s", from, dtype);
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: dtype is %.20s, expected F32, F16, BF16, I64 or another type of safetensors", from, dtype);
     if (json_array_size(dims) > MEG_ST_MAXDIM)
         return meg_fail(e, MEG_EFORMAT, "%s: %zu dimensions, expected at most %d", from, json_array_size(dims),
                         MEG_ST_MAXDIM);

@@ -71,8 +71,8 @@ struct meg_comm_ops {
 
     /*
      * Allocate device memory and register it with each of n groups, so that NCCL can access it directly in collectives
-     * (user buffer registration).  If one rank of a group passes registered memory to a collective, all ranks must, for
-     * both operands, and the offset of the larger operand in the memory must be equal on all ranks.  The contents are
+     * (user buffer registration).  NCCL's rule: if one rank of a group passes registered memory to a collective, all
+     * ranks do, for both operands, and the larger operand is at the same offset on all ranks.  The contents are
      * undefined.  Return NULL if the memory is exhausted.  `release` deregisters and frees the memory of `alloc`, given
      * the same groups, which must still be open.  It blocks the host until their collectives are done; work on other
      * streams must be complete.  Both are NULL without NCCL.

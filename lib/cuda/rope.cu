@@ -159,9 +159,7 @@ static __device__ inline auto address(const struct meg_heads &x, const struct me
 
 /* ---- launches ---- */
 
-/*
- * A grid of groups of threads.  There is a group for each head, or there are fewer groups, which loop over the heads.
- */
+/* The shape of a launch: one group of threads per head, or fewer groups that loop over the heads. */
 struct head_grid {
     int n;     /* number of heads */
     int group; /* threads per head: a power of two up to 32, or all threads of a block, a multiple of 32 */

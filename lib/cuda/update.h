@@ -15,7 +15,7 @@
  */
 enum { UPDATE_THREADS = 256, UPDATE_BLOCKS = 4, UPDATE_CHUNK = UPDATE_THREADS * VEC };
 
-/* The element type of a state that the optimizer does not have. */
+/* The element type of a missing state: SGD has no second moment. */
 struct absent {
 };
 

@@ -61,7 +61,7 @@ const struct meg_opt meg_data_opts[] = {
     { "reset-position-ids", 0, MEG_BOOL(C, reset_position_ids), NULL, "no",
       "restart position ids at 0 after each end-of-document token" },
     { "reset-attention-mask", 0, MEG_BOOL(C, reset_attention_mask), NULL, "no",
-      "prevent attention to tokens of earlier documents" },
+      "mask attention across document boundaries" },
     { "eod-mask-loss", 0, MEG_BOOL(C, eod_mask_loss), NULL, "no",
       "exclude positions whose input is an end-of-document token from the loss" },
     { "mask-prob", 0, MEG_F64(C, mask_prob), "P", NULL,

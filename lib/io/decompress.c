@@ -200,7 +200,8 @@ static int fail_decode(const struct meg_decompressor *u, int64_t reason, struct 
 {
     switch (reason) {
     case NO_MEMORY:
-        return meg_fail(e, MEG_EFAIL, "%s: not enough memory to decompress the %s data", u->name, u->format->name);
+        return meg_fail(e, MEG_EFAIL, "%s: not enough memory to decompress the %s data; decompress the file first",
+                        u->name, u->format->name);
     case WINDOW_TOO_LARGE:
         return meg_fail(e, MEG_EFORMAT,
                         "%s: the %s data needs a window of more than 128 MiB; decompress it first: zstd -dc --long=31",

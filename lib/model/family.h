@@ -18,8 +18,9 @@ struct meg_family {
     /* Describe the model of a checked configuration; the common fields are set (meg_desc_set_common). */
     void (*describe)(struct meg_model_desc *d, const struct meg_model_conf *c);
     /*
-     * Check and derive the settings of the family, after most of the checks common to all families.  Return MEG_EUSAGE
-     * if a rule is violated.  NULL: refuse the options of T5, and set decoder_num_layers to 0.
+     * Derive unset options and check the rules of the family.  meg_model_conf_check calls this after the rules common
+     * to all families.  Return MEG_EUSAGE if a rule is violated.  NULL: refuse the options of T5, and set
+     * decoder_num_layers to 0.
      */
     int (*check)(struct meg_model_conf *c, struct meg_err *e);
 };

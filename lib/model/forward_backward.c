@@ -23,8 +23,8 @@ static bool uses_tables(const struct meg_model *g, const struct model_chunk *c)
 }
 
 /*
- * Return whether a chunk computes nothing of the stack of segment x.  In a model of one stack, a chunk without layers
- * computes the embedding or the heads, or copies its input to its output.
+ * Return whether this chunk skips the stack of segment x.  Only models with two stacks skip one: in a model of one
+ * stack, a chunk without layers still computes the embedding or the heads, or copies its input to its output.
  */
 static bool is_absent(const struct meg_model *g, const struct model_segment *x)
 {

@@ -3,6 +3,11 @@
  * heads, output linear.  A row of qkv consists of key-value groups.  A group is r = a/g query heads, one key head and
  * one value head, of d columns each.
  *
+ *   a row of qkv with g = 2, r = 2:   q0 q1 k0 v0 | q2 q3 k1 v1      ld_g = (r + 2) d,  ld_b = g ld_g
+ *
+ * The query heads have no common stride, which cuDNN requires.  A kernel can treat group j of sequence i as sequence
+ * i g + j, with r query heads and one key-value head, of a batch of b g sequences, whose stride is ld_g.
+ *
  * attention.c implements attention over complete sequences; cp_*.c add context parallelism (nn/cp_groups.h).
  */
 #ifndef MEG_NN_ATTENTION_H

@@ -1,8 +1,11 @@
 /*
  * binder.h - declare the parameters of layers.  Each type of layer has one function that declares its parameters by the
- * functions below.  The model calls it four times, once for each value of enum meg_bind_step: to append rows to the
- * parameter table, to create the plans of linear layers, to point the weights to the flat buffers, and to destroy the
- * plans.  The last three calls pass the same weights; the first one may pass temporary weights.
+ * functions below.  The model calls it once for each step:
+ *
+ *   MEG_BIND_ROWS      append rows to the parameter table; the weights may be temporary
+ *   MEG_BIND_PLANS     create the plans of linear layers in the weights
+ *   MEG_BIND_POINTERS  point the same weights to the flat buffers
+ *   MEG_BIND_DESTROY   destroy the plans
  */
 #ifndef MEG_NN_BINDER_H
 #define MEG_NN_BINDER_H

@@ -6,21 +6,6 @@
  * A rank stores its parameters in one flat buffer in the order of the backward pass (the last row of the table first).
  * A parameter begins at a multiple of MEG_PARAM_ALIGN elements.  Padding between parameters is zero.  Gradients, main
  * parameters and optimizer state have the same layout, so one loop over ranges updates all of these arrays.
- *
- * The flat buffer is split into buckets.  Gradients are reduced one bucket at a time.  With a distributed optimizer,
- * each bucket is divided into equal shards, regardless of parameter boundaries (parallel/zero.h).  With expert
- * parallelism, the data-parallel group of experts is smaller than that of other parameters, and each bucket has
- * parameters of one group.  On the first pipeline stage, a bucket ends after the parameter with which it reaches
- * zero.bucket_numel elements.  Other stages, whose reduction is not on the critical path, ignore this limit, as in
- * Megatron.  With pipeline parallelism and a distributed optimizer, the parameters of a tie, such as a tied embedding,
- * are a separate bucket.  The stages that have replicas therefore shard them identically.  With ZeRO-2 and ZeRO-3, each
- * layer group is a bucket.
- *
- * Layer group 0 has the embeddings and the relative biases of T5, groups 1..L have one layer each, and group L+1 has
- * the final norm and the heads.  The norm after an encoder is in the group of the encoder's last layer.  Every rank's
- * table lists all parameters of the model.  A rank has shards only of the parameters of its pipeline stage, and of
- * tied parameters that its stage uses (struct meg_tie).  Each dimension of a parameter may be sharded over the ranks of
- * one axis of the mesh (struct meg_sharding).
  */
 #ifndef MEG_NN_PARAM_H
 #define MEG_NN_PARAM_H
@@ -37,9 +22,10 @@ enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4 };
 enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
 
 /*
- * The sharding of one dimension of a parameter.  The dimension consists of nblocks equal blocks, such as gate and up
- * projection.  Each block is divided over the ranks of the axis, so that a rank's shard has a part of every block.  The
- * optimizer requires that at most two dimensions are sharded: the first one, in one block, and one other.
+ * The sharding of one dimension of a parameter over the ranks of one axis of the mesh.  The dimension consists of
+ * nblocks equal blocks, such as gate and up projection.  Each block is divided over the ranks of the axis, so that a
+ * rank's shard has a part of every block.  The optimizer requires that at most two dimensions are sharded: the first
+ * one, in one block, and one other.
  */
 struct meg_sharding {
     enum meg_mesh_axis axis; /* MEG_AXIS_NONE: not sharded */
@@ -82,12 +68,28 @@ struct meg_param_shard_range {
     int64_t global, local, n;
 };
 
-/* Parameters whose gradients are reduced together, over one data-parallel group. */
+/*
+ * Parameters whose gradients are reduced together, over one data-parallel group.  Buckets end
+ *   - between dense parameters and experts, whose data-parallel group is smaller with expert parallelism
+ *   - on the first pipeline stage, after the parameter with which a bucket reaches zero.bucket_numel elements; as in
+ *     Megatron, other stages, whose reduction is not on the critical path, ignore this limit
+ *   - before and after the parameters of a tie, such as a tied embedding, with pipeline parallelism and a distributed
+ *     optimizer, so that all stages with replicas shard them identically
+ *   - with ZeRO-2 and ZeRO-3, after each layer group
+ * A distributed optimizer divides a bucket into equal shards, regardless of parameter boundaries (parallel/zero.h).
+ */
 struct meg_bucket {
     struct meg_elem_range range; /* in the flat buffer */
     enum meg_dp_group dp_group;
 };
 
+/*
+ * Every rank's table lists all parameters of the model.  A rank has shards only of the parameters of its pipeline stage,
+ * and of tied parameters that its stage uses (struct meg_tie).
+ *
+ * Layer group 0 has the embeddings and the relative biases of T5, groups 1..L have one layer each, and group L+1 has
+ * the final norm and the heads.  The norm after an encoder is in the group of the encoder's last layer.
+ */
 struct meg_params {
     struct meg_param *row;
     int n;

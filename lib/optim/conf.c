@@ -256,8 +256,8 @@ static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, 
     if (total > 0 && s->warmup >= (double)s->decay)
         return meg_fail(
             e, MEG_EUSAGE,
-            "learning rate: warm-up ends after %g samples, but must end before the decay ends, which is after %" PRId64
-            " samples; change the --lr-warmup-* or --lr-decay-* options",
+            "learning rate: the warm-up has %g samples, but must be shorter than the decay, which has %" PRId64
+            "; change the --lr-warmup-* or --lr-decay-* options",
             s->warmup, s->decay);
     if (s->style == MEG_LR_WSD && s->wsd_decay <= 0)
         return meg_fail(e, MEG_EUSAGE, "--lr-decay-style WSD: requires --lr-wsd-decay-iters or --lr-wsd-decay-samples");

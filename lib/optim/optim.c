@@ -78,9 +78,8 @@ static struct meg_array grad_shard(const struct meg_optim *o, const struct meg_z
 /* ---- creation ------------------------------------------------------------------------------------ */
 
 /*
- * Return whether this rank includes its elements of a parameter in sums over the model (all_reduce_sum), which do not
- * include frozen parameters.  Without ZeRO, the expert-parallel ranks have replicas of a dense parameter, and the first
- * of them includes it.
+ * Return whether this rank counts its elements of a parameter in sums over the model (all_reduce_sum), so that each
+ * trained element is counted once.  Without ZeRO, expert-parallel ranks replicate dense parameters, and rank 0 counts.
  */
 static bool is_summed(const struct meg_optim *o, const struct meg_param *row)
 {

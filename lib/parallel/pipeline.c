@@ -1,4 +1,7 @@
-/* The executor of pipeline schedules. */
+/*
+ * pipeline.c - run the list of actions of a rank (parallel/schedule.h): receive, compute and send, with transfers
+ * started as early as buffers allow.
+ */
 #include "parallel/pipeline.h"
 #include <stdlib.h>
 #include <string.h>

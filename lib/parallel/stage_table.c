@@ -19,7 +19,7 @@ static bool is_uneven(const struct meg_layout_conf *c)
     return c->first_layers != MEG_UNSET || c->last_layers != MEG_UNSET;
 }
 
-/* Check that the units can be divided equally over the stages. */
+/* Check that the layers, plus one each for the embedding and the loss if they count, divide by the stages. */
 static int check_equal_stages(const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
 {
     const int64_t units = num_units(c, layers);

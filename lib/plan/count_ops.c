@@ -83,7 +83,7 @@ static void embed_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *to
     cost_traffic(st, cost_mat_nbytes(x) + rows_of(word, x.rows));
 }
 
-/* Count the row of dword of each token as read and written, because all micro-batches but the first one accumulate. */
+/* Count a read and a write of a row of dword per token: every micro-batch after the first one accumulates. */
 static void embed_bwd(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token,
                       bool accumulate)
 {

@@ -41,9 +41,8 @@ const struct meg_opt meg_train_opts[] = {
       "recompute activations in the backward pass to save memory: those of attention (selective), or of complete "
       "layers (full)" },
     { "recompute-method", 0, MEG_ENUM(C, recompute_method), "uniform|block", NULL,
-      "with --recompute-granularity full: recompute all layers, and store only the input of each group of "
-      "--recompute-num-layers layers (uniform), or recompute only the first --recompute-num-layers layers of each "
-      "stack in a model chunk (block)" },
+      "how --recompute-granularity full recomputes: keep one input per --recompute-num-layers layers (uniform), or "
+      "recompute only the first that many layers of each stack in a model chunk (block)" },
     { "recompute-num-layers", 0, MEG_I64(C, recompute_layers), "N", NULL,
       "with --recompute-method: number of layers per group (uniform), or number of recomputed layers per stack in a "
       "model chunk (block)" },

@@ -152,10 +152,7 @@ struct meg_array {
  *   bucket = n if n < e, else min(B - 1, e + floor(log(n / e) / log(rel_bias_max_distance / e) * (B - e))), in f32
  * If rel_bias_is_bidirectional is set, B is added for keys with t > p.
  *
- * Packed qkv [n, (a+2g)d] with a > g has no common stride between query heads, which kernels such as those of cuDNN
- * require.  Such a kernel can treat group n of sequence i as sequence i*g + n of a batch of b*g sequences, each with
- * a/g query heads and one key-value head.  The stride of this batch is ld_g: callers keep ld_b = g * ld_g in qkv and o,
- * and lse and delta are contiguous.
+ * Callers keep ld_b = g * ld_g in qkv and o, and lse and delta are contiguous (nn/attention.h says why).
  */
 struct meg_attn_desc {
     int64_t s_q, s_k, b; /* queries and keys per sequence, number of sequences */

@@ -29,7 +29,7 @@ static int64_t world_size(const struct meg_trainer *t)
     return planned != MEG_UNSET ? planned : t->mesh.world->size;
 }
 
-/* Check combinations of options for training, logging, checkpoints and precision. */
+/* Check the rules that span several groups of options. */
 static int check_groups(const struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_train_job *job = t->job;

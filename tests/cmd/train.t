@@ -153,7 +153,7 @@ for size in tensor-model-parallel-size pipeline-model-parallel-size context-para
     refuses "--$size 2" "--$size 2: must be at most 1, the number of ranks" "--$size" 2
 done
 refuses 'a batch that micro-batches do not divide' '--global-batch-size 3: must be a multiple of 2' --global-batch-size 3
-refuses 'a warm-up longer than the decay' 'warm-up ends after 80 samples, but must end before the decay' --lr-warmup-iters 20
+refuses 'a warm-up longer than the decay' 'the warm-up has 80 samples, but must be shorter than the decay' --lr-warmup-iters 20
 refuses '--lr-warmup-samples with --train-iters' '--lr-warmup-samples 5: requires --train-samples' --lr-warmup-samples 5
 refuses 'more than 2^53 samples' '--train-iters 9000000000000000000: corresponds to 3.6e.19 samples' \
     --train-iters 9000000000000000000

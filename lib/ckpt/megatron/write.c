@@ -88,9 +88,8 @@ static int check(const struct export *x, struct meg_err *e)
     if ((r = check_divides(pipeline, to->pipeline, "the number of layers,", meg_model_all_layers(m), e)) == 0 &&
         to->pipeline > 1 && m->num_layers % layers_per_stage(x))
         r = meg_fail(e, MEG_EUSAGE,
-                     "--%s %" PRId64 ": each stage would have %" PRId64
-                     " layers, which must divide the number of encoder layers, %" PRId64
-                     ", because no stage may have layers of both stacks",
+                     "--%s %" PRId64 ": a stage of %" PRId64 " layers would have layers of the encoder and of the "
+                     "decoder; choose a size for which the %" PRId64 " encoder layers fill their stages",
                      pipeline, to->pipeline, layers_per_stage(x), m->num_layers);
     return r;
 }

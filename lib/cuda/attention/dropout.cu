@@ -1,7 +1,7 @@
 /*
- * dropout.cu - the attention weights that dropout keeps, for the kernels for tensor cores.
+ * dropout.cu - dropout masks of attention, one bit per weight, for the kernels for tensor cores.
  *
- * A separate kernel computes a bit for each weight, before the forward pass and again before the backward pass.  In
+ * A separate kernel computes the bits before the forward pass and again before the backward pass.  In
  * the attention kernels, few warps run at a time, so the latency of Philox would not be hidden.
  */
 #include "cuda/attention/tiles.h"

@@ -67,7 +67,7 @@ template <class F> void with_config(enum meg_dtype type, const struct meg_attn_d
         with_plain(f16());
 }
 
-/* Return whether heads x of d columns have the type `type`, bf16 or f16, and kernels for tensor cores can read them. */
+/* Return whether kernels for tensor cores can read x [.., d]: it has the type `type`, bf16 or f16, and aligned rows. */
 static inline bool fits_mma(struct meg_heads x, enum meg_dtype type, int64_t d)
 {
     return x.dtype == type && type != MEG_DTYPE_F32 && d % 8 == 0 && d <= MAX_D && has_aligned_heads(x) &&

@@ -513,8 +513,9 @@ static struct candidate choose(struct meg_stream *st, const struct meg_gemm *g, 
     for (int i = 0; i < nvariants && (timed || n == 0); i++)
         n += list_candidates(c + n, timed ? MAX_PROPOSALS : 1, &v[i], key);
     if (n == 0)
-        meg_die(MEG_EFAIL, "GPU %d (%s): cuBLASLt %zu has no algorithm for the product %s", meg_cuda_device.index,
-                meg_cuda_device.name, meg_cublaslt.version, text);
+        meg_die(MEG_EFAIL,
+                "GPU %d (%s): cuBLASLt %zu has no algorithm for the product %s; report this line, or use --device cpu",
+                meg_cuda_device.index, meg_cuda_device.name, meg_cublaslt.version, text);
     fastest = timed ? find_fastest(c, n, g, text) : NULL;
     if (!fastest)
         return c[0];

@@ -165,8 +165,8 @@ static const struct plan *plan_of(const struct meg_cudnn_sdpa *x, int64_t max_nb
 }
 
 /*
- * Queue a plan.  tensors[i] is the address of tensor i in device memory.  The function itself passes the numbers, which
- * are in host memory.  If cuDNN fails, end the process with a message.
+ * Queue a plan on st.  tensors[i] is the address of tensor i in device memory.  Scale, window and -infinity are passed
+ * from host memory.  If cuDNN fails, end the process with a message.
  */
 static void execute(struct meg_stream *st, const struct plan *plan, const struct meg_attn_desc *desc,
                     void *const tensors[SDPA_TENSORS], void *workspace)

@@ -112,8 +112,8 @@ static meg_cudnn_tensor select_scores(struct meg_cudnn_graph *g, const struct me
 }
 
 /*
- * Return the scores.  If x is causal, they are replaced by -infinity for keys after a query and, unless window_left is
- * -1, for keys more than window_left before it.
+ * Return the scores with those of masked keys set to -infinity: if x is causal, keys after the query and, unless
+ * window_left is -1, keys more than window_left before it.
  */
 static meg_cudnn_tensor mask(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x, meg_cudnn_tensor scores)
 {

@@ -66,7 +66,7 @@ static int load_metaspace(struct step *s, const json_t *part, const char *where,
         (r = meg_json_get_bool(part, "split", MEG_JSON_OPTIONAL, &s->splits, where, e)) < 0)
         return r;
     if (!*replacement || meg_utf8_decode(replacement, (int64_t)strlen(replacement), &cp) != (int)strlen(replacement))
-        return meg_fail(e, MEG_EFORMAT, "%s: replacement '%s' is not one character", where, replacement);
+        return meg_fail(e, MEG_EFORMAT, "%s: replacement is '%s', expected one character", where, replacement);
     if (scheme && strcmp(scheme, "always") != 0 && strcmp(scheme, "first") != 0 && strcmp(scheme, "never") != 0)
         return meg_fail(e, MEG_EFORMAT, "%s: prepend_scheme '%s' is not supported", where, scheme);
     s->prepend_scheme = scheme ? (*scheme == 'a'   ? PREPEND_ALWAYS

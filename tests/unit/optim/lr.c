@@ -312,7 +312,7 @@ static const char *const refusals[][2] = {
     { "lr-warmup-fraction = 1.5", "--lr-warmup-fraction 1.5: must be at least 0 and less than 1" },
     { "lr-warmup-fraction = 0.5\nlr-warmup-iters = 2",
       "--lr-warmup-fraction 0.5: cannot be combined with --lr-warmup-iters" },
-    { "lr-warmup-iters = 10", "learning rate: warm-up ends after 100 samples, but must end before the decay" },
+    { "lr-warmup-iters = 10", "learning rate: the warm-up has 100 samples, but must be shorter than the decay" },
     { "lr-decay-style = WSD", "--lr-decay-style WSD: requires --lr-wsd-decay-iters" },
     { "lr-decay-style = WSD\nlr-wsd-decay-iters = 11", "--lr-decay-style WSD: the final decay of 110 samples" },
 };

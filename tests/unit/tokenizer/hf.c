@@ -365,7 +365,7 @@ static void malformed_files_are_refused(void **state)
             "{\"type\": \"WordLevel\", \"unk_token\": \"a\", \"vocab\": {\"a\": 0}}}",
             MEG_EFORMAT, "added_tokens: '?' is empty after normalization");
     refuses("{\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"__\"}}", MEG_EFORMAT,
-            "pre_tokenizer: replacement '__' is not one character");
+            "pre_tokenizer: replacement is '__', expected one character");
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EUSAGE);
     c.tokenizer_model = "/nowhere";
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_ENOENT);
