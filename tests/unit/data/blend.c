@@ -84,6 +84,20 @@ static void a_dataset_is_built_half_a_percent_larger(void **state)
     assert_true(n[0] == 31 && n[1] == 71);
 }
 
+/* Expected counts: ceil(101 * w) and ceil(1.005 * that), as Megatron core 0.12.1 computes them. */
+static void counts_with_a_surplus_are_rounded_up_twice(void **state)
+{
+    const double w[] = { 0.3, 0.7 };
+    int64_t taken[2], built[2];
+
+    (void)state;
+    meg_blend_sizes_with_surplus(taken, built, w, 2, 101, 0.005);
+    assert_true(taken[0] == 31 && taken[1] == 71);
+    assert_true(built[0] == 32 && built[1] == 72);
+    meg_blend_sizes_with_surplus(taken, built, w, 2, 101, 0);
+    assert_true(built[0] == 31 && built[1] == 71);
+}
+
 static void golden_indices(void **state)
 {
     json_t *all = golden_data("blend/indices.json"), *c;
@@ -140,6 +154,7 @@ int main(void)
         cmocka_unit_test(an_exhaustive_blend_takes_each_sample_once),
         cmocka_unit_test(weights_are_summed_pairwise),
         cmocka_unit_test(a_dataset_is_built_half_a_percent_larger),
+        cmocka_unit_test(counts_with_a_surplus_are_rounded_up_twice),
         cmocka_unit_test(golden_indices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
