@@ -13,19 +13,19 @@ static int64_t sample_tokens(const struct meg_data_splits *d)
 }
 
 /*
- * Fail if the file has too few tokens for one sample, or the range has no tokens.  If the range is shorter than one
- * sample, fail for MEG_ONE_EPOCH.  For other sample counts, warn that the tokens of the range are repeated.
+ * Fail if the file or the range has no tokens.  If the range is shorter than one sample, fail for MEG_ONE_EPOCH.  For
+ * other sample counts, warn that the tokens of the range are repeated, as in Megatron-LM.
  */
 static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
                              const struct meg_source *src, struct meg_err *e)
 {
-    int64_t n = meg_source_elements(src), all = meg_source_tokens(src, 0, n), needed = sample_tokens(d);
+    int64_t n = meg_source_elements(src), needed = sample_tokens(d);
 
-    if (all < needed)
+    if (meg_source_tokens(src, 0, n) == 0)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s: %" PRId64 " tokens, but one sample needs %" PRId64 " (--seq-length %" PRId64
-                        " and the label of the last token); use more text or a shorter --seq-length",
-                        p->name, all, needed, d->spec.seq_length);
+                        "%s: found no tokens in %" PRId64
+                        " sequences, but a dataset needs at least one token; preprocess the text again",
+                        p->name, n);
     if (p->tokens == 0 && !d->split_string)
         return meg_fail(e, MEG_EUSAGE,
                         "%s: the range BEGIN:END for %s has %" PRId64 " of %" PRId64
@@ -41,7 +41,8 @@ static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_m
         if (p->num_samples == MEG_ONE_EPOCH)
             return meg_fail(e, MEG_EFORMAT,
                             "%s: the %s split has %" PRId64 " tokens, but one sample needs %" PRId64
-                            "; use more text or a shorter --seq-length",
+                            " and no number of samples is requested; use more text, a shorter --seq-length or, in a "
+                            "blend, weights",
                             p->name, meg_split_names[p->split], p->tokens, needed);
         meg_warn("%s: the %s split has %" PRId64 " tokens, but one sample needs %" PRId64 "; its tokens are repeated",
                  p->name, meg_split_names[p->split], p->tokens, needed);

@@ -12,8 +12,8 @@ MEG_BEGIN_DECLS
  * meg_gpt_data_open - plan, then build the index arrays
  * conf and spec are borrowed for the call.  On failure, *out is unchanged.  Both functions return
  *   MEG_EUSAGE   when options contradict each other, a value is out of range, or the range of a split has no tokens
- *   MEG_EFORMAT  when a file is damaged or has too few tokens for one sample, or when MEG_ONE_EPOCH is requested and
- *                the range of a split has too few tokens for one sample
+ *   MEG_EFORMAT  when a file is damaged or has no tokens, or when MEG_ONE_EPOCH is requested and the range of a split
+ *                has too few tokens for one sample; for other sample counts, such a range is repeated
  *   MEG_ENOENT   when a file is missing
  *   MEG_EIO      when a file cannot be read
  * meg_gpt_data_open also returns the errors of meg_data_splits_build.

@@ -211,10 +211,6 @@ like 'ignored options cause a warning each' "$(train --distributed-backend nccl 
 status 'the value of an ignored option is checked' 2 train --transformer-impl lokal
 
 # ---- corrupt or missing input ----
-id_lines 1 3 | sed 's/\([0-9]* [0-9]* [0-9]*\) .*"/\1"/' >"$T/short.jsonl"
-meg-preprocess -q --input "$T/short.jsonl" --tokenizer-type NullTokenizer --vocab-size 100 --output-prefix "$T/short"
-status 'a dataset smaller than a sample ends with 65' 65 train --data-path "$T/short_text_document" --split 100,0,0
-like 'the message has both numbers of tokens' "$(cat "$T/err")" '3 tokens, but one sample needs 17'
 head -c 100 "$T/ids_text_document.bin" >"$T/cut.bin"
 cp "$T/ids_text_document.idx" "$T/cut.idx"
 status 'a truncated dataset ends with 65' 65 train --data-path "$T/cut"

@@ -136,26 +136,59 @@ static void a_pad_token_in_the_text_is_masked(void **state)
         assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
-static void too_few_tokens_for_one_sample_are_an_error(void **state)
+static void a_dataset_or_split_without_tokens_is_an_error(void **state)
 {
-    const int length[] = { 5, 3 }, more[] = { 10, 10, 10, 10, 10, 10, 10, 10, 10, 10 };
-    const char *small[] = { "small", NULL }, *ten[] = { "ten", NULL };
+    const int none[] = { 0, 0 }, more[] = { 10, 10, 10, 10, 10, 10, 10, 10, 10, 10 };
+    const char *empty[] = { "empty", NULL }, *ten[] = { "ten", NULL };
     struct meg_data_conf c = defaults();
     struct meg_dataset_spec spec = spec_of(4, 0, 1);
 
     (void)state;
-    make_dataset("small", length, 2);
+    make_dataset("empty", none, 2);
     make_dataset("ten", more, 10);
-    c.data_path = words(small);
+    c.data_path = words(empty);
     c.split = "1";
     FAILS(&c, &spec, MEG_EFORMAT,
-          "small: 8 tokens, but one sample needs 9 (--seq-length 8 and the label of the last token); use more text or "
-          "a shorter --seq-length");
+          "empty: found no tokens in 2 sequences, but a dataset needs at least one token; preprocess the text again");
     c.data_path = words(ten);
     c.split = "949,50,1";
     FAILS(&c, &spec, MEG_EUSAGE,
           "--split 949,50,1: the test split of ten has 0 of 10 sequences and no tokens, but one sample needs 9 tokens; "
           "use a larger ratio, or 0 to omit this split");
+}
+
+/* As in Megatron-LM, a dataset is repeated within a sample, down to a dataset of one token. */
+static void a_dataset_shorter_than_a_sample_is_repeated(void **state)
+{
+    static const int32_t tokens[2][T] = { { 1, 2, 3, 0, 1, 2, 3, 0 }, { 0, 0, 0, 0, 0, 0, 0, 0 } };
+    static const int32_t labels[2][T] = { { 2, 3, 0, 1, 2, 3, 0, 1 }, { 0, 0, 0, 0, 0, 0, 0, 0 } };
+    const char *path[2][2] = { { "tiny", NULL }, { "one", NULL } };
+    const int length[] = { 4, 1 };
+    const int64_t epochs[] = { 13, 49 }; /* 6 samples of 8 tokens and one label */
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        struct meg_data_conf c = defaults();
+        struct meg_dataset_spec spec = spec_of(6, 0, 0);
+        struct meg_data_splits *d;
+        struct meg_err e;
+        struct row r;
+        int n;
+
+        make_dataset(path[k][0], &length[k], 1);
+        c.data_path = words(path[k]);
+        c.split = "1";
+        if (meg_gpt_data_open(&d, &c, &spec, &e) < 0)
+            fail_msg("%s", e.msg);
+        assert_int_equal(meg_data_splits_mid_datasets(d, &n)->epochs, epochs[k]);
+        assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)), 6);
+        for (int64_t i = 0; i < 6; i++) {
+            read_row(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &r);
+            assert_memory_equal(r.tokens, tokens[k], sizeof tokens[k]);
+            assert_memory_equal(r.labels, labels[k], sizeof labels[k]);
+        }
+        meg_data_splits_close(d);
+    }
 }
 
 /*
@@ -185,7 +218,8 @@ static void a_short_split_is_repeated(void **state)
     meg_data_splits_close(d);
     spec.num_samples[MEG_SPLIT_VALID] = MEG_ONE_EPOCH;
     FAILS(&c, &spec, MEG_EFORMAT,
-          "short: the valid split has 5 tokens, but one sample needs 9; use more text or a shorter --seq-length");
+          "short: the valid split has 5 tokens, but one sample needs 9 and no number of samples is requested; use more "
+          "text, a shorter --seq-length or, in a blend, weights");
 }
 
 static void an_id_outside_the_vocabulary_is_refused(void **state)
@@ -894,7 +928,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reset_options_and_loss_mask_follow_the_eod_token),
         cmocka_unit_test(a_pad_token_in_the_text_is_masked),
-        cmocka_unit_test(too_few_tokens_for_one_sample_are_an_error),
+        cmocka_unit_test(a_dataset_or_split_without_tokens_is_an_error),
+        cmocka_unit_test(a_dataset_shorter_than_a_sample_is_repeated),
         cmocka_unit_test(a_short_split_is_repeated),
         cmocka_unit_test(an_id_outside_the_vocabulary_is_refused),
         cmocka_unit_test(contradicting_options_are_refused),
