@@ -1,7 +1,7 @@
 /*
  * regex.h - regular expressions in the dialect of Oniguruma, which tokenizer.json files use.  A pattern is translated
  * to PCRE2's dialect and matched by PCRE2 in UTF-8 mode, with PCRE2's JIT compiler where available.  \s is the Unicode
- * property White_Space (unicode/char_class.h).  Other Unicode properties are those of the installed PCRE2.
+ * property White_Space (unicode/char_class.h).  Other Unicode properties come from the installed PCRE2.
  */
 #ifndef MEG_BASE_REGEX_H
 #define MEG_BASE_REGEX_H

@@ -1,4 +1,4 @@
-/* check_conf.c - compare the parameters of a run's model with those of a checkpoint. */
+/* check_conf.c - compare the parameters of a run's model with a checkpoint. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

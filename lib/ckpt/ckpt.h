@@ -356,7 +356,7 @@ struct meg_ckpt_megatron_conf {
  * the directory is DIR/release.  Optimizer state is not written.  The write is atomic, as in meg_ckpt_save.  Padding
  * rows of the vocabulary are copies of the last vocabulary row; in a bias, they are 0.  Returns MEG_EUSAGE if
  *   - a parallel size or vocab_multiple is out of range
- *   - the model has norms after the residual connections, and the names are those of Megatron core
+ *   - the model has norms after the residual connections, and the names are Megatron core's
  *   - the model is a T5 with a relative bias, and the names are those before Megatron core
  *   - the number of attention heads, the number of query groups or the width of the MLP is not a multiple of the
  *     tensor-parallel size

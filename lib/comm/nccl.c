@@ -2,7 +2,7 @@
  * Tensor collectives over NCCL.
  *
  * A channel is an NCCL communicator with a stream of its own.  A group has one channel for collectives.  In groups
- * other than the world, the NCCL communicator of this channel is split from that of the world (ncclCommSplit).  Two
+ * other than the world, the NCCL communicator of this channel is split from the world's (ncclCommSplit).  Two
  * ranks that exchange messages have one channel for each direction: NCCL executes the operations of a communicator in
  * order.  With one channel for both directions, a send could wait for a receive whose message the peer sends only
  * later.
@@ -74,7 +74,7 @@ struct registration {
 
 /* The channels of a group. */
 struct meg_nccl {
-    uint64_t id;     /* equal on the ranks of the group, and different from those of other groups; world: 0 */
+    uint64_t id;     /* equal on the ranks of the group, and different from other groups'; world: 0 */
     int64_t nsplits; /* number of splits of this communicator */
     struct channel *collectives;
     struct channel **send, **recv; /* [size] elements are NULL until the first message */

@@ -14,7 +14,7 @@
 
 struct store_group {
     struct meg_comm_group g;
-    uint64_t id;              /* equal on the ranks of the group, and different from those of other groups */
+    uint64_t id;              /* equal on the ranks of the group, and different from other groups' */
     int64_t nsplits, nchunks; /* number of splits, and of chunks started so far */
 };
 

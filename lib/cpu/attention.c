@@ -187,7 +187,7 @@ static bool is_plain(const struct meg_attn_desc *desc)
     return desc->softcap == 0.0f && !desc->alibi_slope && !desc->rel_bias.p;
 }
 
-/* Return the bucket of a relative position, the position of a key minus that of a query (struct meg_attn_desc). */
+/* Return the bucket of a relative position, the position of a key minus the position of a query (struct meg_attn_desc). */
 static int64_t rel_bias_bucket(const struct meg_attn_desc *desc, int64_t relative)
 {
     const bool is_both = desc->rel_bias_is_bidirectional;
@@ -544,7 +544,7 @@ static int64_t sums_per_thread(const struct meg_attn_desc *desc, enum meg_dtype 
     return grad == MEG_DTYPE_F32 ? 0 : desc->s_q * desc->d + desc->s_k * (desc->d + desc->d_v);
 }
 
-/* Return the number of f64 sums [b, a, buckets + 1] of parameter gradients: those of d_rel_bias, and of d_sink. */
+/* Return the number of f64 sums [b, a, buckets + 1] of parameter gradients: for d_rel_bias, and for d_sink. */
 static int64_t num_param_sums(const struct meg_attn_desc *desc)
 {
     return desc->b * desc->a * (desc->rel_bias.rows + 1);

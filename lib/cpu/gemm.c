@@ -1,6 +1,6 @@
 /*
  * gemm.c - GEMM by oneDNN: dnnl_sgemm for f32 and dnnl_gemm_bf16bf16f32 for bf16 operands.  No header of oneDNN
- * declares dnnl_gemm_bf16bf16f32; its arguments are those of dnnl_sgemm.  oneDNN is loaded on first use: loading takes
+ * declares dnnl_gemm_bf16bf16f32; it takes the arguments of dnnl_sgemm.  oneDNN is loaded on first use: loading takes
  * about 25 ms, and some programs compute no GEMM.
  *
  * oneDNN uses one thread inside an active parallel region, and all threads outside.  Callers call oneDNN inside a

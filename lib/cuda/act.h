@@ -3,7 +3,7 @@
  *
  * An activation function is a class: of(x) returns its value, and grad(x, y) returns its derivative and sets y to its
  * value.  The value at NaN is NaN, and so is the derivative, except that of `identity` and `relu`.  The formulas of
- * GELU are those of cpu/vmath.h, which avoid cancellation.
+ * GELU are from cpu/vmath.h, which avoid cancellation.
  */
 #ifndef MEG_CUDA_ACT_H
 #define MEG_CUDA_ACT_H

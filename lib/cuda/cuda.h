@@ -36,7 +36,7 @@ int meg_cuda_num_devices(struct meg_err *e);
 /*
  * Select GPU `index` of this process, check the driver and the libraries, and return the table of operations, which is
  * valid until the process ends.  Do not call the function again after it succeeded.  Set *id to a number that
- * identifies the GPU among those of all nodes.  Return MEG_EFAIL if there is no such GPU, the driver or a library is
+ * identifies the GPU among the GPUs of all nodes.  Return MEG_EFAIL if there is no such GPU, the driver or a library is
  * missing or too old, or the GPU's architecture is not supported.
  *
  * If is_deterministic is set, attention does not use kernels whose results depend on the order of atomic additions, and

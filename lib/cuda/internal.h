@@ -72,7 +72,7 @@ static inline int64_t meg_cuda_max_shared(void)
     return (int64_t)(cc == 80 || cc == 87 ? 163 : cc == 0 || (cc >= 90 && cc < 120) ? 227 : 99) << 10;
 }
 
-/* Set *has_wgmma to that of struct meg_cuda_device for the current GPU (attention.cu). */
+/* Set meg_cuda_device's has_wgmma for the current GPU (attention.cu). */
 cudaError_t meg_cuda_probe_wgmma(bool *has_wgmma);
 
 /* Declare the operations with the types of struct meg_ops. */

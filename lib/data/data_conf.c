@@ -71,7 +71,7 @@ const struct meg_opt meg_data_opts[] = {
     { "dataloader-type", 0, MEG_STR(C, dataloader_type), "single|cyclic", "single",
       "single: read the samples once, in order; cyclic: shuffle them in each epoch" },
     { "no-data-sharding", 0, MEG_BOOL(C, no_data_sharding), NULL, "no",
-      "with --dataloader-type cyclic: shuffle the samples of all ranks together instead of those of each rank "
+      "with --dataloader-type cyclic: shuffle the samples of all ranks together instead of each rank's "
       "separately" },
     { 0 }
 };

@@ -21,7 +21,7 @@ MEG_BEGIN_DECLS
  * meg_data_parse_group_file - parse a file that contains one group in double quotes
  * Both functions return MEG_EUSAGE for an invalid group.  meg_data_parse_group_file also returns MEG_EUSAGE if the file
  * is empty or contains several groups, and MEG_EFORMAT if a group is not in double quotes or the file has a zero byte.
- * Its other errors are those of meg_read_file.
+ * It also returns the errors of meg_read_file.
  */
 int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *origin, struct meg_err *e);
 int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct meg_err *e);

@@ -194,7 +194,7 @@ static char *mid_cache_key(const struct meg_data_splits *d, int mid)
 
 /*
  * Set the directory and the file name prefix of an index that has Megatron-DeepSpeed's file names.  The directory is
- * --data-cache-path or, by default, that of the dataset.
+ * --data-cache-path or, by default, the dataset's.
  */
 static void deepspeed_names(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *dir,
                             struct meg_str *prefix)

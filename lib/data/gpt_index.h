@@ -3,7 +3,7 @@
  * An element is one sequence of the source, usually a complete document.  The elements are repeated for as many epochs
  * as the requested samples require.  The repeated elements are shuffled, and their tokens form one stream.  The stream
  * is cut into samples of seq_length tokens.  Finally, the samples are shuffled.
- * The arrays equal those of Megatron-LM's GPTDataset.  data/index_cache.h stores the arrays in files.
+ * The arrays equal the indexes of Megatron-LM's GPTDataset.  data/index_cache.h stores the arrays in files.
  */
 #ifndef MEG_DATA_GPT_INDEX_H
 #define MEG_DATA_GPT_INDEX_H
@@ -84,7 +84,7 @@ void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_siz
 /*
  * meg_gpt_index_build - build the arrays for elements [begin, begin + p->elements) of src
  *   x     set by meg_gpt_index_shape; the caller frees x with meg_gpt_index_free
- *   seed  the shuffles are identical to those of numpy.random.RandomState(seed)
+ *   seed  the shuffles are those that numpy.random.RandomState(seed) makes
  */
 void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p, const struct meg_source *src,
                          int64_t begin, const struct meg_gpt_index_conf *conf, uint32_t seed);

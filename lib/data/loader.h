@@ -38,7 +38,7 @@ void meg_data_loader_close(struct meg_data_loader *l); /* accepts NULL */
  *      earlier micro-batch, so asynchronous copies from them to a device must be complete.  The caller frees the last
  *      micro-batch with meg_batch_free.
  * Returns MEG_EFAIL when too few samples are left for one micro-batch on each data-parallel rank.  Returns MEG_EIO when
- * the dataset file cannot be read.  Other errors are those of meg_dataset_sample.  On failure, *x is unchanged.
+ * the dataset file cannot be read.  It also returns the errors of meg_dataset_sample.  On failure, *x is unchanged.
  */
 int meg_data_loader_next(struct meg_data_loader *l, struct meg_batch *x, struct meg_err *e);
 

@@ -15,7 +15,7 @@ struct meg_source;
 
 /*
  * Open PREFIX.bin and PREFIX.idx.  Returns MEG_EFORMAT if the tokens are not integers, or the number of sequences is
- * not from 1 to INT32_MAX.  Other errors are those of meg_indexed_open.
+ * not from 1 to INT32_MAX.  It also returns the errors of meg_indexed_open.
  */
 int meg_source_open(struct meg_source **out, const char *prefix, struct meg_err *e);
 

@@ -31,7 +31,7 @@ struct meg_device {
     struct meg_stream *copy;    /* stream of copies between host and device that overlap with computation */
     struct meg_event *read_done;
     void *read_buffer; /* pinned host buffer of meg_device_read */
-    uint64_t id;       /* identifies the GPU among those of all nodes; 0 for the CPU */
+    uint64_t id;       /* identifies the GPU among the GPUs of all nodes; 0 for the CPU */
 };
 
 /*
@@ -48,7 +48,7 @@ const struct meg_device *meg_device_current(void);
 const struct meg_device *meg_device_cpu(void);
 
 /*
- * Return the table of operations of GPUs or, if the build has no CUDA, that of the CPU.  Unless a GPU is open, call
+ * Return the table of operations of GPUs or, if the build has no CUDA, of the CPU.  Unless a GPU is open, call
  * only functions of the table that need no open device, such as attn_bwd_nbytes.
  */
 const struct meg_ops *meg_device_gpu_ops(void);

@@ -58,7 +58,7 @@ bool meg_generator_has_free_slot(const struct meg_generator *gen);
  *   c  continuation; zero except for c->prompt and c->request, which the caller sets.  This call samples the first
  *      token, and each meg_generator_step samples one more.  c is finished when c->finish is not MEG_FINISH_RUNNING.
  *      Until c is finished, c must not move.
- * The memory of the slot and of the model is grown to that of n + c->request->max_tokens tokens, but at most
+ * The memory of the slot and of the model grows to n + c->request->max_tokens tokens, but at most
  * max_position_embeddings.  Returns MEG_EFAIL if memory is exhausted; the generator and the model can then only be
  * closed.  Returns MEG_EFAIL if the model's logits are not finite; the slot is then free again, and c must not be
  * continued.

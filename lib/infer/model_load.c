@@ -12,7 +12,7 @@ const struct meg_opt meg_load_opts[] = {
       "load the model in DIR: a checkpoint of meg-train or Megatron, or a Hugging Face model" },
     { "ckpt-step", 0, MEG_I64(struct meg_load_conf, ckpt_step), "N", NULL, "iteration to load; default: the latest" },
     { "params-dtype", 0, MEG_ENUM(struct meg_load_conf, params_dtype), "auto|fp32|bf16|fp16", "auto",
-      "dtype of the weights and activations in memory; auto: that of the weights in the checkpoint" },
+      "dtype of the weights and activations in memory; auto: as in the checkpoint" },
     { "bf16", 0, MEG_BOOL(struct meg_load_conf, bf16), NULL, "no",
       "hold weights and activations in bfloat16, as --params-dtype bf16 does" },
     { "fp16", 0, MEG_BOOL(struct meg_load_conf, fp16), NULL, "no",

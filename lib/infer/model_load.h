@@ -23,10 +23,10 @@ enum meg_prediction { MEG_PREDICT_NEXT, MEG_PREDICT_MASKED };
 struct meg_loaded_model {
     struct meg_model *g;
     struct meg_tokenizer *tok; /* NULL if neither the checkpoint nor the options name a tokenizer */
-    int32_t bos;               /* id that begins a sequence (T5: that of the decoder), or -1 */
+    int32_t bos;               /* id that begins a sequence (T5: of the decoder), or -1 */
     int32_t eod;               /* end-of-document id, or -1 */
     struct meg_ids eos_ids;    /* ids that end a continuation, eod included */
-    int64_t unpadded_vocab;    /* vocabulary size of the tokenizer; without a tokenizer, that of the model */
+    int64_t unpadded_vocab;    /* vocabulary size of the tokenizer, or of the model if there is no tokenizer */
 };
 
 /*

@@ -93,7 +93,7 @@ static inline int64_t meg_model_rope_half(const struct meg_model_conf *c)
     return meg_model_is_rotary(c) ? (int64_t)((double)c->kv_channels * c->rotary_percent) / 2 : 0;
 }
 
-/* Set the ties of a layout (struct meg_tie) to those of the model. */
+/* Set the ties of a layout (struct meg_tie) from the model. */
 void meg_model_set_ties(struct meg_layout *l, const struct meg_model_conf *c);
 
 /* Make the parameter table and compute the shards of the mesh's rank.  Free the table with meg_params_free. */

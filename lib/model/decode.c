@@ -9,7 +9,7 @@
 /*
  * A prompt is prefilled in chunks, so that the size of the activations is bounded.  A chunk has PREFILL_STEP rows if
  * more than PREFILL_ROWS remain, and all remaining rows otherwise.  The last of several chunks thus has more than 256
- * rows.  Matrix products of the CPU backend compute the rows of such a chunk in the same way as those of a longer
+ * rows.  Matrix products of the CPU backend compute the rows of such a chunk in the same way as the rows of a longer
  * prompt.  PREFILL_STEP is a multiple of the 256 queries that attention computes at a time (cpu/attention.c), so the
  * queries of a prompt are divided in the same way as without chunks.
  */
@@ -76,7 +76,7 @@ static size_t arrays_nbytes(const struct meg_model_kv_cache *c, int64_t n)
     return (size_t)n * ((size_t)(NUM_OFFSETS * c->L) * sizeof(int64_t) + 2 * sizeof(int32_t));
 }
 
-/* Set the width of a cache to that of a block.  All blocks have the same width. */
+/* Set the width of a cache to the width of a block.  All blocks have the same width. */
 static void set_width(int64_t *width, int64_t of_block)
 {
     MEG_ASSERT(*width == 0 || *width == of_block);
@@ -323,7 +323,7 @@ static void layers_fwd(const void *pass)
 
 /*
  * Append s tokens to each of the sequences of n slots.  Run `rows` tokens through the layers of the last stack and the
- * final norm: first those of the sequences, in the order of struct meg_kv_step, then padding.
+ * final norm: first the rows of the sequences, in the order of struct meg_kv_step, then padding.
  */
 static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot, int64_t n, int64_t s,
                            const int32_t *tokens, const int32_t *position, int64_t rows)

@@ -198,7 +198,7 @@ void model_heads_free(void **weights);
 /* Compute the sizes of a state and allocate its host arrays.  The device buffers are not allocated. */
 struct meg_model_state *model_state_new(const struct meg_model_conf *c, const struct meg_model_run *run,
                                         const struct meg_ops *op, const struct meg_mesh *mesh);
-/* Free a state.  `device` is that of its graphs; it may be NULL if there are none. */
+/* Free a state.  `device` has its graphs; it may be NULL if there are none. */
 void model_state_free(struct meg_model_state *st, const struct meg_device *device);
 /* Sub-allocate all buffers from the two arenas.  In an arena with base NULL, only count bytes. */
 void model_buffers_suballoc(struct meg_model_state *st, const struct meg_model_run *run,

@@ -44,7 +44,7 @@ struct meg_linear_shape {
     double std;  /* of the initial weights */
     bool has_bias;
     bool is_output; /* the output matrix of a language model, whose rows are the vocabulary */
-    /* if not NULL, the weight is that of the word embedding, which has this name and is declared by the embedding */
+    /* if not NULL, the weight is the word embedding of this name, which the embedding declares */
     const char *tied;
 };
 

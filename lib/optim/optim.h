@@ -40,7 +40,7 @@ extern const struct meg_opt meg_optim_opts[];
 /*
  * Check the options and make the schedules of learning rate and weight decay, in samples.  The run has train_samples
  * samples or, if train_samples is MEG_UNSET, train_iters iterations of global_batch samples.  Return MEG_EUSAGE if an
- * option is invalid, or if its unit (samples or iterations) is not that of the run.
+ * option is invalid, or if its unit (samples or iterations) is not the run's.
  */
 int meg_lr_schedule_make(struct meg_lr_schedule *s, const struct meg_optim_conf *c, int64_t train_iters,
                          int64_t train_samples, int64_t global_batch, struct meg_err *e);

@@ -89,7 +89,7 @@ extern const struct meg_layout meg_layout_one;
 struct meg_layout_model {
     /* layers: of all stacks; s: sequence length; groups: key-value groups */
     int64_t layers, s, heads, groups, ffn, vocab;
-    int64_t encoder_layers, s_decoder; /* of an encoder-decoder model, whose s is that of the encoder; otherwise 0 */
+    int64_t encoder_layers, s_decoder; /* of an encoder-decoder model, in which s is the encoder's; otherwise 0 */
 };
 
 /* Set the group sizes and the rank order for `world` ranks.  Return MEG_EUSAGE if a size is invalid. */

@@ -225,7 +225,7 @@ static int check_virtual_stages(const struct meg_layout_conf *c, const int64_t *
 }
 
 /*
- * Make the stage table that --pipeline-model-parallel-layout describes.  The arguments are those of stage_table_make.
+ * Make the stage table that --pipeline-model-parallel-layout describes, with the arguments of stage_table_make.
  */
 static int make_described_table(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
                                 struct meg_err *e)
@@ -267,7 +267,7 @@ static int divide_stack(int64_t *first_layer, int64_t layers, int64_t stages, co
     return 0;
 }
 
-/* Make the stage table of an encoder and a decoder.  The arguments are those of stage_table_make. */
+/* Make the stage table of an encoder and a decoder, with the arguments of stage_table_make. */
 static int make_encoder_decoder_table(int64_t **first_layer, const struct meg_layout_conf *c,
                                       const struct meg_layout_model *m, struct meg_err *e)
 {

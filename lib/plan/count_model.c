@@ -2,7 +2,7 @@
  * count_model.c - run a micro-batch through each part of a model with operations and collectives that count
  * (count_ops.h): the embedding, each distinct layer, and the heads.  A layer is run as the only layer of a pipeline
  * stage, so that the layers of any family can be counted.  The counts of the embedding are those
- * of the first stage with one layer, minus those of that layer, because T5 has no stages without layers.  The counts of
+ * of the first stage with one layer, minus this layer's, because T5 has no stages without layers.  The counts of
  * the heads are computed from the last stage in the same way.
  */
 #include <stdlib.h>

@@ -36,9 +36,9 @@ const struct meg_opt meg_train_ckpt_opts[] = {
       "take the model and tokenizer options, --seq-length and --decoder-seq-length from the checkpoint, except those "
       "given on the command line or in a --config file" },
     { "override-opt_param-scheduler", 0, MEG_BOOL(C, override_scheduler), NULL, "no",
-      "use the learning-rate and weight-decay schedules of the command line if those of the checkpoint differ" },
+      "use the learning-rate and weight-decay schedules of the command line if the checkpoint's differ" },
     { "use-checkpoint-opt_param-scheduler", 0, MEG_BOOL(C, use_checkpoint_scheduler), NULL, "no",
-      "use the learning-rate and weight-decay schedules of the checkpoint if those of the command line differ" },
+      "use the learning-rate and weight-decay schedules of the checkpoint if the command line's differ" },
     { 0 }
 };
 

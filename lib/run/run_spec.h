@@ -29,7 +29,7 @@ int meg_run_spec_make(struct meg_run_spec *s, const struct meg_train_job *job, i
 
 /*
  * Complete the specification for the model in s->job, which must have passed meg_model_conf_check.  Return MEG_EUSAGE
- * if options, such as those of layout, data, optimizer, schedule and recomputation, cannot be combined with the model
+ * if options, such as for layout, data, optimizer, schedule and recomputation, cannot be combined with the model
  * or with each other.  Free s->layout with meg_layout_free, also after a failure.
  */
 int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e);

@@ -19,7 +19,7 @@ const struct meg_opt meg_train_opts[] = {
       "number of tokens per sample; with --model t5: in the encoder" },
     MEG_ALIAS("encoder-seq-length", "seq-length"),
     { "decoder-seq-length", 0, MEG_I64(C, decoder_seq_length), "N", NULL,
-      "number of tokens per sample in the decoder of T5; --seq-length is that of the encoder" },
+      "number of tokens per sample in the decoder of T5; --seq-length is for the encoder" },
     { "train-iters", 0, MEG_I64(C, train_iters), "N", NULL, "number of iterations to train" },
     { "train-samples", 0, MEG_I64(C, train_samples), "N", NULL,
       "number of samples to train on, instead of --train-iters" },
@@ -38,7 +38,7 @@ const struct meg_opt meg_train_opts[] = {
     { "recompute-activations", 0, MEG_BOOL(C, recompute_activations), NULL, "no",
       "same as --recompute-granularity selective" },
     { "recompute-granularity", 0, MEG_ENUM(C, recompute_granularity), "selective|full", NULL,
-      "recompute activations in the backward pass to save memory: those of attention (selective), or of complete "
+      "recompute activations in the backward pass to save memory: in attention (selective), or in complete "
       "layers (full)" },
     { "recompute-method", 0, MEG_ENUM(C, recompute_method), "uniform|block", NULL,
       "how --recompute-granularity full recomputes: keep one input per --recompute-num-layers layers (uniform), or "

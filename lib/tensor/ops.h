@@ -98,7 +98,7 @@ struct meg_glu {
  * numbers, one for each of eight units.  The key is (seed, 1 + 16*layer + site), the counter (unit/8, position, sample
  * low, sample high).  Let T = min(round(65536 p), 65535).  A unit is kept iff its number is >= T; a kept unit is
  * multiplied by 65536/(65536-T).  The global indices are:
- *   hidden dropout: unit = unit0 + column; position and sample are those of the row
+ *   hidden dropout: unit = unit0 + column; position and sample are the row's
  *   attention:      unit = (unit0 + head) * round_up(s, 8) + position of the key, where s is the length of the full
  *                   sequence (struct meg_attn_desc); position is the position of the query
  * With p = 0 there is no dropout.
@@ -559,7 +559,7 @@ struct meg_ops {
      *
      * The CUDA backend rounds exp((logit - max) / temperature) down to a multiple of 2^-40, so that sums are exact in
      * any order.  It thus never samples an id whose probability is below 2^-40 of the largest one, and its token may
-     * differ from that of the CPU backend if a sum is closer to u or top_p than these rounding errors.
+     * differ from the CPU backend's if a sum is closer to u or top_p than these rounding errors.
      */
     void (*sample)(struct meg_stream *st, struct meg_sampled_token *token, struct meg_mat logits,
                    int64_t unpadded_vocab, const struct meg_sampling_args *args, bool has_logprobs,
@@ -600,7 +600,7 @@ struct meg_ops {
     void (*adamw)(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                   int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step);
     /*
-     * One step of SGD.  The arguments are those of adamw, with `momentum` instead of `adam`; buf is state[0]:
+     * One step of SGD.  It takes the arguments of adamw, with `momentum` instead of `adam`; buf is state[0]:
      *   g' = g * step->grad_scale + wd * w, buf = momentum * buf + g' (first update: buf = g'),
      *   w -= lr * buf, copy = w
      */

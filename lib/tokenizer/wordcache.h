@@ -17,7 +17,7 @@ MEG_BEGIN_DECLS
 
 enum {
     MEG_WORD_BYTES = 15, /* maximum number of bytes in a short word; longer words are called long */
-    MEG_WORD_IDS = 3,    /* maximum number of ids in an entry; more ids, and those of long words, are in `overflow` */
+    MEG_WORD_IDS = 3,    /* maximum number of ids in an entry; more ids, and the ids of long words, are in `overflow` */
     MEG_WORD_OUT_OF_LINE = 1 << 15 /* flag in n: the ids of the entry are in the overflow array */
 };
 

@@ -149,7 +149,7 @@ static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const cha
 
 /*
  * For each setting whose value A in the run differs from its value B in the checkpoint, append "SETTING A instead of
- * B".  Skip a setting that is absent from one of the two; those of the WSD decay exist only with the decay style WSD.
+ * B".  Skip a setting that is absent from one of the two; only the decay style WSD has settings of the WSD decay.
  */
 static void append_differences(struct meg_str *out, json_t *run, const json_t *saved)
 {
@@ -179,7 +179,7 @@ static void append_differences(struct meg_str *out, json_t *run, const json_t *s
 }
 
 /*
- * Choose the schedule of the command line with --override-opt_param-scheduler, or that of the checkpoint with
+ * Choose the schedule of the command line with --override-opt_param-scheduler, or the checkpoint's with
  * --use-checkpoint-opt_param-scheduler.  Without these options, return MEG_EUSAGE if the two schedules differ.
  */
 static int resolve_schedule(struct meg_trainer *t, const json_t *saved, const char *from, struct meg_err *e)

@@ -21,7 +21,7 @@
  * time toward a timeout.  If all ranks share one network namespace, the server listens on loopback only.  A connection
  * must present a token of 16 random bytes, which rank 0 broadcasts over the world communicator.
  *
- * Ranks without a communicator (those of torchrun) connect to a rendezvous address instead.  Their token is derived
+ * Ranks without a communicator (under torchrun) connect to a rendezvous address instead.  Their token is derived
  * from the run id.  This token keeps out unrelated processes, but not attackers.  Another run with the same port and
  * run id has the same token.  Until all ranks have joined, a process of the other run cannot be distinguished from a
  * rank.  A conflict (two processes with one rank, or different sizes) ends both runs.  Once all ranks have joined, a
@@ -64,7 +64,7 @@ struct meg_watchdog_bootstrap {
  *
  * Over a communicator: if rank 0 cannot listen, or a rank cannot connect to rank 0, all ranks run without a watchdog.
  * The lowest rank that failed prints a warning.  Only the timeouts of collectives can then detect a lost rank.
- * With a rendezvous: a failure ends the process.  The exit status is that of MEG_EPEER if a rank does not connect to
+ * With a rendezvous: a failure ends the process, with the status of MEG_EPEER if a rank does not connect to
  * rank 0 within timeout_s, or connects to a program that is not rank 0.  The exit status is that of MEG_EUSAGE if
  *   - the host is unknown, or rank 0 cannot listen on the port;
  *   - two processes have the same rank, or a rank was started with a different number of ranks than rank 0;

@@ -341,7 +341,7 @@ static enum meg_model_family family_of(const struct meg_st *st)
 }
 
 /*
- * Determine from the tensor names the family of the model, and whether the names are those of Megatron core.
+ * Determine from the tensor names the family of the model, and whether the names are Megatron core's.
  * Return MEG_EFORMAT for names of Megatron core with an option that Megatron core ignores.
  */
 static int classify(struct reader *rd, struct meg_err *e)

@@ -377,7 +377,7 @@ static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_f32_fwd x
     }
 }
 
-/* Merge the outputs of the splits: a warp merges those of one query of one head. */
+/* Merge the outputs of the splits: a warp merges one query of one head. */
 template <class O> static __global__ void merge_splits(struct attn_f32_fwd x)
 {
     const struct meg_attn_desc &desc = x.desc;

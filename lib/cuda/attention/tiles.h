@@ -89,7 +89,7 @@ static inline bool is_plain_attention(const struct meg_attn_desc *desc)
 /* ---- dropout ---- */
 
 /*
- * The heads that a launch computes, those of groups [g0, g0 + ng) of sequences [i0, i0 + ni), and the weights that
+ * The heads that a launch computes, in groups [g0, g0 + ng) of sequences [i0, i0 + ni), and the weights that
  * dropout keeps.  Bit n of element [i - i0, j - j0, word, t] of `bits` states whether query t of head j of sequence i
  * keeps the weight of key tile_origin + 64 * word + n.  The bits of one group of one sequence have
  * 8 * (a / g) * words * rows bytes, where words is about s_k / 64, and rows is s_q, rounded up to a multiple of 128.

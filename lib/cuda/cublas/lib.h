@@ -29,7 +29,7 @@ extern struct meg_cublaslt_lib meg_cublaslt;
 
 /*
  * Load cuBLASLt into meg_cublaslt, and create the handle for the current GPU.  Return MEG_EFAIL if the library or one
- * of its functions is missing, its major version is not that of the header, or it cannot use the GPU.
+ * of its functions is missing, its major version is not the header's, or it cannot use the GPU.
  */
 int meg_cublaslt_load(struct meg_err *e);
 

@@ -34,7 +34,7 @@ int meg_cudnn_load(struct meg_err *e)
     size_t version;
 
     if (!handle) {
-        meg_info("attention uses meg's own kernels, which are slower than those of cuDNN: %s; install cuDNN %d.%d or "
+        meg_info("attention uses meg's own kernels, which are slower than cuDNN's: %s; install cuDNN %d.%d or "
                  "set LD_LIBRARY_PATH",
                  dlerror(), major(MEG_CUDNN_OLDEST), minor(MEG_CUDNN_OLDEST));
         return 0;

@@ -260,7 +260,7 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
             meg_indexed_prefix(d), meg_idx_dtype_name(meg_indexed_dtype(d)), meg_idx_dtype_name(w->dtype));
     if (first > 0 && n > 0 && meg_indexed_has_modes(d) != has_modes(w))
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: the sequences have %s, but those of the datasets before it have %s; merge the "
+                        "%s.idx: the sequences have %s, but the datasets before it have %s; merge the "
                         "datasets with modes separately",
                         meg_indexed_prefix(d), meg_indexed_has_modes(d) ? "modes" : "no modes",
                         has_modes(w) ? "modes" : "no modes");

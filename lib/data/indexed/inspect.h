@@ -25,7 +25,7 @@ extern const struct meg_opt meg_inspect_opts[];
  *   tok  decodes the ids into text; NULL: print only ids, which requires c->json
  * With c->json, each line is a JSON object.
  * Both functions return the errors of meg_indexed_open.  meg_inspect_decode returns MEG_EUSAGE for an invalid
- * FIRST:COUNT.  Its other errors are those of meg_indexed_get and meg_tokenizer_decode.
+ * FIRST:COUNT.  It also returns the errors of meg_indexed_get and meg_tokenizer_decode.
  */
 int meg_inspect_info(const struct meg_inspect_conf *c, FILE *out, struct meg_err *e);
 int meg_inspect_decode(const struct meg_inspect_conf *c, const struct meg_tokenizer *tok, FILE *out, struct meg_err *e);

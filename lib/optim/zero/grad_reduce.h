@@ -51,7 +51,7 @@ void meg_reducer_grads_ready(struct meg_reducer *r, int group);
 void meg_reducer_poll(struct meg_reducer *r);
 /*
  * Finish the reductions of a step.  Afterwards, each rank has the reduced gradients of all elements or, with the
- * distributed optimizer, only those of its shard of each bucket.
+ * distributed optimizer, only its shard of each bucket.
  */
 void meg_reducer_end(struct meg_reducer *r);
 

@@ -21,7 +21,7 @@ static bool is_in(int32_t cp, const struct range *r, size_t n)
 }
 
 /*
- * Return true for ideographs.  The blocks are those of Devlin et al.  If is_hf, the block U+2B820 to U+2CEAF begins at
+ * Return true for ideographs.  The blocks are from Devlin et al.  If is_hf, the block U+2B820 to U+2CEAF begins at
  * U+2B920, as in Hugging Face's list.
  */
 static bool is_ideograph(int32_t cp, bool is_hf)

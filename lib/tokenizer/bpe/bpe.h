@@ -74,7 +74,7 @@ int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_leftmost, int32_t
 
 /*
  * meg_bpe_stream - merge a long pre-token, one window at a time
- *   is_leftmost  true: the result equals that of meg_bpe_merge_leftmost; false: that of meg_bpe_merge
+ *   is_leftmost  true: merge like meg_bpe_merge_leftmost; false: like meg_bpe_merge
  *   read         reads the next n symbols, or fewer at the end of the pre-token, and returns their number
  *   put          receives the next symbols of the result; a negative return value, with e set, ends the merging
  *   ctx          argument of read and put

@@ -262,7 +262,7 @@ static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_co
 
 /*
  * Assign the ids of a text vocabulary: first to the ranked tokens, then to the special tokens.  If no special tokens
- * are given and the number of ranked tokens is that of Llama 3, add Llama 3's special tokens.
+ * are given and the number of ranked tokens equals Llama 3's, add Llama 3's special tokens.
  */
 static int assign_ids_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
