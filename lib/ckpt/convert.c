@@ -75,8 +75,7 @@ static bool is_per_rank(enum target_format to)
     return to == TO_MEGATRON || to == TO_MCORE;
 }
 
-/* Return the number of bytes that --max-shard-size specifies, or -1 if its value is invalid. */
-static int64_t shard_bytes(const char *size)
+int64_t meg_convert_shard_nbytes(const char *size)
 {
     static const struct {
         const char *name;
@@ -119,7 +118,7 @@ int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e)
             e, MEG_EUSAGE,
             "--saver %s: the weights of this format are always fp32; --params-dtype requires --saver hf or native",
             is_auto ? "mcore" : c->saver);
-    if (shard_bytes(c->shard_size) < 0)
+    if (meg_convert_shard_nbytes(c->shard_size) < 0)
         return meg_fail(
             e, MEG_EUSAGE,
             "--max-shard-size %s: must be a non-negative integer, optionally followed by KB, MB, GB, KiB, MiB or GiB",
@@ -284,7 +283,7 @@ static int export_megatron(const struct meg_convert_conf *c, const struct meg_ck
 static int write_target(const struct meg_convert_conf *c, const struct meg_ckpt *ckpt, enum target_format to,
                         const struct meg_ckpt_save_args *s, struct meg_err *e)
 {
-    const struct meg_ckpt_hf_conf hf = { dtype_of(c, ckpt, to), shard_bytes(c->shard_size) };
+    const struct meg_ckpt_hf_conf hf = { dtype_of(c, ckpt, to), meg_convert_shard_nbytes(c->shard_size) };
 
     switch (to) {
     case TO_NATIVE: return meg_ckpt_save(s, e);

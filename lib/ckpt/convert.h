@@ -34,5 +34,12 @@ int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e);
  */
 int meg_convert(const struct meg_convert_conf *c, struct meg_err *e);
 
+/*
+ * Return the number of bytes that a value of --max-shard-size specifies, or -1 if the value is invalid.  The value is a
+ * non-negative integer, optionally followed by a unit in upper or lower case: KB, MB, GB are powers of 1000, and KiB,
+ * MiB, GiB powers of 1024.
+ */
+int64_t meg_convert_shard_nbytes(const char *size);
+
 MEG_END_DECLS
 #endif
