@@ -99,6 +99,7 @@ is 'text from standard input has the same perplexity' "$(ppl <"$T/text")" "$(cat
 { echo '{"text":""}'; jq -Rc '{text:.}' "$T/text"; } >"$T/text.jsonl"
 ppl --input "$T/text.jsonl" >"$T/out"
 is 'each nonempty document has an end-of-document token, which has no bytes' "$(jq -c '[.documents,.tokens,.bytes]' "$T/out")" "[10,$((n - 1)),$((n - 10))]"
+is 'the first document has an end, too' "$(tail -n +2 "$T/text.jsonl" | ppl | jq -c '[.documents,.tokens,.bytes]')" "[9,$((n - 1)),$((n - 10))]"
 is 'other members of a corpus line are ignored' "$(jq -c '. + {url: "x", seed: -1}' "$T/text.jsonl" | ppl)" "$(cat "$T/out")"
 { printf '\357\273\277\n \r\n'; sed 's/^/ /; 3s/$/\n/' "$T/text.jsonl"; echo; } >"$T/marked.jsonl"
 is 'a byte order mark and empty lines are ignored' "$(ppl --input "$T/marked.jsonl")" "$(cat "$T/out")"
