@@ -13,6 +13,8 @@ struct opt_common {
 };
 extern struct opt_common opt_common;
 
+/* Return '-' for '_', and any other character unchanged: both are equivalent in names. */
+char opt_normalize_dash(char c);
 /*
  * Return the table row of the option with this name [n], and set *group to the group of that row.  For an alias, return
  * the row of the option that the alias names.  Return NULL if there is no option with this name.

@@ -106,17 +106,12 @@ bool meg_opt_was_given(const void *field)
 
 /* ---- finding a row ---- */
 
-static char normalize_dash(char c)
-{
-    return c == '_' ? '-' : c;
-}
-
 static bool is_name(const char *name, size_t n, const char *row)
 {
     size_t i;
 
     for (i = 0; i < n && row[i]; i++)
-        if (normalize_dash(name[i]) != normalize_dash(row[i]))
+        if (opt_normalize_dash(name[i]) != opt_normalize_dash(row[i]))
             return false;
     return i == n && !row[i];
 }
@@ -158,78 +153,6 @@ static const struct meg_opt *find_letter(const struct meg_optgroup *groups, char
                 return row;
             }
     return NULL;
-}
-
-/*
- * Return a distance between the option names `a` [n] and b, in which - and _ are equal.  The distance is 63 if one of
- * the names has more than 63 characters.  It is 1 if `a` has at least two characters and is a proper prefix of b.
- * Otherwise, it is the Damerau-Levenshtein distance (optimal string alignment).
- */
-static int edit_distance(const char *a, size_t n, const char *b)
-{
-    enum { MAX_LETTERS = 63 };
-    int d[MAX_LETTERS + 1][MAX_LETTERS + 1];
-    size_t m = strlen(b), i, j;
-
-    if (n > MAX_LETTERS || m > MAX_LETTERS)
-        return MAX_LETTERS;
-    for (i = 0; i <= n; i++)
-        d[i][0] = (int)i;
-    for (j = 0; j <= m; j++)
-        d[0][j] = (int)j;
-    for (i = 1; i <= n; i++) {
-        for (j = 1; j <= m; j++) {
-            int best = d[i - 1][j - 1] + (normalize_dash(a[i - 1]) != normalize_dash(b[j - 1]));
-
-            if (d[i - 1][j] + 1 < best)
-                best = d[i - 1][j] + 1;
-            if (d[i][j - 1] + 1 < best)
-                best = d[i][j - 1] + 1;
-            if (i > 1 && j > 1 && normalize_dash(a[i - 1]) == normalize_dash(b[j - 2]) &&
-                normalize_dash(a[i - 2]) == normalize_dash(b[j - 1]) && d[i - 2][j - 2] + 1 < best)
-                best = d[i - 2][j - 2] + 1;
-            d[i][j] = best;
-        }
-    }
-    return n >= 2 && m > n && d[n][n] == 0 ? 1 : d[n][m];
-}
-
-static const struct meg_opt_unsupported *unsupported;
-
-void meg_opt_set_unsupported(const struct meg_opt_unsupported *rows)
-{
-    unsupported = rows;
-}
-
-static bool matches_pattern(const char *pattern, const char *name, size_t n)
-{
-    size_t i;
-
-    for (i = 0; i < n && pattern[i] && normalize_dash(pattern[i]) == normalize_dash(name[i]); i++)
-        ;
-    return pattern[i] == '*' || (i == n && !pattern[i]);
-}
-
-int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e)
-{
-    const struct meg_opt *row, *nearest = NULL;
-    int min_distance = 1 + (int)n / 3, d;
-
-    for (const struct meg_opt_unsupported *a = unsupported; a && a->name; a++)
-        if (matches_pattern(a->name, name, n))
-            return meg_fail(e, MEG_EUSAGE, "--%.*s: %s", (int)n, name, a->hint);
-    for (; groups->title; groups++) {
-        for (row = groups->rows; row->name; row++) {
-            d = edit_distance(name, n, row->name);
-            if (d < min_distance || (d == min_distance && !nearest)) {
-                min_distance = d;
-                nearest = row;
-            }
-        }
-    }
-    if (nearest)
-        return meg_fail(e, MEG_EUSAGE, "unknown option --%.*s; did you mean --%s?", (int)n, name, nearest->name);
-    return meg_fail(e, MEG_EUSAGE, "unknown option --%.*s", (int)n, name);
 }
 
 /* ---- setting a field ---- */
