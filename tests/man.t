@@ -50,7 +50,7 @@ for main in cmd/*/main.c; do
     "$name" --list-options | cut -f 1 | tr _ - | sort >"$T/options"
     page_options "$page" >"$T/page"
     is "$name: options and page agree" "$(diff "$T/options" "$T/page")" ''
-    "$name" --help | grep -oE -e '--[a-z0-9][-_a-zA-Z0-9]*' | sed 's/^--//' | tr _ - | sort -u >"$T/help"
+    "$name" --help | grep -oE -e '--[a-zA-Z0-9][-_a-zA-Z0-9]*' | sed 's/^--//' | tr _ - | sort -u >"$T/help"
     is "$name: --help shows each option" "$(sort -u "$T/options" | comm -23 - "$T/help")" ''
     is "$name: no option is listed twice" "$(uniq -d "$T/options")" ''
     like "$name: --version prints a name and a version" "$("$name" --version)" "^$name [0-9]+\.[0-9]+\.[0-9]+\$"

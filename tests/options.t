@@ -19,7 +19,7 @@ for main in cmd/*/main.c; do
     "$name" --list-options >"$T/options"
     is "$name --list-options prints six fields per option" "$(awk -F '\t' 'NF != 6' "$T/options")" ''
     cut -f 1 "$T/options" | sort >"$T/listed"
-    is "$name --list-options includes all options of --help" "$(sed -n 's/^ .\{5\}--\([^ ]*\).*/\1/p' "$T/help" |
+    is "$name --list-options includes all options of --help" "$(sed -n 's/^ .\{5\}--\([^ ,]*\).*/\1/p' "$T/help" |
         sort | comm -23 - "$T/listed")" ''
 
     "$name" --dump-config >"$T/first.conf"

@@ -4,20 +4,19 @@
 #include "ckpt/convert.h"
 #include "io/json.h"
 
-static const struct meg_opt_unsupported unsupported[] = {
-    { "target-expert-*", "mixtures of experts are not supported yet; see meg(7)" }, { 0 }
+static const struct meg_opt_names unsupported[] = {
+    { "not supported yet: mixture of experts; see NOT YET in meg(7)", "target-expert-*" }, { 0 }
 };
 
-static const struct meg_opt ignored_opts[] = {
-    MEG_IGNORED("megatron-path", "DIR", "no code of Megatron is run"),
-    MEG_IGNORED("max-queue-size", "N", "there is no queue"),
-    MEG_IGNORED("no-checking", NULL, "checks are always performed"),
-    MEG_IGNORED("loader-transformer-impl", "NAME", "the names of norms of either implementation are recognized"),
-    MEG_IGNORED("checkpoint-type", "TYPE", "the format of --load-dir is detected"),
-    MEG_IGNORED("model-size", "NAME", "the sizes of the model are read from the checkpoint"),
-    MEG_IGNORED("tokenizer-model", "FILE", "the tokenizer's files in --load-dir are copied"),
-    MEG_IGNORED("bf16", NULL, "--params-dtype sets the dtype"),
-    MEG_IGNORED("fp16", NULL, "--params-dtype sets the dtype"),
+static const struct meg_opt_names ignored[] = {
+    { "no code of Megatron is run", "megatron-path=DIR" },
+    { "there is no queue", "max-queue-size=N" },
+    { "checks are always performed", "no-checking" },
+    { "the names of norms of either implementation are recognized", "loader-transformer-impl=NAME" },
+    { "the format of --load-dir is detected", "checkpoint-type=TYPE" },
+    { "the sizes of the model are read from the checkpoint", "model-size=NAME" },
+    { "the tokenizer's files in --load-dir are copied", "tokenizer-model=FILE" },
+    { "--params-dtype sets the dtype", "bf16 fp16" },
     { 0 }
 };
 
@@ -48,11 +47,10 @@ out:
 int main(int argc, char **argv)
 {
     struct meg_convert_conf c = { 0 };
-    const struct meg_optgroup groups[] = { { "convert", meg_convert_opts, &c },
-                                           { "ignored", ignored_opts, NULL },
-                                           { 0 } };
+    const struct meg_optgroup groups[] = { { "convert", meg_convert_opts, &c }, { 0 } };
     struct meg_err e;
 
+    meg_opt_set_ignored(ignored);
     meg_opt_set_unsupported(unsupported);
     meg_opt_parse(groups, "[options] --load-dir DIR --save-dir DIR | --info DIR",
                   "Convert a checkpoint to another format, or describe it.", argc, argv);

@@ -18,7 +18,8 @@ int main(int argc, char **argv)
         meg_die_err(&e);
     rank = ranks.world->rank;
     meg_log_set_rank(rank);
-    meg_opt_set_unsupported(meg_train_unsupported_opts);
+    meg_opt_set_ignored(meg_train_ignored);
+    meg_opt_set_unsupported(meg_train_unsupported);
     meg_train_option_groups(groups, &job);
     meg_opt_parse(groups, "[options]", "Train a GPT, BERT or T5 on a token dataset.", argc, argv);
     timeout_s = job.train.timeout_min > 0 ? job.train.timeout_min * 60 : 60; /* meg_train rejects an invalid value */

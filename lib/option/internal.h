@@ -22,19 +22,43 @@ char opt_normalize_dash(char c);
 const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *name, size_t n,
                                const struct meg_optgroup **group);
 /*
- * Fail with MEG_EUSAGE because no option has this name.  The message contains the hint of an unsupported option
- * (meg_opt_set_unsupported).  Without a hint, the message suggests the option with the most similar name, if any name
- * is similar.
+ * Fail with MEG_EUSAGE because no option has this name.  The message contains the reason of an unsupported option
+ * (meg_opt_set_unsupported), or suggests the option with the most similar name, if any name is similar.  Return 0 if
+ * `value` (NULL: none or several) makes an unsupported option one without effect.
  */
-int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e);
+int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, const char *value, struct meg_err *e);
 
 /*
- * Set the field of an option to the value in `words`, or print a warning if the option is ignored.  Returns MEG_EUSAGE
- * if the number of words or a value is wrong.
+ * Set the field of an option to the value in `words`.  An ignored option is only remembered for
+ * opt_print_remarks.  Returns MEG_EUSAGE if the
+ * number of words or a value is wrong.
  */
 int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list *words, struct meg_err *e);
+/* Set an option, or the options that replace a MEG_RENAMED row, because the user gave it: meg_opt_was_given is true. */
+int opt_give(const struct meg_optgroup *groups, const struct meg_optgroup *group, const struct meg_opt *row,
+             const struct meg_str_list *words, struct meg_err *e);
+/* Convert yes, true, no or false.  Returns MEG_EUSAGE for any other word. */
+int opt_parse_bool(const struct meg_opt *row, const char *word, bool *is_yes, struct meg_err *e);
+int opt_give_renamed(const struct meg_optgroup *groups, const struct meg_opt *row, const struct meg_str_list *words,
+                     struct meg_err *e);
+/* Remember that the option with this name [n] has no effect. */
+void opt_remark_ignored(const char *name, size_t n);
+/* Print the remembered options with new names or without effect, on rank 0, in one warning. */
+void opt_print_remarks(void);
+/* Return one row per name of meg_opt_set_ignored.  The array ends with { 0 } and is allocated until the process ends. */
+const struct meg_opt *opt_ignored_rows(void);
+/* Append the options that replace a MEG_RENAMED row, as a user would write them. */
+void opt_add_replacement(struct meg_str *out, const struct meg_opt *row);
+/* Return the next of the words at *p that spaces separate, and its length *n, and advance *p; NULL after the last. */
+const char *opt_next_name(const char **p, size_t *n);
+/* Return zeroed memory that stays allocated until the process ends or opt_free_values is called. */
+void *opt_alloc(size_t n);
+/* Return a copy of s [n] in memory of opt_alloc. */
+const char *opt_intern(const char *s, size_t n);
 /* Make meg_opt_was_given return true for the field of an option. */
 void opt_set_given(const struct meg_opt *row, void *conf);
+/* Return whether an option accepts several values and any number of them. */
+bool opt_takes_many(const struct meg_opt *row);
 void *opt_field(const struct meg_opt *row, void *conf);
 bool opt_is_flag(const struct meg_opt *row);
 /* Return the length of the list of choices "a|b|c" at the beginning of metavar; 0 if any value is allowed. */

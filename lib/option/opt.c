@@ -41,7 +41,7 @@ struct allocation {
 };
 static struct allocation *allocations; /* list that keeps all allocations reachable for leak checkers */
 
-static void *alloc_for_lifetime(size_t n)
+void *opt_alloc(size_t n)
 {
     struct allocation *a = (struct allocation *)meg_new(sizeof *a + n);
 
@@ -60,9 +60,9 @@ void opt_free_values(void)
     }
 }
 
-static const char *intern_text(const char *s, size_t n)
+const char *opt_intern(const char *s, size_t n)
 {
-    char *copy = (char *)alloc_for_lifetime(n + 1);
+    char *copy = (char *)opt_alloc(n + 1);
 
     memcpy(copy, s, n);
     return copy;
@@ -73,12 +73,12 @@ void opt_add_word(struct meg_str_list *words, const char *s, size_t n)
     const char **v = words->v;
 
     if ((words->n & (words->n - 1)) == 0) { /* the array is full at 0, 1, 2, 4, ... words */
-        v = (const char **)alloc_for_lifetime((size_t)(words->n ? 2 * words->n : 1) * sizeof *v);
+        v = (const char **)opt_alloc((size_t)(words->n ? 2 * words->n : 1) * sizeof *v);
         if (words->n)
             memcpy(v, words->v, (size_t)words->n * sizeof *v);
         words->v = v;
     }
-    v[words->n++] = intern_text(s, n);
+    v[words->n++] = opt_intern(s, n);
 }
 
 static const void **given_fields;
@@ -165,7 +165,13 @@ void *opt_field(const struct meg_opt *row, void *conf)
 bool opt_is_flag(const struct meg_opt *row)
 {
     return row->type == MEG_OPT_BOOL || row->type == MEG_OPT_STORE_FALSE ||
-           (row->type == MEG_OPT_IGNORED && !row->metavar);
+           ((row->type == MEG_OPT_IGNORED || row->type == MEG_OPT_RENAMED) && !row->metavar);
+}
+
+bool opt_takes_many(const struct meg_opt *row)
+{
+    return row->type == MEG_OPT_LIST || ((row->type == MEG_OPT_IGNORED || row->type == MEG_OPT_RENAMED) &&
+                                         row->metavar && strstr(row->metavar, "..."));
 }
 
 const struct meg_opt *opt_opposite(const struct meg_optgroup *group, const struct meg_opt *row)
@@ -215,14 +221,22 @@ static int find_choice(const struct meg_opt *row, const char *word, struct meg_e
     return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is not one of %s", row->name, word, row->metavar);
 }
 
+int opt_parse_bool(const struct meg_opt *row, const char *word, bool *is_yes, struct meg_err *e)
+{
+    *is_yes = strcmp(word, "yes") == 0 || strcmp(word, "true") == 0;
+    if (!*is_yes && strcmp(word, "no") != 0 && strcmp(word, "false") != 0)
+        return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is not one of yes, no, true and false", row->name, word);
+    return 0;
+}
+
 static int set_bool(const struct meg_opt *row, bool *field, const char *word, struct meg_err *e)
 {
-    bool is_yes = strcmp(word, "yes") == 0 || strcmp(word, "true") == 0;
+    bool is_yes;
+    int r = opt_parse_bool(row, word, &is_yes, e);
 
-    if (!is_yes && strcmp(word, "no") != 0 && strcmp(word, "false") != 0)
-        return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is not one of yes, no, true and false", row->name, word);
-    *field = is_yes != (row->type == MEG_OPT_STORE_FALSE);
-    return 0;
+    if (r == 0)
+        *field = is_yes != (row->type == MEG_OPT_STORE_FALSE);
+    return r;
 }
 
 static int set_list(const struct meg_opt *row, struct meg_str_list *field, const struct meg_str_list *words,
@@ -249,6 +263,19 @@ static int set_list(const struct meg_opt *row, struct meg_str_list *field, const
     return 0;
 }
 
+int opt_give(const struct meg_optgroup *groups, const struct meg_optgroup *group, const struct meg_opt *row,
+             const struct meg_str_list *words, struct meg_err *e)
+{
+    int r;
+
+    if (row->type == MEG_OPT_RENAMED)
+        return opt_give_renamed(groups, row, words, e);
+    if ((r = opt_assign(row, group->conf, words, e)) < 0)
+        return r;
+    opt_set_given(row, group->conf);
+    return 0;
+}
+
 int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list *words, struct meg_err *e)
 {
     const char *word = words->n ? words->v[0] : NULL;
@@ -259,9 +286,10 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list 
     if (row->type == MEG_OPT_LIST)
         return set_list(row, (struct meg_str_list *)field, words, e);
     if (row->type == MEG_OPT_IGNORED) {
-        if (row->metavar && (r = find_choice(row, word, e)) < 0)
-            return r;
-        meg_warn("--%s is accepted and has no effect: %s", row->name, row->help);
+        for (int64_t i = 0; row->metavar && i < words->n; i++)
+            if ((r = find_choice(row, words->v[i], e)) < 0)
+                return r;
+        opt_remark_ignored(row->name, strlen(row->name));
         return 0;
     }
     if (words->n != 1)
@@ -269,7 +297,7 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list 
     if ((r = find_choice(row, word, e)) < 0)
         return r;
     switch (row->type) {
-    case MEG_OPT_STR: *(const char **)field = intern_text(word, strlen(word)); return 0;
+    case MEG_OPT_STR: *(const char **)field = opt_intern(word, strlen(word)); return 0;
     case MEG_OPT_ENUM: *(int *)field = r; return 0;
     case MEG_OPT_BOOL:
     case MEG_OPT_STORE_FALSE: return set_bool(row, (bool *)field, word, e);
@@ -307,7 +335,7 @@ const char *meg_opt_choice(const struct meg_opt *rows, const char *name, const v
 
     MEG_ASSERT(row && row->type == MEG_OPT_ENUM);
     choice = opt_enum_choice(row, *(const int *)((const char *)conf + row->offset), &n);
-    return choice ? intern_text(choice, n) : NULL;
+    return choice ? opt_intern(choice, n) : NULL;
 }
 
 int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e)
@@ -344,7 +372,7 @@ void meg_opt_defaults(const struct meg_optgroup *groups)
     for (; groups->title; groups++) {
         for (row = groups->rows; row->name; row++) {
             unset(row, groups->conf);
-            if (row->default_value && row->type != MEG_OPT_ALIAS)
+            if (row->default_value && row->type != MEG_OPT_ALIAS && row->type != MEG_OPT_RENAMED)
                 MEG_ASSERT(meg_opt_set(row, groups->conf, row->default_value, NULL) == 0);
         }
     }
@@ -376,14 +404,13 @@ static int parse_option(const struct meg_optgroup *groups, const struct meg_optg
     else if (opt_is_flag(row))
         opt_add_word(&words, "yes", 3);
     else
-        for (; is_value(rest[n]) && (n == 0 || row->type == MEG_OPT_LIST); n++)
+        for (; is_value(rest[n]) && (n == 0 || opt_takes_many(row)); n++)
             opt_add_word(&words, rest[n], strlen(rest[n]));
     if (words.n == 0)
         return meg_fail(e, MEG_EUSAGE, "--%s requires a value: %s (write --%s=-... if the value begins with a dash)",
                         row->name, row->metavar, row->name);
-    if ((r = opt_assign(row, group->conf, &words, e)) < 0)
+    if ((r = opt_give(groups, group, row, &words, e)) < 0)
         return r;
-    opt_set_given(row, group->conf);
     if (opt_field(row, group->conf) == &opt_common.config &&
         (r = meg_opt_read_config(groups, opt_common.config, e)) < 0)
         return r;
@@ -410,21 +437,22 @@ static int parse_letters(const struct meg_optgroup *groups, const char *letters,
 }
 
 /*
- * Append the message for an unknown option to `unknown`.  Returns how many words of `rest` look like values of that
- * option.
+ * Append the message for an unknown option to `unknown`.  `joined` is as in parse_option.  Returns how many words of
+ * `rest` look like values of that option.
  */
-static int collect_unknown(const struct meg_optgroup *groups, const char *name, size_t n, char **rest,
-                           struct meg_str *unknown)
+static int collect_unknown(const struct meg_optgroup *groups, const char *name, size_t n, const char *joined,
+                           char **rest, struct meg_str *unknown)
 {
     struct meg_err why;
     int values = 0;
 
-    opt_unknown(groups, name, n, &why);
+    while (!joined && is_value(rest[values]))
+        values++;
+    if (opt_unknown(groups, name, n, joined ? joined : values == 1 ? rest[0] : NULL, &why) == 0)
+        return values;
     if (unknown->n)
         meg_str_printf(unknown, "\n%s: ", meg_progname());
     meg_str_printf(unknown, "%s", why.msg);
-    while (is_value(rest[values]))
-        values++;
     return values;
 }
 
@@ -436,7 +464,7 @@ int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv,
     int i, r = 0;
 
     for (i = 1; i < argc && r >= 0; i += 1 + r) {
-        const char *word = argv[i], *name = word + 2;
+        const char *word = argv[i], *name = word + 2, *joined;
         size_t n;
 
         if (word[0] != '-' || !word[1] || strcmp(word, "--") == 0) {
@@ -446,8 +474,9 @@ int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv,
         } else {
             n = strcspn(name, "=");
             row = opt_find(groups, name, n, &group);
-            r = row ? parse_option(groups, group, row, name[n] ? name + n + 1 : NULL, argv + i + 1, e)
-                    : collect_unknown(groups, name, n, argv + i + 1, &unknown);
+            joined = name[n] ? name + n + 1 : NULL;
+            r = row ? parse_option(groups, group, row, joined, argv + i + 1, e)
+                    : collect_unknown(groups, name, n, joined, argv + i + 1, &unknown);
         }
     }
     if (unknown.n) {
@@ -458,17 +487,22 @@ int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv,
     return r < 0 ? r : 0;
 }
 
-/* Assert that names are unique, aliases have a target, and MEG_ENUM rows have choices. */
+/* Assert that names are unique, other names have a target, and MEG_ENUM rows have choices. */
 static void check_tables(const struct meg_optgroup *groups)
 {
     const struct meg_optgroup *g, *found;
     const struct meg_opt *row, *first;
+    const char *now, *name;
+    size_t n;
 
     for (g = groups; g->title; g++) {
         for (row = g->rows; row->name; row++) {
             first = opt_find(groups, row->name, strlen(row->name), &found);
             MEG_ASSERT(first && found == g && (first == row || row->type == MEG_OPT_ALIAS));
             MEG_ASSERT(row->type != MEG_OPT_ENUM || opt_choices(row->metavar));
+            now = row->type == MEG_OPT_RENAMED ? row->default_value : "";
+            while ((name = opt_next_name(&now, &n)))
+                MEG_ASSERT(opt_find(groups, name, strcspn(name, "= "), &found));
         }
     }
 }
@@ -483,8 +517,11 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
     meg_signals_init();
     while (groups[n].title)
         n++;
-    all = (struct meg_optgroup *)meg_new((n + 2) * sizeof *all);
+    all = (struct meg_optgroup *)meg_new((n + 3) * sizeof *all);
     memcpy(all, groups, n * sizeof *all);
+    all[n].rows = opt_ignored_rows();
+    if (all[n].rows->name)
+        all[n++].title = "accepted and ignored";
     all[n].title = "every command";
     all[n].rows = common_opts;
     all[n].conf = &opt_common;
@@ -517,4 +554,5 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
         meg_str_free(&out);
         exit(meg_close_stdout());
     }
+    opt_print_remarks();
 }

@@ -48,6 +48,7 @@ enum {
     MEG_OPT_STORE_FALSE, /* a flag that makes its field false */
     MEG_OPT_LIST,
     MEG_OPT_ALIAS,
+    MEG_OPT_RENAMED,
     MEG_OPT_IGNORED
 };
 
@@ -95,16 +96,17 @@ struct meg_opt {
 #define MEG_ALIAS(old, name) { old, 0, MEG_OPT_ALIAS, 0, NULL, name, NULL }
 #define MEG_NEGATED(name, S, f) { name, 0, MEG_STORE_FALSE(S, f), NULL, NULL, NULL }
 /*
- * An option that is accepted with a warning and has no effect.  metavar is NULL for a flag; `why` is a phrase that
- * states the reason.
+ * An option of an earlier release, in a table of its own, whose conf is NULL.  metavar is NULL for a flag.  `now` is a
+ * list of options that may be in any table of the command, separated by spaces: NAME gets the value of the old option,
+ * and NAME=VALUE gets VALUE unless the user has set this option.
  */
-#define MEG_IGNORED(name, metavar, why) { name, 0, MEG_OPT_IGNORED, 0, metavar, NULL, why }
+#define MEG_RENAMED(old, metavar, now) { old, 0, MEG_OPT_RENAMED, 0, metavar, now, NULL }
 /* clang-format on */
 
 struct meg_optgroup {
     const char *title;
     const struct meg_opt *rows; /* array that ends with { 0 } */
-    void *conf;                 /* the struct that the rows fill; NULL for a table of ignored options */
+    void *conf;                 /* the struct that the rows fill; NULL for a table of MEG_RENAMED rows */
 };
 
 /*
@@ -119,7 +121,8 @@ struct meg_optgroup {
  *   66  a config file does not exist
  *   74  a config file cannot be read, or standard output cannot be written
  * Strings and lists stay valid until the process ends; callers do not free them.
- * Sets the log level to the one that -q or -v selects, and calls meg_signals_init (base/signals.h).
+ * Sets the log level to the one that -q or -v selects, and calls meg_signals_init (base/signals.h).  Rank 0 prints one
+ * warning that contains all given options that have a new name or no effect.
  */
 void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *summary, int argc, char **argv);
 
@@ -172,19 +175,28 @@ void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out);
 /*
  * meg_opt_list - append the output of --list-options, one line per row
  * The tab-separated fields are name, metavar, default, group, letter and target.  A missing field is empty.  For an
- * alias or a negation, target is the name of the other option.
+ * alias, an old name or a negation, target is the name of the other option, or all options that the old name sets.
  */
 void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out);
 
 /*
- * Options that other programs have, but this command does not support.  The hint replaces "unknown option".  A
- * name that ends in * matches all names with that prefix.  The first row that matches is used.  The rows end with { 0 }
- * and are borrowed until the process ends.
+ * Options of other programs that have the same reason not to be in the tables of a command.  `names` are separated by
+ * spaces.  Arrays of this type end with { 0 } and are borrowed until the process ends.
  */
-struct meg_opt_unsupported {
-    const char *name, *hint;
+struct meg_opt_names {
+    const char *why, *names;
 };
-void meg_opt_set_unsupported(const struct meg_opt_unsupported *rows);
+/*
+ * Set the options that this command does not support.  `why`, a phrase, replaces "unknown option".  A name that ends in
+ * * matches all names with that prefix.  NAME=VALUE means that the option has no effect if it has this value.  The
+ * first name that matches is used.
+ */
+void meg_opt_set_unsupported(const struct meg_opt_names *rows);
+/*
+ * Set the options that meg_opt_parse accepts although they have no effect, for the reason `why`, a phrase.  A name is
+ * NAME for a flag, or NAME=METAVAR; METAVAR has the format of that of a list if it contains "...".
+ */
+void meg_opt_set_ignored(const struct meg_opt_names *rows);
 
 /* Add a line to the output of --version; text is borrowed until the process ends. */
 void meg_opt_add_version_line(const char *text);

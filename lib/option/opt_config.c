@@ -67,6 +67,16 @@ int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg
     return p ? 0 : MEG_EUSAGE;
 }
 
+/* Call opt_unknown for an option whose values are the text from p to `end`. */
+static int unknown_in_file(const struct meg_optgroup *groups, const char *name, size_t n, const char *p,
+                           const char *end, struct meg_err *e)
+{
+    struct meg_str_list words = { 0 };
+    int r = opt_split(p, (size_t)(end - p), &words, e);
+
+    return r < 0 ? r : opt_unknown(groups, name, n, words.n == 1 ? words.v[0] : NULL, e);
+}
+
 /*
  * Read one line.  is_stored means that an earlier run wrote the line: unknown names are then ignored, and fields for
  * which meg_opt_was_given returns true keep their values.
@@ -93,16 +103,13 @@ static int read_line(const struct meg_optgroup *groups, const char *line, size_t
         return meg_fail(e, MEG_EUSAGE, "expected `name = value`, found '%.*s'", (int)(end - line), line);
     row = opt_find(groups, name, n, &group);
     if (!row)
-        return is_stored ? 0 : opt_unknown(groups, name, n, e);
+        return is_stored ? 0 : unknown_in_file(groups, name, n, p + 1, end, e);
     if (group->conf == &opt_common)
         return meg_fail(e, MEG_EUSAGE, "--%s is allowed only on the command line", row->name);
     if ((r = opt_split(p + 1, (size_t)(end - p - 1), &words, e)) < 0 ||
-        (is_stored && meg_opt_was_given(opt_field(row, group->conf))) ||
-        (r = opt_assign(row, group->conf, &words, e)) < 0)
+        (is_stored && meg_opt_was_given(opt_field(row, group->conf))))
         return r;
-    if (!is_stored)
-        opt_set_given(row, group->conf);
-    return 0;
+    return is_stored ? opt_assign(row, group->conf, &words, e) : opt_give(groups, group, row, &words, e);
 }
 
 static int read_lines(const struct meg_optgroup *groups, const char *text, size_t n, const char *source, bool is_stored,
@@ -205,9 +212,11 @@ void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out)
     const struct meg_opt *row;
 
     for (; groups->title; groups++) {
+        if (!groups->conf) /* other names of options in the other groups */
+            continue;
         meg_str_printf(out, "# %s\n", groups->title);
         for (row = groups->rows; row->name; row++) {
-            if (row->type == MEG_OPT_ALIAS || row->type == MEG_OPT_IGNORED || opt_opposite(groups, row))
+            if (row->type == MEG_OPT_ALIAS || opt_opposite(groups, row))
                 continue;
             value.n = 0;
             dump_value(row, opt_field(row, groups->conf), &value);

@@ -63,6 +63,26 @@ static void wrap(struct meg_str *out, const char *text, const char *breaks, int 
     }
 }
 
+/* Print the ignored options that have one reason.  Returns the last of these rows. */
+static const struct meg_opt *help_ignored(const struct meg_opt *row, int width, struct meg_str *out)
+{
+    struct meg_str names = { 0 };
+
+    for (;; row++) {
+        meg_str_printf(&names, "--%s%s%s", row->name, row->metavar ? " " : "", row->metavar ? row->metavar : "");
+        if (!row[1].name || row[1].help != row->help)
+            break;
+        meg_str_add(&names, ", ", 2);
+    }
+    meg_str_add(out, "      ", 6);
+    wrap(out, names.s, " |", 6, CHOICES_COLUMN, width);
+    meg_str_printf(out, "\n%*s", HELP_COLUMN, "");
+    wrap(out, row->help, " ", HELP_COLUMN, HELP_COLUMN, width);
+    meg_str_add(out, "\n", 1);
+    meg_str_free(&names);
+    return row;
+}
+
 static void help_row(const struct meg_optgroup *g, const struct meg_opt *row, int width, struct meg_str *out)
 {
     const struct meg_opt *opposite = opt_opposite(g, row), *alias;
@@ -72,11 +92,14 @@ static void help_row(const struct meg_optgroup *g, const struct meg_opt *row, in
     meg_str_printf(&left, "--%s%s", row->name, row->metavar ? " " : "");
     if (row->metavar)
         wrap(&left, row->metavar, " |", (int)left.n, CHOICES_COLUMN, width);
-    if (opposite)
+    if (row->type == MEG_OPT_RENAMED) {
+        meg_str_add(&right, "now ", 4);
+        opt_add_replacement(&right, row);
+    } else if (opposite)
         meg_str_printf(&right, "the opposite of --%s", opposite->name);
     else
-        meg_str_printf(&right, "%s%s", row->type == MEG_OPT_IGNORED ? "no effect: " : "", row->help);
-    if (row->default_value && !opt_is_flag(row))
+        meg_str_printf(&right, "%s", row->help);
+    if (row->default_value && !opt_is_flag(row) && row->type != MEG_OPT_RENAMED)
         meg_str_printf(&right, " (default: %s)", row->default_value);
     for (alias = g->rows; alias->name; alias++)
         if (alias->type == MEG_OPT_ALIAS && strcmp(alias->default_value, row->name) == 0)
@@ -102,27 +125,36 @@ void opt_help(const struct meg_optgroup *groups, const char *usage, const char *
     for (; groups->title; groups++) {
         meg_str_printf(out, "\n%s:\n", groups->title);
         for (row = groups->rows; row->name; row++)
-            if (row->type != MEG_OPT_ALIAS)
+            if (row->type == MEG_OPT_IGNORED)
+                row = help_ignored(row, width, out);
+            else if (row->type != MEG_OPT_ALIAS)
                 help_row(groups, row, width, out);
     }
 }
 
 void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out)
 {
+    struct meg_str target = { 0 };
+
     for (; groups->title; groups++) {
         const struct meg_opt *row;
 
         for (row = groups->rows; row->name; row++) {
             const struct meg_opt *opposite = opt_opposite(groups, row);
-            bool is_alias = row->type == MEG_OPT_ALIAS;
+            const bool is_alias = row->type == MEG_OPT_ALIAS, is_renamed = row->type == MEG_OPT_RENAMED;
+
+            target.n = 0;
+            if (is_renamed)
+                opt_add_replacement(&target, row);
+            else if (is_alias || opposite)
+                meg_str_printf(&target, "%s", is_alias ? row->default_value : opposite->name);
 
             meg_str_printf(out, "%s\t%s\t%s\t%s\t%.1s\t%s\n", row->name, row->metavar ? row->metavar : "",
-                           row->default_value && !is_alias ? row->default_value : "", groups->title, &row->letter,
-                           is_alias   ? row->default_value
-                           : opposite ? opposite->name
-                                      : "");
+                           row->default_value && !is_alias && !is_renamed ? row->default_value : "", groups->title,
+                           &row->letter, target.n ? target.s : "");
         }
     }
+    meg_str_free(&target);
 }
 
 void opt_completion(const struct meg_optgroup *groups, struct meg_str *out)

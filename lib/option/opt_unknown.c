@@ -43,30 +43,62 @@ static int edit_distance(const char *a, size_t n, const char *b)
     return n >= 2 && m > n && d[n][n] == 0 ? 1 : d[n][m];
 }
 
-static const struct meg_opt_unsupported *unsupported;
+static const struct meg_opt_names *unsupported;
 
-void meg_opt_set_unsupported(const struct meg_opt_unsupported *rows)
+void meg_opt_set_unsupported(const struct meg_opt_names *rows)
 {
     unsupported = rows;
 }
 
+/*
+ * Return whether the name [n] matches a pattern: a name, or a prefix and *.  The pattern ends at a space, = or zero
+ * byte.
+ */
 static bool matches_pattern(const char *pattern, const char *name, size_t n)
 {
     size_t i;
 
     for (i = 0; i < n && pattern[i] && opt_normalize_dash(pattern[i]) == opt_normalize_dash(name[i]); i++)
         ;
-    return pattern[i] == '*' || (i == n && !pattern[i]);
+    return pattern[i] == '*' || (i == n && strchr(" =", pattern[i]));
 }
 
-int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e)
+/* Return the first pattern that matches the name [n], and set *why to its reason; NULL if there is none. */
+static const char *find_unsupported(const char *name, size_t n, const char **why)
+{
+    for (const struct meg_opt_names *a = unsupported; a && a->names; a++) {
+        const char *p = a->names, *pattern;
+        size_t length;
+
+        *why = a->why;
+        while ((pattern = opt_next_name(&p, &length)))
+            if (matches_pattern(pattern, name, n))
+                return pattern;
+    }
+    return NULL;
+}
+
+/* Return whether `value` (or NULL) equals the value after the = of a pattern. */
+static bool is_off(const char *pattern, const char *value)
+{
+    const char *off = pattern + strcspn(pattern, "= ");
+    const size_t n = strcspn(off, " ");
+
+    return value && *off == '=' && n == strlen(value) + 1 && memcmp(off + 1, value, n - 1) == 0;
+}
+
+int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, const char *value, struct meg_err *e)
 {
     const struct meg_opt *row, *nearest = NULL;
     int min_distance = 1 + (int)n / 3, d;
+    const char *why, *pattern = find_unsupported(name, n, &why);
 
-    for (const struct meg_opt_unsupported *a = unsupported; a && a->name; a++)
-        if (matches_pattern(a->name, name, n))
-            return meg_fail(e, MEG_EUSAGE, "--%.*s: %s", (int)n, name, a->hint);
+    if (pattern && is_off(pattern, value)) {
+        opt_remark_ignored(name, n);
+        return 0;
+    }
+    if (pattern)
+        return meg_fail(e, MEG_EUSAGE, "--%.*s: %s", (int)n, name, why);
     for (; groups->title; groups++) {
         for (row = groups->rows; row->name; row++) {
             d = edit_distance(name, n, row->name);

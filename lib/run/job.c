@@ -19,7 +19,7 @@ void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], s
         { "tokenizer", meg_tok_opts, &job->tok },
         { "checkpoints", meg_train_ckpt_opts, &job->ckpt },
         { "logging", meg_logging_opts, &job->log },
-        { "accepted and ignored", meg_train_ignored_opts, NULL },
+        { "old names", meg_train_old_opts, NULL },
         { 0 },
     };
 

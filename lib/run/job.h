@@ -35,11 +35,12 @@ struct meg_train_job {
 enum { MEG_TRAIN_OPTION_GROUPS = 13 };
 void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], struct meg_train_job *job);
 
-/* Options of Megatron that are accepted and have no effect here. */
-extern const struct meg_opt meg_train_ignored_opts[];
-
-/* Options of Megatron, current or former, that meg-train does not support, each with a hint for the user. */
-extern const struct meg_opt_unsupported meg_train_unsupported_opts[];
+/*
+ * Options of Megatron-LM, of BigScience's and of Microsoft's Megatron-DeepSpeed: those that have another name here, those
+ * that have no effect, and those that meg-train does not support.
+ */
+extern const struct meg_opt meg_train_old_opts[];
+extern const struct meg_opt_names meg_train_ignored[], meg_train_unsupported[];
 
 MEG_END_DECLS
 #endif

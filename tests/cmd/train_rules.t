@@ -140,6 +140,9 @@ if [ -x "$B/tests/ranks/comm" ]; then
         ranks_refuse 3 '--global-batch-size 16: must be a multiple of 3'
         ranks_refuse 2 '--overlap-param-gather: requires --overlap-grad-reduce, and --use-distributed-optimizer' --overlap-param-gather
         ranks_refuse 4 '--pipeline-schedule interleaved: requires --num-virtual-stages' $pp 4 --pipeline-schedule interleaved
+        ranks_refuse 2 "$tp 4: must be at most 2, the number of ranks" $tp 4 --num-workers 2 --override-lr-scheduler
+        is 'one rank prints the options with new names or without effect' "$(grep -c -e --num-workers "$T/err") $(grep -e \
+            '--override-lr-scheduler (now --override-opt_param-scheduler); .* no effect.*: --num-workers$' "$T/err" | grep -c '^meg-train: ')" '1 1'
     }
 else
     skip 'started ranks' 'this build has no MPI'

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/log.h"
 #include "file/file.h"
 #include "option/opt.h"
 
@@ -32,10 +33,16 @@ static const struct meg_opt opts[] = {
     { "order", 'o', MEG_ENUM(struct conf, order), "auto|megatron-lm|other", "megatron-lm", "order of samples" },
     { "style", 0, MEG_ENUM(struct conf, style), "full|selective", NULL, "style of recomputation" },
     { "level", 0, MEG_ENUM(struct conf, level), "low|high", "low", "an int field" },
-    MEG_IGNORED("manual-gc", NULL, "there is no Python here"),
-    MEG_IGNORED("gc-interval", "N", "there is no Python here"),
     { 0 }
 };
+static const struct meg_opt old_opts[] = { MEG_RENAMED("full", NULL, "style=full seq-length=7"),
+                                           MEG_RENAMED("length", "N", "seq-length level=high"),
+                                           MEG_RENAMED("old-keys", "KEY...", "json-keys"),
+                                           MEG_RENAMED("old-append-eod", NULL, "append-eod"),
+                                           { 0 } };
+static const struct meg_opt_names ignored[] = { { "there is no Python here", "manual-gc gc-interval=N" },
+                                                { "everything is logged", "log=a|b..." },
+                                                { 0 } };
 static const struct meg_opt more_opts[] = {
     { "rampup-batch-size", 0, MEG_LIST(struct conf, ramp), "START STEP SAMPLES", NULL, "ramp" },
     { "data-path", 0, MEG_LIST(struct conf, data), "[WEIGHT] PREFIX...", NULL, "data" },
@@ -48,7 +55,9 @@ static const struct meg_opt more_opts[] = {
 };
 
 static struct conf conf;
-static const struct meg_optgroup groups[] = { { "model", opts, &conf }, { "data", more_opts, &conf }, { 0 } };
+static const struct meg_optgroup groups[] = {
+    { "model", opts, &conf }, { "data", more_opts, &conf }, { "older names", old_opts, NULL }, { 0 }
+};
 
 static char **words(const char *line, int *n)
 {
@@ -226,26 +235,6 @@ static void invalid_command_lines_are_rejected(void **state)
     refused("--json-keys text body", "--json-keys: 'body' is not one of text|title...");
     refused("--append-eod=maybe", "--append-eod: 'maybe' is not one of yes, no, true and false");
     refused("--rampup-batch-size 16 16", "--rampup-batch-size requires 3 values (START STEP SAMPLES), found 2");
-    refused("--gc-interval",
-            "--gc-interval requires a value: N (write --gc-interval=-... if the value begins with a dash)");
-}
-
-static void ignored_names(void *arg)
-{
-    (void)arg;
-    given("--manual-gc --gc-interval 5 --flag");
-    exit(conf.flag ? 0 : 1);
-}
-
-static void ignored_options_warn(void **state)
-{
-    struct child c;
-
-    (void)state;
-    child_run(&c, ignored_names, NULL);
-    assert_int_equal(c.status, 0);
-    assert_string_equal(c.err, "opt: --manual-gc is accepted and has no effect: there is no Python here\n"
-                               "opt: --gc-interval is accepted and has no effect: there is no Python here\n");
 }
 
 /* ---- config files ---- */
@@ -278,15 +267,23 @@ static void refused_in_file(const char *text, const char *why)
 
 static void unsupported_options_print_their_hint(void **state)
 {
-    static const struct meg_opt_unsupported rows[] = { { "moe-*", "no experts" }, { "yaml", "no" }, { 0 } };
+    static const struct meg_opt_names rows[] = { { "no experts", "topk=1 moe-x=1 moe-*" }, { "no", "yaml" }, { 0 } };
 
     (void)state;
     meg_opt_set_unsupported(rows);
     refused("--moe_topk 2 --moe- --flag", "--moe_topk: no experts\nopt: --moe-: no experts");
     refused("--yaml=x", "--yaml: no");
+    refused("--topk 2", "--topk: no experts");
+    refused("--topk", "--topk: no experts");
+    refused("--topk 1 1", "--topk: no experts");
+    refused("--topk=11", "--topk: no experts");
+    given("--topk 1 --moe-x=1 --flag");
+    assert_true(conf.flag);
     refused("--moe", "unknown option --moe");
     refused("--yam", "unknown option --yam");
     refused_in_file("yaml = 1\n", ": line 1: --yaml: no");
+    in_file("topk = 1\nlength = 3\n");
+    assert_int_equal(conf.n, 3);
     meg_opt_set_unsupported(NULL);
     refused("--yaml=x", "unknown option --yaml");
 }
@@ -406,6 +403,75 @@ static void ends(const char *line, int status, const char *out, const char *err)
         fail_msg("%s: status %d\n%s%s", line, c.status, c.out, c.err);
 }
 
+static void parse_for_warning(void *arg)
+{
+    static const struct meg_opt_names unsupported[] = { { "no experts", "moe-topk=1" }, { 0 } };
+    const char *line = (const char *)arg;
+    int n;
+    char **v;
+
+    meg_log_set_rank(*line == '1');
+    setenv("COLUMNS", "80", 1);
+    v = words(line + 1, &n);
+    meg_opt_set_ignored(ignored);
+    meg_opt_set_unsupported(unsupported);
+    meg_opt_parse(groups, "", "", n, v);
+    exit(conf.flag ? 0 : 1);
+}
+
+/* Check the messages of a rank that parses `line`, whose first character is the rank; with --help, its output. */
+static void warns(const char *line, int status, const char *want)
+{
+    struct child c;
+
+    child_run(&c, parse_for_warning, (void *)(uintptr_t)line);
+    if (!strstr(line, "--help"))
+        assert_string_equal(c.err, want);
+    else if (!strstr(c.out, want))
+        fail_msg("%s%s", c.out, c.err);
+    assert_int_equal(c.status, status);
+}
+
+static void one_warning_names_old_and_ignored_options(void **state)
+{
+    (void)state;
+    warns("0--manual-gc --gc-interval 5 --manual_gc --flag --log a b", 0,
+          "opt: these options have no effect, for reasons that --help lists: --manual-gc, --gc-interval, --log\n");
+    warns("0--moe_topk 1 --flag --full --length 5 --full", 0,
+          "opt: these options have new names: --full (now --style full --seq-length 7), --length (now --seq-length N "
+          "--level high); these options have no effect, for reasons that --help lists: --moe_topk\n");
+    warns("1--manual-gc --full --flag", 0, "");
+    warns("0--moe-topk 2 --manual-gc", 2, "opt: --moe-topk: no experts\nTry 'opt --help'.\n");
+    warns("0--log a c", 2, "opt: --log: 'c' is not one of a|b...\nTry 'opt --help'.\n");
+    warns(
+        "0--help", 0,
+        "\naccepted and ignored:\n      --manual-gc, --gc-interval N\n                              there is no Python "
+        "here\n      --log a|b...\n                              everything is logged\n");
+    warns("0--gc-interval", 2,
+          "opt: --gc-interval requires a value: N (write --gc-interval=-... if the value begins with a dash)\nTry 'opt "
+          "--help'.\n");
+}
+
+/* The first test, because fields that earlier tests set count as given, and their warnings are printed. */
+static void old_names_set_the_options_that_replace_them(void **state)
+{
+    (void)state;
+    ends("--full", 0, "\nseq-length = 7\n", "--full (now --style full --seq-length 7)");
+    ends("--full", 0, "\nstyle = full\n", "");
+    ends("--full --seq-length 9", 0, "\nseq-length = 9\n", "");
+    ends("--length 9 --full", 0, "\nseq-length = 9\n", "");
+    ends("--length=12", 0, "\nseq-length = 12\n", "");
+    ends("--length=12", 0, "\nlevel = high\n", "");
+    ends("--old-keys text title", 0, "\njson-keys = text title\n", "");
+    ends("--old-append-eod", 0, "\nappend-eod = yes\n", "");
+    ends("--full=no --old-append-eod=false", 0, "\nseq-length = 2048\n", "");
+    ends("--old-append-eod=false", 0, "\nappend-eod = no\n", "");
+    ends("--length 4k", 2, "", "--seq-length: '4k' is not a 64-bit integer");
+    ends("--full=x", 2, "", "--full: 'x' is not one of yes, no, true and false");
+    ends("--list-options", 0, "\nlength\tN\t\tolder names\t\t--seq-length N --level high\n", "");
+    ends("--help", 0, "--length N              now --seq-length N --level high\n", "");
+}
+
 static void each_command_has_the_common_options(void **state)
 {
     struct child c;
@@ -421,7 +487,6 @@ static void each_command_has_the_common_options(void **state)
     ends("--help", 0, "usage: opt [options] --output-prefix PREFIX\nDo nothing.\n\nmodel:\n", "");
     ends("-h", 0, "  -s, --seq-length N          tokens of a sample (default: 2048)\n", "");
     ends("--help", 0, "type of tokenizer (default: Null) (also\n                              --tokenizer)\n", "");
-    ends("--help", 0, "--gc-interval N         no effect: there is no Python here\n", "");
     ends("--help", 0, "--no-append-eod         the opposite of --append-eod", "");
     ends("--list-options", 0, "\nseq-length\tN\t2048\tmodel\ts\t\n", "");
     ends("--list-options", 0, "tokenizer\t\t\tmodel\t\ttokenizer-type\n", "");
@@ -478,6 +543,8 @@ static int clear(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(old_names_set_the_options_that_replace_them),
+        cmocka_unit_test(one_warning_names_old_and_ignored_options),
         cmocka_unit_test(invalid_numbers_are_rejected),
         cmocka_unit_test(defaults_are_set_and_the_rest_is_unset),
         cmocka_unit_test(each_form_of_an_option_is_parsed),
@@ -485,7 +552,6 @@ int main(void)
         cmocka_unit_test(lists_end_at_the_next_option),
         cmocka_unit_test(invalid_command_lines_are_rejected),
         cmocka_unit_test(unsupported_options_print_their_hint),
-        cmocka_unit_test(ignored_options_warn),
         cmocka_unit_test(a_config_file_sets_options),
         cmocka_unit_test(invalid_config_files_are_rejected),
         cmocka_unit_test(dumped_options_read_back_identically),

@@ -1,0 +1,49 @@
+#!/bin/sh
+# Options of earlier releases and of Megatron-DeepSpeed configure the same run as the options that replace them.
+. "${0%/*}/../lib.sh"
+
+# same OLD... = NEW...: check that both lists of options set the same values, and that one warning names the old ones
+same() {
+    old=${*%% = *} new=${*#* = }
+    # shellcheck disable=SC2086 # lists of options
+    meg-train $new --dump-config >"$T/want" && meg-train $old --dump-config >"$T/got"
+    is "$old: sets $new" "$(diff "$T/want" "$T/got")" ''
+    # shellcheck disable=SC2086
+    like "$old: a warning names it" "$(meg-train $old 2>&1)" "^meg-train: these options have new names: ${old%% *} \(now --"
+}
+same --checkpoint-activations = --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
+same --checkpoint-num-layers 2 --checkpoint-activations = --recompute-granularity full --recompute-method uniform \
+    --recompute-num-layers 2
+same --distribute-checkpointed-activations = --distribute-saved-activations
+same --activations-checkpoint-method block --activations-checkpoint-num-layers 3 = --recompute-granularity full \
+    --recompute-method block --recompute-num-layers 3
+same --activations-checkpoint-method uniform = --recompute-granularity full --recompute-method uniform \
+    --recompute-num-layers 1
+same --override-lr-scheduler = --override-opt_param-scheduler
+same --use-checkpoint-lr-scheduler = --use-checkpoint-opt_param-scheduler
+same --multi-query-attention = --group-query-attention --num-query-groups 1
+same --num-key-value-heads 4 = --group-query-attention --num-query-groups 4
+same --rotary-position-embeddings-theta 500000 = --rotary-base 500000
+same --no-position-embedding = --position-embedding-type rope
+same --enable-zbh1-pipeline = --pipeline-schedule zb-h1
+same --ds-sequence-parallel-size 4 = --context-parallel-size 4 --cp-comm-type a2a
+same --tokenizer-special-tokens '<s>' '</s>' = --tiktoken-special-tokens '<s>' '</s>'
+same --eval-only true = --skip-train
+
+# A run with old names, those without effect and a feature that is off equals the run with the new names.
+train() {
+    meg-train --num-layers 2 --hidden-size 32 --num-attention-heads 2 --seq-length 16 --max-position-embeddings 16 \
+        --micro-batch-size 2 --train-iters 2 --lr 1e-3 --mock-data --tokenizer-type NullTokenizer --vocab-size 99 \
+        --eval-iters 0 --log-interval 1 --split 1,0,0 "$@" >"$T/log" 2>"$T/err" || cat "$T/err"
+    sed 's/.*lm loss: \([^|]*\).*grad norm: \([^|]*\).*/\1 \2/' "$T/log"
+}
+train --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --layernorm-epsilon 1e-3 >"$T/want"
+train --checkpoint-activations --DDP-impl torch --layernorm-epsilon 1e-3 --adlr-autoresume --cpu-optimizer --deepspeed \
+    --deepspeed-activation-checkpointing --rerun-mode disabled --error-injection-rate 0 --partition-activations \
+    --no-pipeline-parallel >"$T/got"
+ok 'the losses of old and new names are equal' cmp "$T/want" "$T/got"
+ok 'there are losses' grep -q '[0-9]E' "$T/got"
+is 'one message names all of them' "$(grep -c . "$T/err")" 1
+like 'a feature that is off has no effect' "$(cat "$T/err")" 'no effect.*: --DDP-impl, .* --rerun-mode, --error-injection-rate, '
+status 'a feature that is on is refused' 2 meg-train --rerun-mode validate_results
+done_testing
