@@ -3,9 +3,9 @@
  *
  * An all-reduce sends part i of the buffer to rank i (all-to-all), reduces the received parts locally in rank order,
  * and gathers the results.  This sends as many bytes as a ring all-reduce, and the result does not depend on an
- * algorithm that a library selects, unlike the order of an MPI or NCCL all-reduce.  A large buffer is processed in chunks,
- * which bounds the memory for received parts.  A small buffer is gathered from all ranks and reduced on each rank: one
- * collective instead of two.  The store transport has an all-reduce of its own.
+ * algorithm that a library selects, unlike the order of an MPI or NCCL all-reduce.  A large buffer is processed in
+ * chunks, which bounds the memory for received parts.  A small buffer is gathered from all ranks and reduced on each
+ * rank: one collective instead of two.  The store transport has an all-reduce of its own.
  *
  * A wait polls instead of blocking, and can therefore time out.  Each poll progresses the transfer.
  */

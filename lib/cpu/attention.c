@@ -187,7 +187,9 @@ static bool is_plain(const struct meg_attn_desc *desc)
     return desc->softcap == 0.0f && !desc->alibi_slope && !desc->rel_bias.p;
 }
 
-/* Return the bucket of a relative position, the position of a key minus the position of a query (struct meg_attn_desc). */
+/*
+ * Return the bucket of a relative position, the position of a key minus the position of a query (struct meg_attn_desc).
+ */
 static int64_t rel_bias_bucket(const struct meg_attn_desc *desc, int64_t relative)
 {
     const bool is_both = desc->rel_bias_is_bidirectional;

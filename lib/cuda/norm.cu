@@ -85,7 +85,9 @@ struct row_sums {
     float *buf; /* shared memory [2][N][MAX_WARPS], N <= 2; while one half is read, the other is written */
     int half, nwarps;
 
-    /* Set all sums to 0; the sums of warps that do not exist remain 0.  All threads of the block call the constructor. */
+    /*
+     * Set all sums to 0; the sums of warps that do not exist remain 0.  All threads of the block call the constructor.
+     */
     __device__ row_sums(char *memory, int per_row) : buf((float *)memory), half(0), nwarps(per_row / WARP)
     {
         if (threadIdx.x < NBYTES / sizeof *buf)

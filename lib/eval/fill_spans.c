@@ -13,7 +13,9 @@ struct decoder {
     int32_t *heap;                    /* [nids] scratch */
 };
 
-/* Append a token to the input of the decoder, compute the logits of the next token, and set *lse to their log-sum-exp. */
+/*
+ * Append a token to the input of the decoder, compute the logits of the next token, and set *lse to their log-sum-exp.
+ */
 static int append(struct decoder *d, int32_t id, double *lse, struct meg_err *e)
 {
     const int64_t slot = 0;

@@ -18,8 +18,8 @@ struct meg_block {
     const char *norm;        /* name of the norm of the mixer's input, such as "input_layernorm" */
     enum meg_drop_site site; /* site of the dropout of the mixer's output */
     /*
-     * Add the output of the mixer to the output of the norm instead of to x: y + drop(mixer(y)), y = norm(x).  This is the
-     * post-LN of the original BERT (Devlin et al. 2019), in which a norm follows the embedding and each addition.
+     * Add the output of the mixer to the output of the norm instead of to x: y + drop(mixer(y)), y = norm(x).  This is
+     * the post-LN of the original BERT (Devlin et al. 2019), in which a norm follows the embedding and each addition.
      */
     bool is_post_norm;
 };

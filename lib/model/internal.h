@@ -264,8 +264,8 @@ void model_read_logits(struct meg_model *g, int64_t first, int64_t rows, float *
 /* ---- forward_backward.c ---- */
 
 /*
- * If g->run.uses_graphs is set, launch the operations that run(args) queues as a graph (meg_graphs_run).  Otherwise, call
- * run(args).
+ * If g->run.uses_graphs is set, launch the operations that run(args) queues as a graph (meg_graphs_run).  Otherwise,
+ * call run(args).
  */
 void model_run_pass(const struct meg_model *g, struct meg_graphs *graphs, const void *key, size_t nbytes,
                     void (*run)(const void *args), const void *args);

@@ -84,8 +84,8 @@ struct meg_bucket {
 };
 
 /*
- * Every rank's table lists all parameters of the model.  A rank has shards only of the parameters of its pipeline stage,
- * and of tied parameters that its stage uses (struct meg_tie).
+ * Every rank's table lists all parameters of the model.  A rank has shards only of the parameters of its pipeline
+ * stage, and of tied parameters that its stage uses (struct meg_tie).
  *
  * Layer group 0 has the embeddings and the relative biases of T5, groups 1..L have one layer each, and group L+1 has
  * the final norm and the heads.  The norm after an encoder is in the group of the encoder's last layer.

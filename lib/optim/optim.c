@@ -446,8 +446,8 @@ static struct meg_step_hparams hparams(const struct meg_optim *o, const struct m
 }
 
 /*
- * If the model uses graphs, launch the operations that run(o) queues as a graph.  Otherwise, call run(o).  The arguments
- * of the operations are equal in all steps.
+ * If the model uses graphs, launch the operations that run(o) queues as a graph.  Otherwise, call run(o).  The
+ * arguments of the operations are equal in all steps.
  */
 static void run_graph(struct meg_optim *o, void (*run)(const void *optim))
 {

@@ -90,8 +90,8 @@ static void set_recompute(struct meg_train_conf *c, enum meg_recompute r)
 }
 
 /*
- * Return the FLOPs, bytes and times of a candidate (meg_cost_count).  Reuse the counts of an earlier candidate that differs
- * only in settings on which they do not depend (struct counted).
+ * Return the FLOPs, bytes and times of a candidate (meg_cost_count).  Reuse the counts of an earlier candidate that
+ * differs only in settings on which they do not depend (struct counted).
  */
 static struct meg_cost_counts *counts_of(struct search *s, const struct meg_cost_model *m)
 {

@@ -144,9 +144,9 @@ static int is_empty(struct meg_mat m)
 }
 
 /*
- * Return whether the memory from the first to the last element of a intersects the memory of b.  Exception: two matrices of
- * several rows and the same row stride in bytes, for example disjoint column ranges of one larger matrix, overlap only
- * if they have a byte in common.
+ * Return whether the memory from the first to the last element of a intersects the memory of b.  Exception: two
+ * matrices of several rows and the same row stride in bytes, for example disjoint column ranges of one larger matrix,
+ * overlap only if they have a byte in common.
  */
 static int overlaps(struct meg_mat a, struct meg_mat b)
 {

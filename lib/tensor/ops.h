@@ -259,8 +259,8 @@ struct meg_adam {
 };
 
 /*
- * Weight of each row's loss in the gradient of the cross-entropy: *scale * *loss_scale * mask[row].  All pointers are to
- * device memory; NULL means 1.
+ * Weight of each row's loss in the gradient of the cross-entropy: *scale * *loss_scale * mask[row].  All pointers are
+ * to device memory; NULL means 1.
  */
 struct meg_loss_weight {
     const float *mask;        /* [n] */

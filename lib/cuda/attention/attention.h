@@ -134,7 +134,9 @@ __device__ inline float log_rounded(float x)
     return (float)log((double)x);
 }
 
-/* Return the bucket of a relative position, the position of a key minus the position of a query (struct meg_attn_desc). */
+/*
+ * Return the bucket of a relative position, the position of a key minus the position of a query (struct meg_attn_desc).
+ */
 __device__ inline int rel_bias_bucket(const struct meg_attn_desc &desc, int64_t relative)
 {
     const bool is_bidirectional = desc.rel_bias_is_bidirectional, is_right = is_bidirectional && relative > 0;
