@@ -1,7 +1,7 @@
 /*
  * decode.h - token-by-token decoding with a KV cache, by a GPT or by the decoder of a T5.  The cache has b slots; a
  * slot holds the keys and values of one sequence and, for the cross-attention of a T5, the keys and values of the
- * encoder's output. The memory of a slot grows to the longest sequence that the slot has held.  On CPUs, the logits of
+ * encoder's output.  The memory of a slot grows to the longest sequence that the slot has held.  On CPUs, the logits of
  * a slot do not depend on the other slots, bit for bit, because rows are computed in blocks of a fixed size.
  */
 #ifndef MEG_MODEL_DECODE_H

@@ -3,9 +3,8 @@
  * et al. 2016).
  *   - Byte-level BPE: words are the pre-tokens of GPT-2's pattern, and symbols are bytes.  Merges and ids equal those
  *     of Hugging Face's BpeTrainer, even if pairs have equal counts (train.c).
- *   - WordPiece: words are split as by BERT's BasicTokenizer, and symbols are characters.  A symbol that continues a word
- *     has the prefix "##", which a merge removes from the right symbol.  The algorithm is that of Hugging Face's
- *     WordPieceTrainer.
+ *   - WordPiece, as in Hugging Face's WordPieceTrainer: words are split as by BERT's BasicTokenizer, and symbols are
+ *     characters.  A symbol that continues a word has the prefix "##", which a merge removes from the right symbol.
  */
 #ifndef MEG_TOKENIZER_BPE_TRAIN_H
 #define MEG_TOKENIZER_BPE_TRAIN_H
