@@ -37,6 +37,20 @@ static inline void pt_transpose_last(struct pt_builder *f, int32_t n)
     memcpy(at + 5, stride, 5);
 }
 
+/* Expand the last tensor, of [1, n] elements, to [rows, n] with stride 0, as torch.Tensor.expand does. */
+static inline void pt_expand_last(struct pt_builder *f, int32_t rows, int32_t n)
+{
+    char shape[] = { 'J', 1, 0, 0, 0, 'J', 0, 0, 0, 0, 't', '(', 'J', 0, 0, 0, 0, 'J', 1, 0, 0, 0, 't' };
+    char *at = f->pickle.s.s + f->pickle.s.n - sizeof shape;
+
+    memcpy(shape + 6, &n, 4);
+    memcpy(shape + 13, &n, 4);
+    while (memcmp(at, shape, sizeof shape) != 0)
+        at--;
+    memcpy(at + 1, &rows, 4);
+    memset(at + 13, 0, 4);
+}
+
 /* End the dict, write the file and free the memory of f. */
 static inline void pt_end(struct pt_builder *f, const char *path)
 {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 enum { DEPTH_MAX = 16, VISITS_MAX = 1 << 20, PICKLE_MAX = 256 << 20 };
+enum { EXPANDED_MAX = 1 << 30 }; /* maximum bytes of all tensors of a file that have more elements than their storage */
 
 static const struct {
     const char *torch, *name;
@@ -180,7 +181,10 @@ static int find_storage(struct view *v, const struct meg_py *id)
     return r;
 }
 
-/* Return whether all elements are inside the storage, and the tensor has at most as many elements as the storage. */
+/*
+ * Return whether all elements are inside the storage.  The tensor may have more elements than the storage, up to
+ * EXPANDED_MAX bytes: torch.Tensor.expand returns such a tensor, with stride 0.
+ */
 static bool fits(const struct view *v)
 {
     int64_t last = v->first, numel = 1, reach;
@@ -193,7 +197,7 @@ static bool fits(const struct view *v)
     for (int i = 0; i < v->t.ndim; i++)
         if (__builtin_mul_overflow(v->t.dim[i] - 1, v->stride[i], &reach) || __builtin_add_overflow(last, reach, &last))
             return false;
-    return last < v->storage_numel && numel <= v->storage_numel;
+    return last < v->storage_numel && (numel <= v->storage_numel || numel <= EXPANDED_MAX / v->nbytes);
 }
 
 static bool is_contiguous(const struct view *v)
@@ -296,15 +300,27 @@ static int traverse(struct traversal *w, const struct meg_py *o)
 
 /*
  * Check that the tensors from index `first` on have at most twice the bytes of the file.  The factor 2 allows two tied
- * weights to use the same storage.  Without a limit, a small file could request any amount of memory.
+ * weights to use the same storage.  Tensors with more elements than their storage may have EXPANDED_MAX bytes together.
+ * Without a limit, a small file could request any amount of memory.
  */
 static int check_total(const struct meg_st *st, int first, const struct meg_pt *pt, struct meg_err *e)
 {
     const int64_t max = 2 * (int64_t)pt->map.n;
-    int64_t sum = 0;
+    int64_t sum = 0, expanded = 0;
 
-    for (int i = first; i < st->n && sum <= max; i++)
-        sum += st->t[i].nbytes; /* each tensor is at most as large as a member, so sum cannot overflow */
+    for (int i = first; i < st->n && sum <= max && expanded <= EXPANDED_MAX; i++) {
+        const struct meg_st_tensor *t = &st->t[i]; /* at most the size of a member or EXPANDED_MAX: no overflow */
+
+        if (t->nbytes > (int64_t)t->container_nbytes)
+            expanded += t->nbytes;
+        else
+            sum += t->nbytes;
+    }
+    if (expanded > EXPANDED_MAX)
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: tensors with more elements than their storage have more than %d bytes together; save "
+                        "contiguous tensors",
+                        pt->path, EXPANDED_MAX);
     if (sum <= max)
         return 0;
     return meg_fail(e, MEG_EFORMAT,
