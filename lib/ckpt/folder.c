@@ -5,6 +5,7 @@
  * NAME (file/commit.h).  A committed checkpoint can be opened at any time.  The writer holds the lock of SAVE, so other
  * temporary directories in SAVE are leftovers of killed saves.  The writer removes these leftovers.
  */
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -85,11 +86,15 @@ int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e)
     char *path = ckpt_path(dir, CKPT_TRACKER);
     struct meg_str text = { 0 };
     int r = meg_read_regular(path, &text, e);
+    size_t begin;
 
     if (r < 0)
         goto out;
-    while (text.n > 0 && strchr(" \t\r\n", text.s[text.n - 1]))
+    while (text.n > 0 && isspace((unsigned char)text.s[text.n - 1]))
         text.s[--text.n] = 0;
+    for (begin = 0; begin < text.n && isspace((unsigned char)text.s[begin]);)
+        begin++;
+    meg_str_remove_prefix(&text, begin);
     if (text.n == strlen("release") && strcmp(text.s, "release") == 0)
         *iteration = MEG_CKPT_RELEASE;
     else if (!text.n || strlen(text.s) != text.n || !meg_parse_i64(text.s, iteration) || *iteration < 0)

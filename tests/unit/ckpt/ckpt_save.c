@@ -65,6 +65,10 @@ static void opens_the_newest_complete_iteration_without_a_tracker(void **state)
     make_fixture(&b, 1, 8, 1);
     for (int i = 8; i <= 10; i++)
         save_ok(&b, "lost", i, 0, -1);
+    put_file("lost/latest_checkpointed_iteration.txt", "\n\t  8 \v\r\n", 9); /* Megatron strips whitespace */
+    c = open_ok("lost", MEG_UNSET);
+    assert_int_equal(meg_ckpt_iteration(c), 8);
+    meg_ckpt_close(c);
     assert_int_equal(unlink("lost/latest_checkpointed_iteration.txt"), 0);
     assert_true(meg_ckpt_exists("lost"));
     c = open_ok("lost", MEG_UNSET);
