@@ -40,7 +40,7 @@
 # V=1              print complete command lines
 
 VERSION := 0.1.0
-MODULES := base file option unicode io sentence tokenizer data preprocess tensor cpu cuda device watchdog comm parallel nn model \
+MODULES := base foreign file option unicode io sentence tokenizer data preprocess tensor cpu cuda device watchdog comm parallel nn model \
            optim ckpt logging run plan train infer eval
 
 PREFIX ?= /usr/local
@@ -473,7 +473,7 @@ check-chroot:
 # Each harness in tests/fuzz is linked with the modules and files of lib/ckpt that parse untrusted files.
 FUZZ_S     ?= 60
 FUZZ_CC    ?= clang
-FUZZ_MODULES := base file option unicode io sentence tokenizer data preprocess
+FUZZ_MODULES := base foreign file option unicode io sentence tokenizer data preprocess
 FUZZ_SRCS  := $(foreach m,$(FUZZ_MODULES),$(wildcard lib/$m/*.c lib/$m/*/*.c)) \
               $(patsubst %,lib/ckpt/%.c,safetensors megatron/pt megatron/pickle megatron/zip)
 FUZZERS    := $(patsubst %.c,build/fuzz/%,$(wildcard tests/fuzz/*.c))

@@ -190,6 +190,11 @@ int meg_ckpt_mark_done(const char *dir, bool is_done, struct meg_err *e);
  * The result is also true for Megatron's distributed checkpoints, which meg_ckpt_open refuses.
  */
 bool meg_ckpt_exists(const char *dir);
+/*
+ * Return whether a path that contains no checkpoint is a file, or a checkpoint in an unsupported format
+ * (foreign/foreign.h).  meg_ckpt_open refuses it with a message that says how to convert it.
+ */
+bool meg_ckpt_is_foreign(const char *path);
 
 /* Return the highest iteration that has a directory in dir, or -1 if there is none. */
 int64_t meg_ckpt_newest_iteration(const char *dir);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/num.h"
@@ -10,32 +11,56 @@
 #include "ckpt/megatron/pt.h"
 #include "file/commit.h"
 #include "file/file.h"
+#include "foreign/foreign.h"
 #include "io/json.h"
 
 /*
- * Return the malloc'ed path of the current contents of dir: dir without trailing slashes, or a temporary name if a
- * commit to dir was interrupted.
+ * Store the path of the current contents of dir in *at, which the caller frees, also after an error: dir without
+ * trailing slashes, a temporary name if a commit to dir was interrupted, or a snapshot in the cache of the Hub.
  */
-static char *committed_folder(const char *dir)
+static int find_folder(char **at, const char *dir, struct meg_err *e)
 {
-    char *name = meg_strdup(dir), *at;
+    char *name = meg_strdup(dir), *snapshot;
+    int r;
 
     for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--)
         name[n - 1] = 0;
-    at = meg_commit_resolve(name);
+    *at = meg_commit_resolve(name);
     free(name);
-    return at;
+    if ((r = meg_foreign_hub_snapshot(&snapshot, *at, e)) == 0 && snapshot) {
+        free(*at);
+        *at = snapshot;
+    }
+    return r;
 }
 
 bool meg_ckpt_exists(const char *dir)
 {
-    char *at = committed_folder(dir);
-    const bool exists = ckpt_path_exists(at, CKPT_TRACKER) || ckpt_is_megatron(at) || ckpt_is_distributed(at) ||
-                        ckpt_path_exists(at, "manifest.json") || ckpt_path_exists(at, "config.json") ||
-                        ckpt_has_iterations(at);
+    char *at;
+    const bool exists =
+        find_folder(&at, dir, NULL) == 0 &&
+        (ckpt_path_exists(at, CKPT_TRACKER) || ckpt_is_megatron(at) || meg_foreign_is_distributed(at) ||
+         ckpt_path_exists(at, "manifest.json") || ckpt_path_exists(at, "config.json") || ckpt_has_iterations(at));
 
     free(at);
     return exists;
+}
+
+/* Check that a path which contains no checkpoint is not a file, and not a checkpoint in an unsupported format. */
+static int check_foreign(const char *path, struct meg_err *e)
+{
+    const int r = meg_foreign_check_path(path, MEG_EXPECT_CHECKPOINT, e);
+
+    return r < 0 ? r : meg_foreign_check_folder(path, e);
+}
+
+bool meg_ckpt_is_foreign(const char *path)
+{
+    char *at;
+    const bool is_foreign = find_folder(&at, path, NULL) < 0 || check_foreign(at, NULL) < 0;
+
+    free(at);
+    return is_foreign;
 }
 
 int ckpt_add_file(struct meg_ckpt *c, const char *name, const char *list, const char *tensor, struct meg_err *e)
@@ -120,6 +145,31 @@ static void set_iteration(struct meg_ckpt *c, const char *dir, int64_t iteration
     c->step = iteration == MEG_CKPT_RELEASE ? INT64_MAX : iteration;
 }
 
+/* Find the directory of an iteration.  If there are no iterations, dir may be a checkpoint of DeepSpeed. */
+static int find_iteration(struct meg_ckpt *c, const char *dir, int64_t iteration, struct meg_err *e)
+{
+    const int r = ckpt_find_iteration(&c->path, dir, iteration, e);
+
+    return r < 0 && !ckpt_has_iterations(dir) && meg_foreign_check_folder(dir, e) < 0 ? MEG_EFORMAT : r;
+}
+
+static int fail_no_checkpoint(const char *dir, struct meg_err *e)
+{
+    const int r = check_foreign(dir, e);
+
+    if (r < 0)
+        return r;
+    if (access(dir, F_OK) < 0)
+        return meg_fail(e, MEG_ENOENT,
+                        "%s: found no such directory, expected a checkpoint; check the name: models are not "
+                        "downloaded from the Hugging Face Hub",
+                        dir);
+    return meg_fail(e, MEG_ENOENT,
+                    "%s: found none of %s, iter_*, manifest.json, mp_rank_00 and config.json, expected a checkpoint of "
+                    "meg, Megatron-LM or Hugging Face; check the name",
+                    dir, CKPT_TRACKER);
+}
+
 /*
  * Set c->path to the directory of the weights: dir itself, or the directory of an iteration in dir.  The iteration is
  * step.  If step is MEG_UNSET, the iteration is that of the tracker or, without a tracker, the newest complete one.  If
@@ -130,14 +180,14 @@ static int resolve_dir(struct meg_ckpt *c, const char *dir, int64_t step, struct
     int64_t it = step;
     int r;
 
-    if (ckpt_path_exists(dir, "manifest.json") || ckpt_is_megatron(dir) || ckpt_is_distributed(dir)) {
+    if (ckpt_path_exists(dir, "manifest.json") || ckpt_is_megatron(dir) || meg_foreign_is_distributed(dir)) {
         c->path = meg_strdup(dir);
     } else if (ckpt_path_exists(dir, CKPT_TRACKER)) {
         set_iteration(c, dir, INT64_MAX);
         if (step == MEG_UNSET && (r = ckpt_read_tracker(dir, &it, e)) < 0)
             return r;
         set_iteration(c, dir, it);
-        return ckpt_find_iteration(&c->path, dir, it, e);
+        return find_iteration(c, dir, it, e);
     } else if (ckpt_path_exists(dir, "config.json")) {
         c->path = meg_strdup(dir);
     } else if (ckpt_has_iterations(dir)) {
@@ -149,9 +199,7 @@ static int resolve_dir(struct meg_ckpt *c, const char *dir, int64_t step, struct
         set_iteration(c, dir, it);
         return ckpt_find_iteration(&c->path, dir, it, e);
     } else {
-        return meg_fail(e, MEG_ENOENT,
-                        "%s: not a checkpoint: found none of %s, iter_*, manifest.json, mp_rank_00 and config.json",
-                        dir, CKPT_TRACKER);
+        return fail_no_checkpoint(dir, e);
     }
     if (step != MEG_UNSET)
         return meg_fail(e, MEG_EUSAGE,
@@ -168,8 +216,8 @@ static int open_folder(struct meg_ckpt *c, struct meg_err *e)
         return ckpt_open_native(c, e);
     if (ckpt_is_megatron(c->path))
         return ckpt_open_megatron(c, e);
-    if (ckpt_is_distributed(c->path))
-        return ckpt_refuse_distributed(c->path, e);
+    if (meg_foreign_is_distributed(c->path))
+        return meg_foreign_check_folder(c->path, e);
     if (ckpt_path_exists(c->path, "config.json"))
         return ckpt_open_hf(c, e);
     return ckpt_open_native(c, e); /* fails and names the missing file */
@@ -229,9 +277,11 @@ void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e)
 int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e)
 {
     struct meg_ckpt *c = meg_new(sizeof *c);
-    char *at = committed_folder(dir);
-    int r = open_into(c, at, step, e);
+    char *at;
+    int r = find_folder(&at, dir, e);
 
+    if (r == 0)
+        r = open_into(c, at, step, e);
     free(at);
     if (r == 0) {
         *out = c;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "foreign/foreign.h"
 #include "io/json.h"
 
 #define HEADER_MAX 100000000 /* maximum bytes of the JSON header, as in the reference implementation */
@@ -224,7 +225,10 @@ int meg_st_open(struct meg_st **out, const char *path, struct meg_err *e)
     int r;
 
     st->path = meg_strdup(path);
-    if ((r = meg_mmap_open(&st->map, path, e)) < 0 || (r = read_header(st, e)) < 0)
+    if ((r = meg_mmap_open(&st->map, path, e)) < 0)
+        goto out;
+    r = meg_foreign_explain(read_header(st, e), path, st->map.p, st->map.n, MEG_EXPECT_SAFETENSORS, e);
+    if (r < 0)
         goto out;
     *out = st;
     st = NULL;

@@ -15,6 +15,7 @@
 #include "file/commit.h"
 #include "file/sigbus.h"
 #include "file/temporary.h"
+#include "foreign/foreign.h"
 
 #define BUF_BYTES ((size_t)1 << 20)
 
@@ -33,14 +34,14 @@ static int open_committed(const char *path, int flags)
 /* Open a regular file, without blocking on a FIFO.  Returns the descriptor or an error code. */
 static int open_regular(struct stat *st, const char *path, struct meg_err *e)
 {
-    int fd = open_committed(path, O_NONBLOCK), r = 0;
+    int fd = open_committed(path, O_NONBLOCK), r;
 
     if (fd < 0)
         return meg_fail_errno(e, "%s", path);
     if (fstat(fd, st) < 0)
         r = meg_fail_errno(e, "%s", path);
-    else if (!S_ISREG(st->st_mode))
-        r = meg_fail(e, MEG_EIO, "%s: not a regular file", path);
+    else
+        r = meg_foreign_check_mode(path, st->st_mode, false, e);
     if (r < 0)
         close(fd);
     return r < 0 ? r : fd;
@@ -66,6 +67,8 @@ int meg_mmap_open(struct meg_mmap *m, const char *path, struct meg_err *e)
     m->p = (const unsigned char *)p;
     m->n = (size_t)st.st_size;
     m->range = meg_sigbus_register(p, m->n, path);
+    if ((r = meg_foreign_check(path, m->p, m->n, MEG_EXPECT_FILE, e)) < 0)
+        meg_mmap_close(m);
 out:
     close(fd);
     return r;
@@ -92,6 +95,7 @@ void meg_mmap_drop(const struct meg_mmap *m, const void *p, size_t n)
 /* Append all bytes of fd to `out`, and close fd. */
 static int read_all(int fd, const char *path, struct meg_str *out, struct meg_err *e)
 {
+    const size_t before = out->n;
     char buf[1 << 16];
     ssize_t n;
     int r = 0;
@@ -106,14 +110,21 @@ static int read_all(int fd, const char *path, struct meg_str *out, struct meg_er
         }
     }
     close(fd);
-    return r;
+    return r < 0 ? r : meg_foreign_check(path, out->s + before, out->n - before, MEG_EXPECT_FILE, e);
 }
 
 int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e)
 {
-    int fd = open_committed(path, 0);
+    struct stat st;
+    int fd = open_committed(path, 0), r;
 
-    return fd < 0 ? meg_fail_errno(e, "%s", path) : read_all(fd, path, out, e);
+    if (fd < 0)
+        return meg_fail_errno(e, "%s", path);
+    if (fstat(fd, &st) == 0 && (r = meg_foreign_check_mode(path, st.st_mode, true, e)) < 0) {
+        close(fd);
+        return r;
+    }
+    return read_all(fd, path, out, e);
 }
 
 int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "foreign/foreign.h"
 #include "io/decompress.h"
 
 struct meg_block_reader {
@@ -97,10 +98,14 @@ static void close_file(struct meg_block_reader *in)
 static int open_file(struct meg_block_reader *in, struct meg_err *e)
 {
     const char *path = in->path[in->file_index];
+    struct stat st;
+    int r;
 
     in->fd = strcmp(path, "-") == 0 ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (in->fd < 0)
         return meg_fail_errno(e, "%s", path);
+    if (fstat(in->fd, &st) == 0 && (r = meg_foreign_check_mode(name_of(in), st.st_mode, true, e)) < 0)
+        return r;
     return meg_decompressor_open(&in->file, in->fd, name_of(in), e);
 }
 
@@ -227,6 +232,12 @@ bool meg_line_block_next(const struct meg_line_block *b, int64_t *offset, const 
     if (end)
         *offset += *end == '\r' && *n + 1 < left && end[1] == '\n' ? 2 : 1;
     return true;
+}
+
+int meg_line_block_explain(int r, const struct meg_line_block *b, struct meg_err *e)
+{
+    return b->first_line_in_file > 1 ? r
+                                     : meg_foreign_explain(r, b->name, b->s, (size_t)b->n, MEG_EXPECT_JSON_LINES, e);
 }
 
 bool meg_line_is_blank(const char *line, int64_t n)

@@ -59,6 +59,13 @@ int64_t meg_block_reader_lines(const struct meg_block_reader *in);
  */
 bool meg_line_block_next(const struct meg_line_block *b, int64_t *offset, const char **line, int64_t *n);
 
+/*
+ * meg_line_block_explain - explain why a line of b is not a JSON line
+ *   r  error of the line, whose message is in *e
+ * If b is the first block of a file in a foreign format (foreign/foreign.h), replaces the message.  Returns an error.
+ */
+int meg_line_block_explain(int r, const struct meg_line_block *b, struct meg_err *e);
+
 /* Return whether the line is empty or consists of spaces and tabs. */
 bool meg_line_is_blank(const char *line, int64_t n);
 

@@ -1,7 +1,4 @@
-/*
- * decompress.c - decompression by a table with one row per format: its magic number, and its decoder or, if the format
- * is not supported, a hint.
- */
+/* decompress.c - decompression by a table with one row per format: its magic number and its decoder. */
 #include "io/decompress.h"
 
 #include <errno.h>
@@ -15,6 +12,7 @@
 #include <zstd_errors.h>
 
 #include "base/mem.h"
+#include "foreign/foreign.h"
 
 enum { INPUT_BYTES = 256 << 10 };
 
@@ -29,22 +27,22 @@ struct meg_decompressor {
     z_stream gz;
     lzma_stream xz;
     ZSTD_DStream *zst;
+    char head[MEG_FOREIGN_PREFIX]; /* the first decoded bytes; [head_pos, nhead) are not returned yet */
+    size_t head_pos, nhead;
 };
 
 /* Error codes of decoders. */
 enum { CORRUPT = -1, NO_MEMORY = -2, WINDOW_TOO_LARGE = -3 };
 
-enum { MAGIC_BYTES = 10 }; /* number of bytes at the beginning of a file that identify its format */
+enum { MAGIC_BYTES = 6 }; /* number of bytes at the beginning of a file that identify its format */
 
 struct format {
     const char *name;
-    size_t offset; /* byte offset of magic in the file */
-    unsigned char magic[8];
+    unsigned char magic[MAGIC_BYTES];
     size_t nmagic;
     /* Decode into `out` [n]; update u->pos and u->is_open.  Returns the number of decoded bytes, or an error code. */
     int64_t (*decode)(struct meg_decompressor *u, char *out, int64_t n);
     bool is_padded; /* zeros may follow a stream */
-    const char *hint;
 };
 
 static int64_t plain_decode(struct meg_decompressor *u, char *out, int64_t n)
@@ -116,24 +114,17 @@ static int64_t xz_decode(struct meg_decompressor *u, char *out, int64_t n)
     return (char *)u->xz.next_out - out;
 }
 
-#define JSON_LINES "convert it to JSON lines first"
-
-/* The magic numbers are long or contain bytes that do not occur in text, so text practically never matches one. */
+/* The magic numbers contain bytes that do not occur in text. */
 static const struct format formats[] = {
-    { "gzip", 0, { 0x1F, 0x8B }, 2, gzip_decode, true, NULL },
-    { "zstd", 0, { 0x28, 0xB5, 0x2F, 0xFD }, 4, zstd_decode, false, NULL },
-    { "xz", 0, { 0xFD, '7', 'z', 'X', 'Z', 0 }, 6, xz_decode, true, NULL },
-    { "bzip2", 4, { '1', 'A', 'Y', '&', 'S', 'Y' }, 6, NULL, false, "decompress it first: bzip2 -dc" },
-    { "lz4", 0, { 0x04, 0x22, 0x4D, 0x18 }, 4, NULL, false, "decompress it first: lz4 -dc" },
-    { "ZIP", 0, { 'P', 'K', 3, 4 }, 4, NULL, false, "extract it first: unzip -p" },
-    { "Parquet", 0, { 'P', 'A', 'R', '1', 0x15 }, 5, NULL, false, JSON_LINES },
-    { "Arrow", 0, { 'A', 'R', 'R', 'O', 'W', '1', 0, 0 }, 8, NULL, false, JSON_LINES },
-    { "plain", 0, { 0 }, 0, plain_decode, false, NULL },
+    { "gzip", { 0x1F, 0x8B }, 2, gzip_decode, true },
+    { "zstd", { 0x28, 0xB5, 0x2F, 0xFD }, 4, zstd_decode, false },
+    { "xz", { 0xFD, '7', 'z', 'X', 'Z', 0 }, 6, xz_decode, true },
+    { "plain", { 0 }, 0, plain_decode, false },
 };
 
 static bool has_magic(const struct meg_decompressor *u, const struct format *f)
 {
-    return u->n >= f->offset + f->nmagic && memcmp(u->input + f->offset, f->magic, f->nmagic) == 0;
+    return u->n >= f->nmagic && memcmp(u->input, f->magic, f->nmagic) == 0;
 }
 
 static int64_t read_some(struct meg_decompressor *u, void *out, size_t n, struct meg_err *e)
@@ -163,33 +154,6 @@ static int refill(struct meg_decompressor *u, struct meg_err *e)
     return 0;
 }
 
-int meg_decompressor_open(struct meg_decompressor **out, int fd, const char *name, struct meg_err *e)
-{
-    struct meg_decompressor *u = meg_new(sizeof *u);
-    int r = 0;
-
-    u->fd = fd;
-    u->name = name;
-    u->input = meg_new(INPUT_BYTES);
-    while (u->n < MAGIC_BYTES && !u->is_eof && (r = refill(u, e)) == 0)
-        ;
-    for (u->format = formats; !has_magic(u, u->format);)
-        u->format++;
-    if (r == 0 && !u->format->decode)
-        r = meg_fail(e, MEG_EFORMAT, "%s: the file is in %s format, which is not supported; %s", name, u->format->name,
-                     u->format->hint);
-    if (r < 0) {
-        meg_decompressor_close(u);
-        return r;
-    }
-    if (u->format->decode == gzip_decode && inflateInit2(&u->gz, 16 + MAX_WBITS) != Z_OK)
-        meg_die(MEG_EFAIL, "out of memory: cannot decompress gzip");
-    if (u->format->decode == zstd_decode && !(u->zst = ZSTD_createDStream()))
-        meg_die(MEG_EFAIL, "out of memory: cannot decompress zstd");
-    *out = u;
-    return 0;
-}
-
 static void skip_padding(struct meg_decompressor *u)
 {
     while (u->pos < u->n && u->input[u->pos] == 0)
@@ -210,7 +174,8 @@ static int fail_decode(const struct meg_decompressor *u, int64_t reason, struct 
     }
 }
 
-int64_t meg_decompressor_read(struct meg_decompressor *u, char *out, int64_t n, struct meg_err *e)
+/* Decode at most n > 0 bytes.  Return their number, 0 at the end of the file, or an error code. */
+static int64_t read_decoded(struct meg_decompressor *u, char *out, int64_t n, struct meg_err *e)
 {
     for (;;) {
         int64_t got = 0;
@@ -233,6 +198,62 @@ int64_t meg_decompressor_read(struct meg_decompressor *u, char *out, int64_t n, 
         if (!u->is_eof && u->n - u->pos < INPUT_BYTES && (r = refill(u, e)) < 0)
             return r;
     }
+}
+
+/* Detect the format, and create its decoder. */
+static int open_decoder(struct meg_decompressor *u, struct meg_err *e)
+{
+    int r = 0;
+
+    while (u->n < MAGIC_BYTES && !u->is_eof && (r = refill(u, e)) == 0)
+        ;
+    if (r < 0)
+        return r;
+    for (u->format = formats; !has_magic(u, u->format);)
+        u->format++;
+    if (u->format->decode == gzip_decode && inflateInit2(&u->gz, 16 + MAX_WBITS) != Z_OK)
+        meg_die(MEG_EFAIL, "out of memory: cannot decompress gzip");
+    if (u->format->decode == zstd_decode && !(u->zst = ZSTD_createDStream()))
+        meg_die(MEG_EFAIL, "out of memory: cannot decompress zstd");
+    return 0;
+}
+
+/* Decode the first bytes of the file into u->head, and check that they are text. */
+static int read_head(struct meg_decompressor *u, struct meg_err *e)
+{
+    int64_t got = 1;
+
+    for (; got > 0 && u->nhead < sizeof u->head; u->nhead += (size_t)got)
+        if ((got = read_decoded(u, u->head + u->nhead, (int64_t)(sizeof u->head - u->nhead), e)) < 0)
+            return (int)got;
+    return meg_foreign_check(u->name, u->head, u->nhead, MEG_EXPECT_TEXT, e);
+}
+
+int meg_decompressor_open(struct meg_decompressor **out, int fd, const char *name, struct meg_err *e)
+{
+    struct meg_decompressor *u = meg_new(sizeof *u);
+    int r;
+
+    u->fd = fd;
+    u->name = name;
+    u->input = meg_new(INPUT_BYTES);
+    if ((r = open_decoder(u, e)) < 0 || (r = read_head(u, e)) < 0) {
+        meg_decompressor_close(u);
+        return r;
+    }
+    *out = u;
+    return 0;
+}
+
+int64_t meg_decompressor_read(struct meg_decompressor *u, char *out, int64_t n, struct meg_err *e)
+{
+    const size_t left = u->nhead - u->head_pos, k = left < (size_t)n ? left : (size_t)n;
+
+    if (k == 0)
+        return read_decoded(u, out, n, e);
+    memcpy(out, u->head + u->head_pos, k);
+    u->head_pos += k;
+    return (int64_t)k;
 }
 
 void meg_decompressor_close(struct meg_decompressor *u)

@@ -1,4 +1,4 @@
-/* decompress.h - streaming decompression of gzip, zstd and xz files.  Files of unknown formats are read unchanged. */
+/* decompress.h - streaming decompression of text in gzip, zstd and xz files, or in plain files. */
 #ifndef MEG_IO_DECOMPRESS_H
 #define MEG_IO_DECOMPRESS_H
 
@@ -15,8 +15,9 @@ struct meg_decompressor;
  * meg_decompressor_open - detect the format of a file by its first bytes
  *   fd    descriptor of the file; borrowed
  *   name  name of the file in messages; borrowed
- * Returns MEG_EIO if reading fails.  Returns MEG_EFORMAT for bzip2, lz4, ZIP, Parquet and Arrow, which are not
- * supported; the message says how to convert the file.
+ * Reads the first MEG_FOREIGN_PREFIX bytes of text, or all if the file is shorter.
+ * Returns MEG_EFORMAT if this text is not text but in a known binary format, for example a tar archive in gzip data; the
+ * message says how to convert the file (foreign/foreign.h).  Otherwise fails as meg_decompressor_read does.
  */
 int meg_decompressor_open(struct meg_decompressor **out, int fd, const char *name, struct meg_err *e);
 

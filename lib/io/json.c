@@ -9,6 +9,7 @@
 
 #include "base/num.h"
 #include "file/file.h"
+#include "foreign/foreign.h"
 #include "unicode/utf8.h"
 
 /* ---- reading ---- */
@@ -42,7 +43,7 @@ static int load(json_t **out, const char *path, int (*read)(const char *, struct
     int r = read(path, &text, e);
 
     if (r == 0)
-        r = meg_json_parse(out, text.s, text.n, path, e);
+        r = meg_foreign_explain(meg_json_parse(out, text.s, text.n, path, e), path, text.s, text.n, MEG_EXPECT_JSON, e);
     meg_str_free(&text);
     return r;
 }

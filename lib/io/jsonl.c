@@ -155,15 +155,6 @@ int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_
     return 0;
 }
 
-int meg_jsonl_is_object(const char *line, int64_t n)
-{
-    struct meg_jsonl j = { 0 };
-    int is_object = read_line(&j, line, n, NULL) == 0;
-
-    meg_jsonl_free(&j);
-    return is_object;
-}
-
 void meg_jsonl_free(struct meg_jsonl *j)
 {
     for (int k = 0; j->value && k < j->nkeys; k++)

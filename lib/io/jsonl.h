@@ -52,9 +52,6 @@ void meg_jsonl_free(struct meg_jsonl *j);
 enum { MEG_JSONL_MAX_STRINGS = 4 << 20 };
 int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e);
 
-/* Return whether the line is a JSON object. */
-int meg_jsonl_is_object(const char *line, int64_t n);
-
 MEG_END_DECLS
 
 #endif

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "foreign/foreign.h"
 
 void meg_line_reader_init(struct meg_line_reader *in, int fd, const char *name)
 {
@@ -20,7 +21,9 @@ int meg_line_reader_open(struct meg_line_reader *in, const char *path, struct me
     const int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
 
     meg_line_reader_init(in, fd, is_stdin ? "standard input" : path);
-    return fd < 0 ? meg_fail_errno(e, "%s", path) : 0;
+    if (fd < 0)
+        return meg_fail_errno(e, "%s", path);
+    return is_stdin ? 0 : meg_foreign_check_path(path, MEG_EXPECT_TEXT, e);
 }
 
 void meg_line_reader_close(struct meg_line_reader *in)

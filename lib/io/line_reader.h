@@ -26,7 +26,10 @@ struct meg_line_reader {
     size_t scanned;         /* number of bytes from begin that are known to contain no newline */
 };
 
-/* Open the file at path, which is borrowed; "-" is standard input.  Returns MEG_ENOENT or MEG_EIO on failure. */
+/*
+ * Open the file at path, which is borrowed; "-" is standard input.  Returns MEG_ENOENT or MEG_EIO on failure, and
+ * MEG_EFORMAT if the file is not text but in a known binary format (foreign/foreign.h).
+ */
 int meg_line_reader_open(struct meg_line_reader *in, const char *path, struct meg_err *e);
 
 /* Initialize a reader of fd, which meg_line_reader_close closes unless it is standard input. */

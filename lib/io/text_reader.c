@@ -80,20 +80,28 @@ static bool is_json_name(const char *name)
     return false;
 }
 
+/* Return the offset of the first byte from `at` on that is not whitespace; n if there is none. */
+static int64_t skip_space(const char *s, int64_t at, int64_t n)
+{
+    while (at < n && memchr(" \t\r\n", s[at], 4))
+        at++;
+    return at;
+}
+
+/* Return whether s [n] begins like an object of JSON with a key, or like an array of objects. */
+static bool begins_like_json(const char *s, int64_t n)
+{
+    const int64_t first = skip_space(s, meg_utf8_bom(s, n), n), second = skip_space(s, first + 1, n);
+
+    return second < n &&
+           ((s[first] == '{' && (s[second] == '"' || s[second] == '}')) || (s[first] == '[' && s[second] == '{'));
+}
+
 static bool is_jsonl(const struct meg_text_reader *t)
 {
-    const char *line;
-    int64_t offset = 0, n;
-
     if (t->conf->input_format != MEG_INPUT_AUTO)
         return t->conf->input_format == MEG_INPUT_JSONL;
-    if (is_json_name(t->block.name))
-        return true;
-    while (meg_line_block_next(&t->block, &offset, &line, &n)) {
-        if (!meg_line_is_blank(line, n))
-            return meg_jsonl_is_object(line, n);
-    }
-    return false;
+    return is_json_name(t->block.name) || begins_like_json(t->block.s, t->block.n);
 }
 
 /*
@@ -110,8 +118,10 @@ static int read_jsonl(struct meg_text_reader *t, struct meg_err *e)
     meg_line_block_next(&t->block, &t->offset, &line, &n);
     if (meg_line_is_blank(line, n))
         return 0;
-    if ((r = meg_jsonl_read(&t->jsonl, line, n, &inner)) < 0)
-        return meg_fail(e, r, "%s: line %" PRId64 ": %s", t->block.name, t->line, inner.msg);
+    if ((r = meg_jsonl_read(&t->jsonl, line, n, &inner)) < 0) {
+        r = meg_fail(e, r, "%s: line %" PRId64 ": %s", t->block.name, t->line, inner.msg);
+        return meg_line_block_explain(r, &t->block, e);
+    }
     t->next_key = 0;
     return 0;
 }

@@ -31,7 +31,8 @@ void meg_text_reader_close(struct meg_text_reader *t); /* accepts NULL */
  *   text  valid UTF-8; valid until the next call
  * With MEG_INPUT_AUTO, a file has JSON lines in two cases:
  *   - the name of the file ends in .json or .jsonl, optionally followed by .gz, .zst or .xz
- *   - the first block of the file (about 1 MiB) has a line that is not blank, and the first such line is a JSON object
+ *   - the text of the file begins with '{' and '"' or '}', or with '[' and '{', with optional whitespace before and
+ *     between; the latter is an error, because it is an array
  * Any other file is plain text.
  * Returns 1, or 0 at the end of the input.  Returns MEG_EFORMAT, with file and line, for invalid UTF-8 or an invalid
  * JSON line.  Otherwise fails as meg_block_reader_next does.

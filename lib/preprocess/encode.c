@@ -130,8 +130,10 @@ int meg_preprocess_block(struct preprocess_worker *w, struct meg_err *e)
             w->current->blank++;
             continue;
         }
-        if ((r = encode_line(w, line, n, &inner)) == MEG_EFORMAT)
-            return meg_fail(e, r, "%s: line %" PRId64 ": %s", b->name, b->first_line_in_file + i, inner.msg);
+        if ((r = encode_line(w, line, n, &inner)) == MEG_EFORMAT) {
+            r = meg_fail(e, r, "%s: line %" PRId64 ": %s", b->name, b->first_line_in_file + i, inner.msg);
+            return meg_line_block_explain(r, b, e);
+        }
         if (r < 0)
             return meg_fail(e, r, "%s", inner.msg);
     }

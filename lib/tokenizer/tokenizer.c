@@ -3,7 +3,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "foreign/foreign.h"
 #include "io/json.h"
 #include "tokenizer/internal.h"
 #include "unicode/utf8.h"
@@ -139,6 +141,29 @@ static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf 
 }
 
 /*
+ * Check that no file is in a foreign format.  A file of merges or tokens can contain any bytes, so this is checked
+ * before the files are read.  A directory is left to the type of tokenizer.
+ */
+static int check_files(const struct meg_tok_conf *c, struct meg_err *e)
+{
+    struct meg_tok_conf found = *c;
+    char *owned[3];
+    int r = 0;
+
+    meg_tok_find_files(&found, owned);
+    for (int i = 0; r == 0 && i < MEG_NUM_TOK_FILES; i++) {
+        const char *path = *meg_tok_file_path(&found, i);
+        struct stat st;
+
+        if (path && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+            r = meg_foreign_check_path(path, MEG_EXPECT_TOKENIZER, e);
+    }
+    for (int i = 0; i < 3; i++)
+        free(owned[i]);
+    return r;
+}
+
+/*
  * Unset a padding id that is equal to the eod or eos id.  Otherwise, real eod and eos tokens would be masked as
  * padding.
  */
@@ -158,7 +183,7 @@ int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
         return r;
     if (c->vocab_extra_ids > 0 && !class->has_extra_ids)
         return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %s does not support this option", class->name);
-    if ((r = class->open(out, c, e)) < 0)
+    if ((r = check_files(c, e)) < 0 || (r = class->open(out, c, e)) < 0)
         return r;
     if (release->unsets_shared_pad)
         unset_shared_pad(&(*out)->special_ids);

@@ -71,7 +71,8 @@ int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
 
     if (!c->load)
         return 0;
-    exists = meg_train_is_rank0(t) && meg_ckpt_exists(c->load);
+    /* meg_ckpt_open_on_all refuses a foreign checkpoint */
+    exists = meg_train_is_rank0(t) && (meg_ckpt_exists(c->load) || meg_ckpt_is_foreign(c->load));
     meg_host_broadcast(t->mesh.world, &exists, 1, MEG_DTYPE_I32, 0);
     if (!exists) {
         if (c->exit_on_missing)

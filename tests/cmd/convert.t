@@ -249,7 +249,7 @@ for file in ours/latest* ours/release/* hf/* ranks/*/*/*.pt shards/* words/*; do
     mkfifo "$file"
     timeout 20 meg-convert -q --load-dir "${file%%/*}" --save-dir x 2>err
     [ $? -eq 74 ] || accepted="$accepted $file"
-    grep -q "$file: not a regular file" err || unnamed="$unnamed $file"
+    grep -q "$file: found a FIFO, expected a regular file" err || unnamed="$unnamed $file"
     rm "$file"
     mv kept "$file"
 done

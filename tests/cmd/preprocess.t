@@ -184,7 +184,7 @@ refused 'a truncated .xz' 'cut.in: the xz data is truncated' --input cut.in
 { gzip -c in.jsonl; echo tail; } >cut.in
 refused 'a .gz with trailing garbage' 'cut.in: the gzip data is corrupt' --input cut.in
 printf 'BZh91AY&SY\000' >bz2.in
-refused 'a .bz2 file' 'bz2.in: the file is in bzip2 format, which is not supported; decompress it first: bzip2 -dc' --input bz2.in
+refused 'a .bz2 file' 'bz2.in: found bzip2 data, expected text or JSON lines; decompress it: bzip2 -d' --input bz2.in
 { cat big.jsonl; echo oops; } >input
 refused 'an invalid line after many blocks' 'standard input: line 30001:' --input - --workers 3 <input
 cp a_text_document.idx bad_text_document.idx

@@ -10,6 +10,7 @@
 #include "ckpt/internal.h"
 #include "file/commit.h"
 #include "file/temporary.h"
+#include "foreign/foreign.h"
 #include "io/json.h"
 #include "tokenizer/export/export.h"
 
@@ -66,6 +67,8 @@ static int open_weights(struct meg_ckpt *c, struct meg_err *e)
         if (ckpt_path_exists(c->path, candidates[i][1]))
             return ckpt_add_file(c, candidates[i][1], "", "", e);
     }
+    if (meg_foreign_check_folder(c->path, e) < 0)
+        return MEG_EFORMAT;
     return meg_fail(e, MEG_ENOENT,
                     "%s: found config.json, but no weights; expected " INDEX ", " WEIGHTS
                     ", pytorch_model.bin.index.json or pytorch_model.bin",

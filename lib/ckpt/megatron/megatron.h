@@ -17,12 +17,6 @@ MEG_BEGIN_DECLS
 /* Return whether dir has per-rank files. */
 bool ckpt_is_megatron(const char *dir);
 /*
- * Return whether dir is a distributed checkpoint of Megatron (torch_dist, zarr, fsdp_dtensor), which is not supported.
- */
-bool ckpt_is_distributed(const char *dir);
-/* Fail with MEG_EFORMAT and a message that explains how to convert a distributed checkpoint. */
-int ckpt_refuse_distributed(const char *dir, struct meg_err *e);
-/*
  * Print the file name of tensor-parallel rank t and pipeline stage p to buf: "mp_rank_01/FILE", or
  * "mp_rank_01_000/FILE" if there are several stages.  Return buf.
  */

@@ -18,25 +18,6 @@ bool ckpt_is_megatron(const char *dir)
     return ckpt_path_exists(dir, "mp_rank_00") || ckpt_path_exists(dir, "mp_rank_00_000");
 }
 
-/*
- * A distributed checkpoint contains metadata.json or common.pt, or .metadata if torch.distributed.checkpoint wrote it.
- * A Hugging Face directory may contain a metadata.json in addition to its config.json.
- */
-bool ckpt_is_distributed(const char *dir)
-{
-    return ckpt_path_exists(dir, ".metadata") || ckpt_path_exists(dir, "common.pt") ||
-           (ckpt_path_exists(dir, "metadata.json") && !ckpt_path_exists(dir, "config.json"));
-}
-
-int ckpt_refuse_distributed(const char *dir, struct meg_err *e)
-{
-    return meg_fail(e, MEG_EFORMAT,
-                    "%s: distributed checkpoints of Megatron (--ckpt-format torch_dist or similar) are not "
-                    "supported; run Megatron once with the options of the run that wrote the checkpoint, plus "
-                    "--ckpt-convert-format torch --ckpt-convert-save DIR, then load DIR/torch",
-                    dir);
-}
-
 const char *ckpt_arg_name(char buf[64], const struct meg_opt *row)
 {
     static const char *const other[][2] = { { "disable-bias-linear", "add_bias_linear" },

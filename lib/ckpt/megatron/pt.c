@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "foreign/foreign.h"
+
 enum { DEPTH_MAX = 16, VISITS_MAX = 1 << 20, PICKLE_MAX = 256 << 20 };
 enum { EXPANDED_MAX = 1 << 30 }; /* maximum bytes of all tensors of a file that have more elements than their storage */
 
@@ -71,14 +73,9 @@ int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e)
     pt->path = meg_strdup(path);
     if ((r = meg_mmap_open(&pt->map, path, e)) < 0)
         goto out;
-    if (pt->map.n > 1 && pt->map.p[0] == 0x80 && pt->map.p[1] <= 5) {
-        r = meg_fail(e, MEG_EFORMAT,
-                     "%s: the file is not a ZIP file but a pickle, as PyTorch before 1.6 wrote; load and save "
-                     "it once with a newer PyTorch",
-                     path);
-        goto out;
-    }
-    if ((r = meg_zip_open(&pt->zip, pt->map.p, pt->map.n, path, e)) < 0 || (r = read_pickle(pt, e)) < 0)
+    if ((r = meg_zip_open(&pt->zip, pt->map.p, pt->map.n, path, e)) == 0)
+        r = read_pickle(pt, e);
+    if ((r = meg_foreign_explain(r, path, pt->map.p, pt->map.n, MEG_EXPECT_TORCH, e)) < 0)
         goto out;
     *out = pt;
     pt = NULL;

@@ -12,6 +12,7 @@
 #include "data/indexed/idx_format.h"
 #include "data/indexed/legacy_index.h"
 #include "file/file.h"
+#include "foreign/foreign.h"
 
 struct meg_indexed {
     char *prefix;
@@ -221,6 +222,17 @@ static void suggest_prefix(const char *prefix, const char *missing, struct meg_e
     meg_str_free(&guess);
 }
 
+/* Explain why .idx or .bin is invalid by its content. */
+static int explain(int r, const struct meg_mmap *m, const char *prefix, const char *ext, struct meg_err *e)
+{
+    struct meg_str path = { 0 };
+
+    meg_str_printf(&path, "%s%s", prefix, ext);
+    r = meg_foreign_explain(r, path.s, m->p, m->n, MEG_EXPECT_DATASET, e);
+    meg_str_free(&path);
+    return r;
+}
+
 static int map_pair(struct meg_mmap *m, const char *prefix, const char *ext, struct meg_err *e)
 {
     struct meg_str path = { 0 };
@@ -240,7 +252,8 @@ int meg_indexed_open(struct meg_indexed **out, const char *prefix, struct meg_er
 
     d->prefix = meg_strdup(prefix);
     if ((r = map_pair(&d->idx, prefix, ".idx", e)) < 0 || (r = map_pair(&d->bin, prefix, ".bin", e)) < 0 ||
-        (r = read_index(d, e)) < 0 || (r = check_arrays(d, e)) < 0)
+        (r = explain(read_index(d, e), &d->idx, prefix, ".idx", e)) < 0 ||
+        (r = explain(check_arrays(d, e), &d->bin, prefix, ".bin", e)) < 0)
         goto out;
     *out = d;
     d = NULL;

@@ -440,8 +440,11 @@ static void refuses_distributed_checkpoints_with_advice(void **state)
         }
         for (int k = 0; k < 2; k++) { /* opened through the tracker, and by the directory itself */
             assert_int_equal(meg_ckpt_open(&c, k ? "dist/iter_0000010" : "dist", MEG_UNSET, &e), MEG_EFORMAT);
-            assert_contains(e.msg, "dist/iter_0000010: distributed checkpoints of Megatron|torch_dist|"
-                                   "--ckpt-convert-format torch --ckpt-convert-save");
+            assert_contains(e.msg, i == 3
+                                       ? "dist/iter_0000010: found a distributed checkpoint of PyTorch (.metadata)|"
+                                         "torch_dcp|--ckpt-format torch"
+                                       : "dist/iter_0000010: found a distributed checkpoint of Megatron (torch_dist)|"
+                                         "--ckpt-convert-format torch --ckpt-convert-save");
         }
         assert_true(meg_ckpt_exists("dist/iter_0000010"));
     }

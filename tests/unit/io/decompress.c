@@ -141,16 +141,18 @@ static void zero_padding_after_a_stream_is_skipped(void **state)
 /* ---- unsupported formats ---- */
 
 #define BYTES(s) (s), sizeof(s) - 1
-#define LOOKS(what) "in: the file is in " what " format, which is not supported; "
+#define FOUND(what, remedy) "in: found " what ", expected text or JSON lines; " remedy
+
+#define TO_JSON_LINES "convert it to JSON lines, for example with pandas or pyarrow"
 
 static void unsupported_formats_are_named(void **state)
 {
     (void)state;
-    refuses(BYTES("BZh91AY&SY\0\0"), MEG_EFORMAT, LOOKS("bzip2") "decompress it first: bzip2 -dc");
-    refuses(BYTES("\4\"M\x18@p"), MEG_EFORMAT, LOOKS("lz4") "decompress it first: lz4 -dc");
-    refuses(BYTES("PK\3\4\24\0"), MEG_EFORMAT, LOOKS("ZIP") "extract it first: unzip -p");
-    refuses(BYTES("PAR1\x15\4"), MEG_EFORMAT, LOOKS("Parquet") "convert it to JSON lines first");
-    refuses(BYTES("ARROW1\0\0"), MEG_EFORMAT, LOOKS("Arrow") "convert it to JSON lines first");
+    refuses(BYTES("BZh91AY&SY\0\0"), MEG_EFORMAT, FOUND("bzip2 data", "decompress it: bzip2 -d"));
+    refuses(BYTES("\4\"M\x18@p"), MEG_EFORMAT, FOUND("lz4 data", "decompress it: lz4 -d"));
+    refuses(BYTES("PK\3\4\24\0"), MEG_EFORMAT, FOUND("a ZIP file", "extract the file from it: unzip"));
+    refuses(BYTES("PAR1\x15\4"), MEG_EFORMAT, FOUND("a Parquet file", TO_JSON_LINES));
+    refuses(BYTES("ARROW1\0\0"), MEG_EFORMAT, FOUND("an Arrow file", TO_JSON_LINES));
 }
 
 static void text_may_begin_like_a_compressed_format(void **state)
