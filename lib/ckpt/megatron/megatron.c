@@ -246,7 +246,8 @@ static char *native_name(const char *foreign, enum meg_model_family family, cons
     foreign = skip_language_model(foreign);
     if (strcmp(foreign, "word_embeddings_for_head.weight") == 0)
         return meg_strdup("output_layer.weight");
-    if (family != MEG_FAMILY_GPT && replace_prefix(&out, foreign, ckpt_legacy_head_names))
+    if ((family == MEG_FAMILY_T5 && replace_prefix(&out, foreign, ckpt_t5_copies)) ||
+        (family != MEG_FAMILY_GPT && replace_prefix(&out, foreign, ckpt_legacy_head_names)))
         return out.s;
     for (int i = 0; i < 3 && n == 0; i++)
         if (strncmp(foreign, stack[i], strlen(stack[i])) == 0)
@@ -362,8 +363,8 @@ static int classify(struct reader *rd, struct meg_err *e)
 }
 
 /*
- * Remove copies of tensors in the files of tensor-parallel rank t: T5 has its output layer under two names, and its
- * embeddings and relative biases in several stages.  Return MEG_EFORMAT if a copy differs from the first tensor.
+ * Remove copies of tensors in the files of tensor-parallel rank t: T5 has its output layer and its position embedding
+ * under two names, and its embeddings and relative biases in several stages.  Return MEG_EFORMAT if a copy differs from the first tensor.
  */
 static int drop_copies(const struct reader *rd, int64_t t, struct meg_err *e)
 {

@@ -48,6 +48,8 @@ struct ckpt_prefix_map {
 extern const struct ckpt_prefix_map ckpt_legacy_names[], ckpt_legacy_decoder_names[], ckpt_te_names[];
 /* Prefixes for the language-model head of BERT and T5, which is not in a layer stack: compared with complete names. */
 extern const struct ckpt_prefix_map ckpt_legacy_head_names[];
+/* Prefixes of the copies that files of a T5 with the names of Megatron core have: compared with complete names. */
+extern const struct ckpt_prefix_map ckpt_t5_copies[];
 
 MEG_END_DECLS
 #endif

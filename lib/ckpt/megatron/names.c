@@ -62,12 +62,16 @@ const struct ckpt_prefix_map ckpt_legacy_decoder_names[] = {
     { 0 }
 };
 
-/* The writer uses the first row of each native name; later rows are older names, or names of Megatron core. */
+/* The writer uses the first row of each native name; later rows are older names. */
 const struct ckpt_prefix_map ckpt_legacy_head_names[] = { { "lm_head.norm.", "lm_head.layer_norm." },
                                                           { "lm_head.layernorm.", "lm_head.layer_norm." },
                                                           { "lm_head.bias", "output_layer.bias" },
-                                                          { "lm_head.output_layer.", "output_layer." },
                                                           { 0 } };
+
+/* T5Model of Megatron core registers two modules under a second name, so its files have two copies of their tensors. */
+const struct ckpt_prefix_map ckpt_t5_copies[] = { { "lm_head.output_layer.", "output_layer." },
+                                                  { "position_embeddings.", "embedding.position_embeddings." },
+                                                  { 0 } };
 
 /* Transformer Engine fuses a norm with the linear layer after it. */
 const struct ckpt_prefix_map ckpt_te_names[] = { { "self_attention.linear_qkv.layer_norm_", "input_layernorm." },

@@ -235,10 +235,25 @@ static bool is_in_stage(const struct export *x, const struct meg_param *row, int
            strstr(row->name, "_relative_pos_emb.");
 }
 
+/* Append the tensors of v[0..n) that Megatron core's T5 has under a second name.  Return the new number of tensors. */
+static int add_t5_copies(struct item *v, int n)
+{
+    for (int i = n - 1; i >= 0; i--) {
+        struct meg_str name = { 0 };
+
+        if (!replace_prefix(&name, v[i].name, ckpt_t5_copies))
+            continue;
+        v[n] = v[i];
+        snprintf(v[n++].name, CKPT_NAME_CHARS, "%s", name.s);
+        meg_str_free(&name);
+    }
+    return n;
+}
+
 /* List the tensors of tensor-parallel rank t of stage p in *out, which the caller frees.  Return their number. */
 static int list_items(struct item **out, const struct export *x, int64_t t, int64_t p)
 {
-    enum { MORE = 3 }; /* limit of extra tensors: the tied output weight, copies of the output weight and bias */
+    enum { MORE = 4 }; /* limit of extra tensors: the tied output weight, copies of output weight, bias and positions */
     const struct meg_params *params = x->s->params;
     const struct meg_model_conf *m = x->s->model;
     const struct meg_param *word = meg_params_find(params, "embedding.word_embeddings.weight");
@@ -253,11 +268,8 @@ static int list_items(struct item **out, const struct export *x, int64_t t, int6
             add_item(v, &n, x, &params->row[i], params->row[i].name, t, first_layer);
     if (p == x->to->pipeline - 1 && !m->is_untied && !is_in_stage(x, word, p))
         add_item(v, &n, x, word, "output_layer.weight", t, 0);
-    for (int i = n - 1; m->family == MEG_FAMILY_T5 && x->to->names != MEG_CKPT_NAMES_LEGACY && i >= 0; i--)
-        if (strncmp(v[i].name, "output_layer.", 13) == 0) {
-            v[n] = v[i];
-            snprintf(v[n++].name, CKPT_NAME_CHARS, "lm_head.%s", v[i].name);
-        }
+    if (m->family == MEG_FAMILY_T5 && x->to->names != MEG_CKPT_NAMES_LEGACY)
+        n = add_t5_copies(v, n);
     sort_by_dict(v, n);
     *out = v;
     return n;

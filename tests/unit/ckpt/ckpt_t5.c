@@ -6,6 +6,7 @@
 #include "ckpt_convert.h"
 #include "ckpt_pt_builder.h"
 #include <math.h>
+#include "ckpt/megatron/pt.h"
 
 /* Keep the defaults, which are Megatron's T5: learned positions, LayerNorm, biases, tied embeddings. */
 static void set_megatron(struct meg_model_conf *m)
@@ -658,9 +659,9 @@ static void key_value_rows_of_older_versions_are_reordered(void **state)
 
 /*
  * Write a file of one rank with the tensors of a under other names.  Each native prefix is replaced by the last row of
- * `names` that matches.  The tensor `more`, unless NULL, is added as a copy of the output bias of b.
+ * `names` that matches.  If b is not NULL, its parameter more[0] is added under the name more[1].
  */
-static void put_renamed(const struct ckpt_fixture *a, const char *const names[][2], size_t n, const char *more,
+static void put_renamed(const struct ckpt_fixture *a, const char *const names[][2], size_t n, const char *const more[2],
                         const struct ckpt_fixture *b)
 {
     struct pt_builder f = { 0 };
@@ -696,8 +697,8 @@ static void put_renamed(const struct ckpt_fixture *a, const char *const names[][
                 snprintf(foreign, sizeof foreign, "%s%s", names[k][1], name + strlen(names[k][0]));
         pt_add_param(&f, a, name, foreign);
     }
-    if (more)
-        pt_add_param(&f, b, "output_layer.bias", more);
+    if (b)
+        pt_add_param(&f, b, more[0], more[1]);
     meg_pickle_put_dict_end(&f.pickle);
     pt_end(&f, "older/mp_rank_00/model_optim_rng.pt");
 }
@@ -729,10 +730,85 @@ static void reads_older_legacy_names(void **state)
     free_fixture(&a);
 }
 
-/* Files with core names store the output layer as lm_head.output_layer, and may contain a copy as output_layer. */
-static void reads_both_names_of_the_output_layer(void **state)
+/*
+ * T5Model of Megatron core loads a file with strict=True, so the keys must be those of its state_dict().  The list was
+ * printed by Megatron core 0.10.0, 0.12.1 and 0.16.1 for one layer each, learned positions and tied embeddings.
+ */
+static void core_files_have_the_keys_of_the_state_dict(void **state)
 {
-    static const char *const in_head[][2] = { { "output_layer.", "lm_head.output_layer." } };
+    static const char *const keys[] = {
+        "model.embedding.word_embeddings.weight",
+        "model.embedding.position_embeddings.weight",
+        "model.position_embeddings.weight",
+        "model.encoder.layers.0.input_layernorm.weight",
+        "model.encoder.layers.0.input_layernorm.bias",
+        "model.encoder.layers.0.self_attention.linear_proj.weight",
+        "model.encoder.layers.0.self_attention.linear_proj.bias",
+        "model.encoder.layers.0.self_attention.linear_qkv.weight",
+        "model.encoder.layers.0.self_attention.linear_qkv.bias",
+        "model.encoder.layers.0.pre_mlp_layernorm.weight",
+        "model.encoder.layers.0.pre_mlp_layernorm.bias",
+        "model.encoder.layers.0.mlp.linear_fc1.weight",
+        "model.encoder.layers.0.mlp.linear_fc1.bias",
+        "model.encoder.layers.0.mlp.linear_fc2.weight",
+        "model.encoder.layers.0.mlp.linear_fc2.bias",
+        "model.encoder.final_layernorm.weight",
+        "model.encoder.final_layernorm.bias",
+        "model.decoder.layers.0.input_layernorm.weight",
+        "model.decoder.layers.0.input_layernorm.bias",
+        "model.decoder.layers.0.self_attention.linear_proj.weight",
+        "model.decoder.layers.0.self_attention.linear_proj.bias",
+        "model.decoder.layers.0.self_attention.linear_qkv.weight",
+        "model.decoder.layers.0.self_attention.linear_qkv.bias",
+        "model.decoder.layers.0.pre_cross_attn_layernorm.weight",
+        "model.decoder.layers.0.pre_cross_attn_layernorm.bias",
+        "model.decoder.layers.0.cross_attention.linear_proj.weight",
+        "model.decoder.layers.0.cross_attention.linear_proj.bias",
+        "model.decoder.layers.0.cross_attention.linear_q.weight",
+        "model.decoder.layers.0.cross_attention.linear_q.bias",
+        "model.decoder.layers.0.cross_attention.linear_kv.weight",
+        "model.decoder.layers.0.cross_attention.linear_kv.bias",
+        "model.decoder.layers.0.pre_mlp_layernorm.weight",
+        "model.decoder.layers.0.pre_mlp_layernorm.bias",
+        "model.decoder.layers.0.mlp.linear_fc1.weight",
+        "model.decoder.layers.0.mlp.linear_fc1.bias",
+        "model.decoder.layers.0.mlp.linear_fc2.weight",
+        "model.decoder.layers.0.mlp.linear_fc2.bias",
+        "model.decoder.final_layernorm.weight",
+        "model.decoder.final_layernorm.bias",
+        "model.lm_head.output_layer.bias",
+        "model.output_layer.bias",
+    };
+    struct ckpt_fixture a;
+    struct meg_st *st;
+    struct meg_err e;
+
+    (void)state;
+    make_t5(&a, 1, set_one_layer);
+    export_ranks_ok(&a, 1, 1, MEG_CKPT_NAMES_MCORE);
+    assert_int_equal(meg_pt_open_tensors(&st, "out/iter_0000007/mp_rank_00/model_optim_rng.pt", &e), 0);
+    assert_int_equal(st->n, sizeof keys / sizeof *keys);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!meg_st_find(st, keys[i]))
+            fail_msg("%s is missing", keys[i]);
+    meg_st_close(st);
+    free_fixture(&a);
+}
+
+/*
+ * Files with core names have two names for the output layer and the position embedding.  The second name alone is
+ * accepted; a copy that differs is refused.
+ */
+static void reads_both_names_of_copies(void **state)
+{
+    static const struct {
+        const char *renamed[1][2], *more[2], *message;
+    } copy[] = { { { { "output_layer.", "lm_head.output_layer." } },
+                   { "output_layer.bias", "output_layer.bias" },
+                   "tensor output_layer.bias differs from its copy in older/mp_rank_00/model_optim_rng.pt" },
+                 { { { "embedding.position_embeddings.", "position_embeddings." } },
+                   { "embedding.position_embeddings.weight", "embedding.position_embeddings.weight" },
+                   "tensor embedding.position_embeddings.weight differs from its copy in older/" } };
     struct ckpt_fixture a, b;
     struct meg_ckpt *c = NULL;
     struct meg_err e;
@@ -740,13 +816,15 @@ static void reads_both_names_of_the_output_layer(void **state)
     (void)state;
     make_t5(&a, 1, set_one_layer);
     make_t5(&b, 2, set_one_layer);
-    put_renamed(&a, in_head, 1, NULL, NULL);
-    check_equal(&a, "older");
-    put_renamed(&a, in_head, 1, "output_layer.bias", &a);
-    check_equal(&a, "older");
-    put_renamed(&a, in_head, 1, "output_layer.bias", &b);
-    assert_int_equal(meg_ckpt_open(&c, "older", MEG_UNSET, &e), MEG_EFORMAT);
-    assert_contains(e.msg, "tensor output_layer.bias differs from its copy in older/mp_rank_00/model_optim_rng.pt");
+    for (size_t i = 0; i < sizeof copy / sizeof *copy; i++) {
+        put_renamed(&a, copy[i].renamed, 1, NULL, NULL);
+        check_equal(&a, "older");
+        put_renamed(&a, copy[i].renamed, 1, copy[i].more, &a);
+        check_equal(&a, "older");
+        put_renamed(&a, copy[i].renamed, 1, copy[i].more, &b);
+        assert_int_equal(meg_ckpt_open(&c, "older", MEG_UNSET, &e), MEG_EFORMAT);
+        assert_contains(e.msg, copy[i].message);
+    }
     free_fixture(&a);
     free_fixture(&b);
 }
@@ -772,7 +850,8 @@ int main(void)
         cmocka_unit_test(core_names_and_settings_are_those_of_megatron),
         cmocka_unit_test(key_value_rows_of_older_versions_are_reordered),
         cmocka_unit_test(reads_older_legacy_names),
-        cmocka_unit_test(reads_both_names_of_the_output_layer),
+        cmocka_unit_test(core_files_have_the_keys_of_the_state_dict),
+        cmocka_unit_test(reads_both_names_of_copies),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }
