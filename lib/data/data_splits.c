@@ -231,7 +231,8 @@ static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct me
     struct meg_dataset *ds = *out = meg_new(sizeof *ds);
     struct meg_str dir = { 0 }, prefix = { 0 };
     char *text = mid_cache_key(d, mid);
-    struct meg_index_cache_entry c = { NULL, d->type->name, meg_split_names[p->split], text, NULL };
+    struct meg_index_cache_entry c = { NULL, d->type->name,
+                                       d->type->has_split_in_name ? meg_split_names[p->split] : NULL, text, NULL };
     bool is_cached;
     int r;
 

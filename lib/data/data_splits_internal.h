@@ -13,7 +13,8 @@ MEG_BEGIN_DECLS
 
 /* The name and the functions in which GPT, BERT and T5 datasets differ. */
 struct meg_data_class {
-    const char *name; /* Megatron-LM's class name, used in the names of cache files */
+    const char *name;       /* Megatron-LM's class name, used in the names of cache files */
+    bool has_split_in_name; /* these names also contain the split */
     /* Return the number of elements of src that --split divides: sequences for GPT, documents for BERT and T5. */
     int64_t (*num_elements)(const struct meg_source *src);
     /* Set p->tokens and, for GPT, p->samples and p->epochs.  Fail if there is too little data. */

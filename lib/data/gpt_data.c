@@ -154,8 +154,9 @@ static int build_mid_dataset(const struct meg_data_splits *d, const struct meg_m
     return 0;
 }
 
-static const struct meg_data_class gpt = { "GPTDataset",       meg_source_elements, plan_mid_dataset, add_cache_key,
-                                           add_deepspeed_name, build_mid_dataset,   meg_gpt_sample };
+static const struct meg_data_class gpt = { "GPTDataset",      true,          meg_source_elements,
+                                           plan_mid_dataset,  add_cache_key, add_deepspeed_name,
+                                           build_mid_dataset, meg_gpt_sample };
 
 int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
                       const struct meg_dataset_spec *spec, struct meg_err *e)

@@ -23,7 +23,10 @@ static char *file_name(const struct meg_index_cache_entry *c, const char *name, 
         return s.s;
     }
     meg_md5_hex(md5, c->description, strlen(c->description));
-    meg_str_printf(&s, "%s/%s-%s-%s-%s%s", c->dir, md5, c->class_name, c->split, name, ext);
+    meg_str_printf(&s, "%s/%s-%s-", c->dir, md5, c->class_name);
+    if (c->split)
+        meg_str_printf(&s, "%s-", c->split);
+    meg_str_printf(&s, "%s%s", name, ext);
     return s.s;
 }
 

@@ -6,6 +6,7 @@
  *   DIR/MD5-CLASS-SPLIT-checksums.txt       one line for each array: the XXH3-128 hash of the array's data in
  *                                           hexadecimal, and NAME.  This file is written last.  Megatron-LM does not
  *                                           write this file.
+ * The names of BERT and T5 indices do not contain SPLIT.
  * With Megatron-DeepSpeed's file names, PREFIX contains inputs of the arrays:
  *   DIR/PREFIX_NAME.npy, DIR/PREFIX_checksums.txt
  */
@@ -25,7 +26,7 @@ MEG_BEGIN_DECLS
 struct meg_index_cache_entry {
     const char *dir;
     const char *class_name;       /* for example "GPTDataset" */
-    const char *split;            /* for example "train" */
+    const char *split;            /* for example "train"; NULL: the names do not contain the split */
     const char *description;      /* text from data/cache_key.h */
     const char *deepspeed_prefix; /* if not NULL, use Megatron-DeepSpeed's names and ignore the three fields above */
 };

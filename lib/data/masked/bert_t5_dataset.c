@@ -131,10 +131,10 @@ static int build_mid_dataset(const struct meg_data_splits *d, const struct meg_m
 }
 
 static const struct meg_data_class classes[] = {
-    [MEG_MASKED_BERT] = { "BERTMaskedWordPieceDataset", num_documents, plan_mid_dataset, add_cache_key,
+    [MEG_MASKED_BERT] = { "BERTMaskedWordPieceDataset", false, num_documents, plan_mid_dataset, add_cache_key,
                           add_deepspeed_name, build_mid_dataset, meg_bert_batch },
-    [MEG_MASKED_T5] = { "T5MaskedWordPieceDataset", num_documents, plan_mid_dataset, add_cache_key, add_deepspeed_name,
-                        build_mid_dataset, meg_t5_batch },
+    [MEG_MASKED_T5] = { "T5MaskedWordPieceDataset", false, num_documents, plan_mid_dataset, add_cache_key,
+                        add_deepspeed_name, build_mid_dataset, meg_t5_batch },
 };
 
 /* ---- validation --------------------------------------------------------------------------------- */
