@@ -18,6 +18,7 @@
 # make check-layouts  compare a covering array of parallel layouts with one rank; FULL=1: all layouts (hours), PART=I/N
 # make check-faults   kill or stop ranks, kill commands at every write, then resume; KILLS= STOPS= LONG_STOPS= POINTS=
 #                  SEED= TRIALS= STRIDE=
+# make check-effects  list the options whose effect tests/effects_*.t do not notice
 # make check-queue train on the device of tests/queue: SEEDS=200 random orders per configuration, then all layouts of
 #                  check-layouts
 # make check-emulated  train CELLS=60 of the layouts of check-layouts on the CUDA backend without a GPU:
@@ -199,6 +200,7 @@ RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks
 # meg-train with families of models that are not in the library.
 TOY := $(B)/tests/toy/meg-train
 QUEUE_OBJS := $(patsubst %,$(B)/%.o,$(filter-out tests/queue/test.c,$(wildcard tests/queue/*.c)))
+RESET := $(MAINS:cmd/%/main.c=$(B)/tests/effects/bin/meg-%)
 QUEUE := $(patsubst %,$(B)/tests/queue/bin/meg-%,train eval generate) $(B)/tests/queue/test
 QUEUE += $(if $(RANKS),$(B)/tests/queue/layouts)
 # A test program whose ranks communicate only over the store (lib/comm/store.c), so it is built even without MPI.
@@ -264,7 +266,7 @@ $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
 
-$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(STORE) $(TOY) $(DOUBLE) $(NCCL_OBJS) $(EMULATED) $(EMULATED_OBJS) $(CHECK_OBJS) $(CHECK_GPU) $(BENCH) $(QUEUE) $(QUEUE_OBJS) $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
+$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(STORE) $(TOY) $(DOUBLE) $(NCCL_OBJS) $(EMULATED) $(EMULATED_OBJS) $(CHECK_OBJS) $(CHECK_GPU) $(BENCH) $(QUEUE) $(QUEUE_OBJS) $(RESET) $(B)/tests/effects/reset.c.o $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
 	@mkdir -p $@
 
 .SECONDEXPANSION:
@@ -307,6 +309,9 @@ $(B)/tests/queue/layouts: $(B)/tests/ranks/layouts.c.o $(QUEUE_OBJS) $(B)/libmeg
 	$(call ld,$(QUEUE_WRAP:%=-Wl,--wrap=%))
 $(B)/tests/queue/test: $(B)/tests/queue/test.c.o $(QUEUE_OBJS) $(B)/libmeg.a
 	$(call ld,$(QUEUE_WRAP:%=-Wl,--wrap=%) -lcmocka)
+# Programs that reset one option to its default after parsing.
+$(B)/tests/effects/bin/meg-%: $(B)/cmd/%/main.c.o $(B)/tests/effects/reset.c.o $(B)/libmeg.a | $(B)/tests/effects/bin/
+	$(call ld,-Wl$(comma)--wrap=meg_opt_parse)
 # Tests preload fault.so to fail each call of a write path in turn.
 $(B)/tests/fault.so: tests/fault/fault.c $(B)/flags
 	@mkdir -p $(@D)
@@ -450,6 +455,9 @@ check-faults: all $(RANKS) $(B)/tests/fault.so
 	@OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/faults.t
 	@PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/writers.t
 
+check-effects: $(RESET) $(B)/tests/fault.so
+	@MEG_RESET=1 PATH="$(abspath $(B))/tests/effects/bin:$$PATH" B="$(abspath $(B))" prove -e '' tests/effects_*.t
+
 check-queue: export SEEDS ?= 200
 check-queue: all build-tests
 	@PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/queue.t
@@ -513,4 +521,4 @@ help:
 clean:
 	rm -rf build bin demo
 
-.PHONY: all help ci format check-format check-clang check-san check-mpich build-tests check check-peers check-layouts check-faults check-queue check-emulated check-gpu bench-gpu check-chroot demo deps bench fuzz lint install clean FORCE
+.PHONY: all help ci format check-format check-clang check-san check-mpich build-tests check check-peers check-layouts check-faults check-effects check-queue check-emulated check-gpu bench-gpu check-chroot demo deps bench fuzz lint install clean FORCE
