@@ -322,6 +322,23 @@ cp o_text_document.idx d.idx
 cp files/lfs d.bin
 meg-merge --datasets d --output-prefix m 2>err
 like 'meg-merge names .bin' "$(cat err)" 'd.bin: found a Git LFS pointer to a file of 4976698672 bytes, expected the file itself; download the file: git lfs pull'
+# A file or directory instead of the name of a dataset, and text files with a syntax of meg.
+train="meg-train -q $(echo "$tiny" | sed 's/--mock-data//') --lr 0.1"
+for command in 'meg-merge --output-prefix m --datasets' "$train --split 100,0,0 --data-path"; do
+    $command files/lfs 2>err
+    like "${command%% *} names a pointer instead of a dataset" "$(cat err)" 'files/lfs: found a Git LFS pointer to a file of 4976698672 bytes, expected JSON lines; '
+    $command files/array 2>err
+    like "${command%% *} names JSON instead of a dataset" "$(cat err)" 'files/array: found a JSON array, expected JSON lines; convert it'
+    status "${command%% *} of a directory instead of a dataset ends with 66" 66 $command real
+    like "${command%% *} names a directory instead of a dataset" "$(cat err)" 'real: found a directory, expected a token dataset; give the name of a .bin file in it, without .bin'
+done
+status 'meg-merge of a file instead of a directory ends with 66' 66 meg-merge --output-prefix m --input data.jsonl
+like 'the file is named' "$(cat err)" 'data.jsonl: found a file, expected a directory of token datasets; give names of datasets with --datasets'
+for option in --config --data-args-path --train-weighted-split-paths-path; do
+    $train $option files/utf16 2>err
+    like "$option names UTF-16" "$(cat err)" 'files/utf16: found UTF-16 text, expected a text file; convert it: iconv -f UTF-16 -t UTF-8'
+done
+
 for command in 'meg-generate --load real --input' 'meg-eval --task logprobs --load real --input' 'meg-eval --task ppl --load real --input'; do
     $command files/lfs 2>err
     like "$command names a pointer" "$(cat err)" 'files/lfs: found a Git LFS pointer to a file of 4976698672 bytes, expected text or JSON lines; '

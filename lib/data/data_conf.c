@@ -179,7 +179,7 @@ static int parse_file(struct meg_data_blend *b, const char *path, struct meg_err
 {
     struct meg_str text = { 0 };
     struct word_list w = { 0 };
-    int r = meg_read_file(path, &text, e);
+    int r = meg_read_text(path, &text, e);
 
     if (r == 0) {
         add_split_at_blanks(&w, text.s);

@@ -87,7 +87,7 @@ int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char 
 int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct meg_err *e)
 {
     struct meg_str text = { 0 };
-    int groups = 0, r = meg_read_file(path, &text, e);
+    int groups = 0, r = meg_read_text(path, &text, e);
     char *s = text.s ? text.s : (char *)"";
 
     if (r == 0 && strlen(s) != text.n)

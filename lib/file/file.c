@@ -127,6 +127,14 @@ int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e)
     return read_all(fd, path, out, e);
 }
 
+int meg_read_text(const char *path, struct meg_str *out, struct meg_err *e)
+{
+    const size_t before = out->n;
+    const int r = meg_read_file(path, out, e);
+
+    return r < 0 ? r : meg_foreign_check(path, out->s + before, out->n - before, MEG_EXPECT_SETTINGS, e);
+}
+
 int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e)
 {
     struct stat st;

@@ -37,6 +37,8 @@ void meg_mmap_drop(const struct meg_mmap *m, const void *p, size_t n);
  * be read.
  */
 int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e);
+/* Call meg_read_file for a text file.  Returns MEG_EFORMAT if the file is in a foreign format (foreign/foreign.h). */
+int meg_read_text(const char *path, struct meg_str *out, struct meg_err *e);
 /*
  * Append the content of a regular file to `out`.  Use this function for names that were read from a directory or
  * another file, not typed by the user.  Returns MEG_EIO for other file types, as meg_mmap_open does: opening a FIFO

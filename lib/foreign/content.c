@@ -116,6 +116,7 @@ static const struct format formats[] = {
 static const char *const expected_text[MEG_NUM_EXPECTED] = {
     [MEG_EXPECT_FILE] = "the file itself",
     [MEG_EXPECT_TEXT] = "text or JSON lines",
+    [MEG_EXPECT_SETTINGS] = "a text file",
     [MEG_EXPECT_JSON_LINES] = "JSON lines",
     [MEG_EXPECT_JSON] = "JSON",
     [MEG_EXPECT_TOKENIZER] = "a file of a tokenizer",

@@ -24,8 +24,9 @@ enum { MEG_FOREIGN_PREFIX = 4096 };
 
 /* What a reader expects.  A format that the reader accepts is not foreign. */
 enum meg_expected {
-    MEG_EXPECT_FILE, /* anything except a pointer to the file that was meant */
-    MEG_EXPECT_TEXT, /* plain text or JSON lines */
+    MEG_EXPECT_FILE,     /* anything except a pointer to the file that was meant */
+    MEG_EXPECT_TEXT,     /* plain text or JSON lines */
+    MEG_EXPECT_SETTINGS, /* a text file with a syntax of meg, such as the file of --config */
     MEG_EXPECT_JSON_LINES,
     MEG_EXPECT_JSON,
     MEG_EXPECT_TOKENIZER, /* a file of any type of tokenizer */

@@ -134,7 +134,7 @@ static int read_lines(const struct meg_optgroup *groups, const char *text, size_
 int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, struct meg_err *e)
 {
     struct meg_str text = { 0 };
-    int r = meg_read_file(path, &text, e);
+    int r = meg_read_text(path, &text, e);
 
     if (r == 0)
         r = read_lines(groups, text.s, text.n, path, false, e);

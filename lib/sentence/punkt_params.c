@@ -58,7 +58,7 @@ static int read_params(struct meg_punkt *p, const char *path, size_t file, struc
     struct meg_str text = { 0 };
     int64_t line = 1;
     int64_t bad;
-    int r = meg_read_file(path, &text, e);
+    int r = meg_read_text(path, &text, e);
 
     if (r < 0)
         goto out;

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -201,25 +202,44 @@ static bool has_suffix(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* Replace the message for a missing file by one that suggests a correction, if the cause can be guessed. */
-static void suggest_prefix(const char *prefix, const char *missing, struct meg_err *e)
+/* Describe a path that was given instead of the name of a dataset. */
+static int refuse_path(const char *path, bool is_dir, const char *missing, struct meg_err *e)
+{
+    if (is_dir)
+        return meg_fail(e, MEG_ENOENT,
+                        "%s: found a directory, expected a token dataset; give the name of a .bin file in it, without "
+                        ".bin",
+                        path);
+    if (meg_foreign_check_path(path, MEG_EXPECT_JSON_LINES, e) < 0)
+        return MEG_EFORMAT;
+    return meg_fail(e, MEG_ENOENT,
+                    "%s: no such file; %s is not a dataset; convert text to a dataset with meg-preprocess(1)", missing,
+                    path);
+}
+
+/*
+ * Replace the message for a missing file by one that suggests a correction, if the cause can be guessed.  Return the
+ * code of the error.
+ */
+static int suggest_prefix(const char *prefix, const char *missing, struct meg_err *e)
 {
     struct meg_str guess = { 0 };
+    struct stat st;
     double weight;
+    int r = MEG_ENOENT;
 
     meg_str_printf(&guess, "%s_text_document.idx", prefix);
     if (has_suffix(prefix, ".idx") || has_suffix(prefix, ".bin"))
         meg_fail(e, MEG_ENOENT, "%s: specify the dataset without .bin and .idx", prefix);
     else if (access(guess.s, F_OK) == 0)
         meg_fail(e, MEG_ENOENT, "%s: no such file; did you mean %s_text_document?", missing, prefix);
-    else if (access(prefix, F_OK) == 0)
-        meg_fail(e, MEG_ENOENT,
-                 "%s: no such file; %s is not a dataset; convert text to a dataset with meg-preprocess(1)", missing,
-                 prefix);
+    else if (stat(prefix, &st) == 0)
+        r = refuse_path(prefix, S_ISDIR(st.st_mode), missing, e);
     else if (meg_parse_f64(prefix, &weight))
         meg_fail(e, MEG_ENOENT, "%s: no such file; if %s is a weight, specify a weight before every dataset", missing,
                  prefix);
     meg_str_free(&guess);
+    return r;
 }
 
 /* Explain why .idx or .bin is invalid by its content. */
@@ -240,7 +260,7 @@ static int map_pair(struct meg_mmap *m, const char *prefix, const char *ext, str
     meg_str_printf(&path, "%s%s", prefix, ext);
     r = meg_mmap_open(m, path.s, e);
     if (r == MEG_ENOENT)
-        suggest_prefix(prefix, path.s, e);
+        r = suggest_prefix(prefix, path.s, e);
     meg_str_free(&path);
     return r;
 }

@@ -79,6 +79,11 @@ int meg_list_datasets(struct meg_prefix_list *out, const char *folder, struct me
     struct dirent *f;
     int r = 0;
 
+    if (!dir && errno == ENOTDIR)
+        return meg_fail(e, MEG_ENOENT,
+                        "%s: found a file, expected a directory of token datasets; give names of datasets with "
+                        "--datasets",
+                        folder);
     if (!dir)
         return meg_fail_errno(e, "%s", folder);
     while (r == 0 && (errno = 0, f = readdir(dir)))
