@@ -1,12 +1,13 @@
 #!/usr/bin/perl
-# tiny_gpt2.pl DIR: create DIR, a Hugging Face directory of a GPT-2 whose vocabulary is the 256 bytes and <|endoftext|>
-# (256).  It has 2 layers, hidden size 16, 2 heads, 48 positions and pseudo-random weights, which are so large that the
+# tiny_gpt2.pl DIR [ROWS]: create DIR, a Hugging Face directory of a GPT-2 whose vocabulary is the 256 bytes and
+# <|endoftext|> (256).  The word embedding has ROWS rows, by default 257.  It has 2 layers, hidden size 16, 2 heads, 48 positions and pseudo-random weights, which are so large that the
 # next-token distributions are far from uniform.
 use strict;
 use warnings;
 
-my ($dir) = @ARGV;
-my ($v, $h, $layers, $heads, $positions) = (257, 16, 2, 2, 48);
+my ($dir, $v) = @ARGV;
+my ($h, $layers, $heads, $positions) = (16, 2, 2, 48);
+$v //= 257;
 my $x = 12345;
 
 sub file {

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/log.h"
 #include "ckpt/internal.h"
 
 /* Return whether two models have the same parameters, with rows in the same order. */
@@ -66,6 +67,30 @@ static void list_differences(struct meg_str *diff, const struct meg_model_conf *
     }
     for (int i = 0; i < 2; i++)
         meg_str_free(&dump[i]);
+}
+
+int meg_ckpt_check_tokenizer(const struct meg_ckpt *c, const struct meg_tokenizer *tok, int64_t rows, bool is_own,
+                             struct meg_err *e)
+{
+    if (meg_tokenizer_num_text_ids(tok) <= rows)
+        return 0;
+    if (!is_own)
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: the tokenizer (%s) has %" PRId64
+                        " tokens, but the vocabulary of the model has only %" PRId64
+                        "; specify the tokenizer that the model was trained with",
+                        c->path, meg_tokenizer_type(tok), meg_tokenizer_vocab_size(tok), rows);
+    meg_warn("%s: the tokenizer (%s) has %" PRId64 " tokens, but the vocabulary of the model has only %" PRId64
+             "; text with a token of id %" PRId64 " or more is refused",
+             c->path, meg_tokenizer_type(tok), meg_tokenizer_vocab_size(tok), rows, rows);
+    return 0;
+}
+
+int64_t meg_ckpt_run_vocab_size(const struct meg_ckpt *c, int64_t tokens)
+{
+    if (c->vocab_rows == 0)
+        return c->vocab_size;
+    return tokens < c->vocab_rows ? tokens : c->vocab_rows;
 }
 
 int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_model_conf *model, struct meg_err *e)

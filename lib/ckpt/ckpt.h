@@ -278,6 +278,24 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok);
  */
 int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_model_conf *model, struct meg_err *e);
 
+/*
+ * meg_ckpt_check_tokenizer - check the size of a tokenizer against a model of the checkpoint
+ *   rows    vocabulary size of the model
+ *   is_own  the tokenizer is that of the checkpoint, not one of the options
+ * Tokens that no text contains (meg_tokenizer_num_text_ids) may have any id.  If other tokens have ids outside of the
+ * model, prints a warning if is_own, because published models have such tokenizers; the caller must refuse these ids.
+ * If not is_own, returns MEG_EUSAGE.
+ */
+int meg_ckpt_check_tokenizer(const struct meg_ckpt *c, const struct meg_tokenizer *tok, int64_t rows, bool is_own,
+                             struct meg_err *e);
+
+/*
+ * Return the vocabulary size of a run that loads the checkpoint with a tokenizer of `tokens` tokens.  It is that of the
+ * checkpoint, whose word embedding may have rows without a token or, as in the BERT models of Hugging Face, none for
+ * the last tokens.  In Megatron's format, rows without a token are padding, which is dropped.
+ */
+int64_t meg_ckpt_run_vocab_size(const struct meg_ckpt *c, int64_t tokens);
+
 /* Return whether the checkpoint has the optimizer state called name. */
 bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
 

@@ -11,7 +11,7 @@ enum { BLOCK = 1 << 20 };
 static int add_lines(const struct meg_line_block *b, const struct meg_prompt_format *format, struct meg_ids *ids,
                      int64_t *documents, struct meg_err *e)
 {
-    int32_t eod = format->tok ? meg_tokenizer_eod(format->tok) : -1;
+    const int32_t eod = format->tok ? meg_tokenizer_eod(format->tok) : -1;
     int64_t at = 0, n, line = b->first_line_in_file, was;
     const char *text;
     int r;
@@ -23,7 +23,7 @@ static int add_lines(const struct meg_line_block *b, const struct meg_prompt_for
         if ((r = meg_prompt_read(format, b->name, line, text, (size_t)n, ids, NULL, e)) < 0)
             return r;
         ++*documents;
-        if (eod >= 0 && ids->n > was)
+        if (eod >= 0 && eod < format->vocab_size && ids->n > was)
             meg_ids_add(ids, eod);
     }
     return 0;
@@ -32,6 +32,7 @@ static int add_lines(const struct meg_line_block *b, const struct meg_prompt_for
 static int add_text(const struct meg_str *text, const char *name, const struct meg_prompt_format *format,
                     struct meg_ids *ids, struct meg_err *e)
 {
+    const int64_t first = ids->n;
     struct meg_err why;
     int r;
 
@@ -40,7 +41,8 @@ static int add_text(const struct meg_str *text, const char *name, const struct m
             e, MEG_EUSAGE,
             "%s: the input is text, but the model has no tokenizer; specify one with --tokenizer-type and its files",
             name);
-    if ((r = meg_tokenizer_encode(format->tok, text->s, (int64_t)text->n, ids, &why)) < 0)
+    if ((r = meg_tokenizer_encode(format->tok, text->s, (int64_t)text->n, ids, &why)) < 0 ||
+        (r = meg_prompt_check_ids(format->tok, ids->v + first, ids->n - first, format->vocab_size, &why)) < 0)
         return meg_fail(e, r, "%s: %s", name, why.msg);
     return 0;
 }

@@ -40,13 +40,10 @@ static int probe_tokenizer(struct meg_span_vocab *v, struct meg_tokenizer *tok, 
 
 int meg_span_vocab_make(struct meg_span_vocab *v, const struct meg_loaded_model *m, struct meg_err *e)
 {
-    const struct meg_tok_special_ids *special = meg_tokenizer_special_ids(m->tok);
     struct meg_masked_vocab all;
 
-    meg_masked_vocab_make(&all, m->tok);
-    *v = (struct meg_span_vocab){ .bos = m->bos,
-                                  .eos = special->eos >= 0 ? special->eos : m->eod,
-                                  .mask = special->mask };
+    meg_masked_vocab_make(&all, m->tok, m->g->conf.vocab_size);
+    *v = (struct meg_span_vocab){ .bos = m->bos, .eos = all.eos >= 0 ? all.eos : m->eod, .mask = all.mask };
     if (all.nsentinel > 0) {
         v->nsentinel = all.nsentinel;
         v->sentinel = meg_realloc_array(NULL, (size_t)all.nsentinel, sizeof *v->sentinel);

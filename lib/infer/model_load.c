@@ -56,10 +56,18 @@ static void set_eos_ids(struct meg_loaded_model *m, const struct meg_ckpt *ckpt)
         m->eos_ids.v[m->eos_ids.n++] = m->eod;
 }
 
+/* Return id if the model has it, else -1. */
+static int32_t id_in(int32_t id, int64_t vocab_size)
+{
+    return id < vocab_size ? id : -1;
+}
+
 static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckpt, const struct meg_tok_conf *given,
                           struct meg_err *e)
 {
     struct meg_tok_conf tc = *given;
+    const bool is_own = !tc.type && !tc.name_or_path;
+    const struct meg_tok_special_ids *special;
     int64_t v = meg_ckpt_vocab_size(ckpt), n;
     int r;
 
@@ -69,20 +77,15 @@ static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckp
     meg_ckpt_tok_conf(ckpt, &tc);
     if (!tc.type && !tc.name_or_path)
         return 0;
-    if ((r = meg_tokenizer_open(&m->tok, &tc, e)) < 0)
+    if ((r = meg_tokenizer_open(&m->tok, &tc, e)) < 0 || (r = meg_ckpt_check_tokenizer(ckpt, m->tok, v, is_own, e)) < 0)
         return r;
+    special = meg_tokenizer_special_ids(m->tok);
     n = meg_tokenizer_vocab_size(m->tok);
-    if (n > v)
-        return meg_fail(e, MEG_EUSAGE,
-                        "%s: the tokenizer (%s) has %" PRId64
-                        " tokens, but the vocabulary of the model has only %" PRId64
-                        "; specify the tokenizer that the model was trained with",
-                        meg_ckpt_path(ckpt), tc.type ? tc.type : tc.name_or_path, n, v);
     if (m->bos < 0)
-        m->bos = meg_tokenizer_special_ids(m->tok)->bos;
-    if (meg_tokenizer_eod(m->tok) >= 0)
-        m->eod = meg_tokenizer_eod(m->tok);
-    m->unpadded_vocab = n;
+        m->bos = id_in(special->bos, v);
+    if (id_in(special->eod, v) >= 0)
+        m->eod = special->eod;
+    m->unpadded_vocab = n < v ? n : v;
     return 0;
 }
 

@@ -26,7 +26,7 @@ struct meg_loaded_model {
     int32_t bos;               /* id that begins a sequence (T5: of the decoder), or -1 */
     int32_t eod;               /* end-of-document id, or -1 */
     struct meg_ids eos_ids;    /* ids that end a continuation, eod included */
-    int64_t unpadded_vocab;    /* vocabulary size of the tokenizer, or of the model if there is no tokenizer */
+    int64_t unpadded_vocab;    /* the smaller of the vocabulary sizes of the model and of the tokenizer, if any */
 };
 
 /*
@@ -34,8 +34,8 @@ struct meg_loaded_model {
  *   predicts  prediction that the caller requires
  *   tc        tokenizer options; if type and name_or_path are NULL, the checkpoint's tokenizer, if any, is loaded
  * Weights and activations are held in the dtype that conf specifies, and logits are f32.  On failure, *m owns nothing.
- * Returns MEG_EUSAGE if the dtype options contradict each other, the tokenizer's vocabulary is larger than the model's,
- * or models of this family do not make the required prediction.  Also returns the errors of meg_device_open,
+ * Returns MEG_EUSAGE if the dtype options contradict each other, meg_ckpt_check_tokenizer refuses the tokenizer, or
+ * models of this family do not make the required prediction.  Also returns the errors of meg_device_open,
  * meg_ckpt_open, meg_ckpt_model_conf, meg_tokenizer_open, meg_model_create and meg_ckpt_load.
  */
 int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, enum meg_prediction predicts,

@@ -17,9 +17,30 @@ static int fail_at(const struct source_line *at, int code, const char *what, str
     return meg_fail(e, code, "%s: line %" PRId64 ": %s", at->name, at->line, what);
 }
 
+int meg_prompt_check_ids(const struct meg_tokenizer *tok, const int32_t *ids, int64_t n, int64_t vocab_size,
+                         struct meg_err *e)
+{
+    struct meg_str token = { 0 };
+    int64_t i = 0;
+
+    while (i < n && ids[i] < vocab_size)
+        i++;
+    if (i == n)
+        return 0;
+    (void)meg_tokenizer_bytes(tok, ids + i, 1, &token, NULL);
+    meg_fail(e, MEG_EFORMAT,
+             "the text contains the token '%.*s', whose id is %" PRId32
+             "; the vocabulary of the model has ids 0 to %" PRId64
+             "; remove the token, or specify the tokenizer that the model was trained with",
+             (int)(token.n < 100 ? token.n : 100), token.n ? token.s : "", ids[i], vocab_size - 1);
+    meg_str_free(&token);
+    return MEG_EFORMAT;
+}
+
 static int encode(const struct meg_prompt_format *format, const struct source_line *at, const char *text, size_t n,
                   struct meg_ids *ids, struct meg_err *e)
 {
+    const int64_t first = ids->n;
     struct meg_err why;
     int r;
 
@@ -30,9 +51,9 @@ static int encode(const struct meg_prompt_format *format, const struct source_li
                        e);
     r = format->encode ? format->encode(format->encode_arg, text, (int64_t)n, ids, &why)
                        : meg_tokenizer_encode(format->tok, text, (int64_t)n, ids, &why);
-    if (r < 0)
-        return fail_at(at, r, why.msg, e);
-    return 0;
+    if (r == 0)
+        r = meg_prompt_check_ids(format->tok, ids->v + first, ids->n - first, format->vocab_size, &why);
+    return r < 0 ? fail_at(at, r, why.msg, e) : 0;
 }
 
 static int read_ids(const struct meg_prompt_format *format, const struct source_line *at, const json_t *list,

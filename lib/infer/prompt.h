@@ -20,6 +20,13 @@ struct meg_prompt_format {
 };
 
 /*
+ * Check that the ids that `tok` encoded are ids of a model, in [0, vocab_size); the tokenizer of a model may have more
+ * tokens than the model.  Returns MEG_EFORMAT otherwise, with a message that names the first other id and its token.
+ */
+int meg_prompt_check_ids(const struct meg_tokenizer *tok, const int32_t *ids, int64_t n, int64_t vocab_size,
+                         struct meg_err *e);
+
+/*
  * meg_prompt_read - append the token ids of a line to ids and set the options that the line contains
  *   name, line  file name and line number for messages
  *   text  [n]   the line without its line end
@@ -32,6 +39,7 @@ struct meg_prompt_format {
  *   - a JSON value that is not an object, or an object with both format->key and "ids", or neither;
  *   - a value of format->key that is not a string;
  *   - an element of "ids" that is not an integer or is outside of the vocabulary;
+ *   - a text with a token outside of the vocabulary (meg_prompt_check_ids);
  *   - an unknown member, or an invalid value.
  * Returns MEG_EUSAGE for text or a stop string without a tokenizer.
  */

@@ -17,6 +17,7 @@ struct meg_run_spec {
     struct meg_layout layout;
     struct meg_batch_schedule batch;
     int64_t train_iters;
+    int64_t num_tokens;                     /* vocabulary size of the tokenizer; that of the model may differ */
     struct meg_pipe_schedule_conf schedule; /* schedule of a step with the largest global batch of the run */
     struct meg_model_run model_run;         /* fields common to all stages; meg_run_spec_stage sets the others */
 };

@@ -341,6 +341,11 @@ int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t)
     return t->vocab_size;
 }
 
+int64_t meg_tokenizer_num_text_ids(const struct meg_tokenizer *t)
+{
+    return t->vocab_size - t->num_appended;
+}
+
 const char *meg_tokenizer_type(const struct meg_tokenizer *t)
 {
     return t->type->name;

@@ -163,6 +163,12 @@ void meg_detok_free(struct meg_detok *d);
  */
 int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t);
 
+/*
+ * Return an exclusive upper bound of the ids that texts can contain.  It is less than the vocabulary size if the type
+ * appends tokens that it encodes as ordinary text, as the BERT types append [BOS], [EOS] and the extra ids.
+ */
+int64_t meg_tokenizer_num_text_ids(const struct meg_tokenizer *t);
+
 /* Return the type, as --tokenizer-type spells it. */
 const char *meg_tokenizer_type(const struct meg_tokenizer *t);
 

@@ -28,6 +28,7 @@ static int apply_ckpt_options(struct meg_trainer *t, struct meg_err *e)
 
     copy_row(&lengths[0], meg_train_opts, "seq-length");
     copy_row(&lengths[1], meg_train_opts, "decoder-seq-length");
+    t->has_ckpt_tokenizer = !job->tok.type && !job->tok.name_or_path;
     meg_ckpt_tok_conf(t->checkpoint, &job->tok);
     return meg_opt_apply(groups, meg_ckpt_options(t->checkpoint), meg_ckpt_path(t->checkpoint), e);
 }

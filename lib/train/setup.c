@@ -79,6 +79,23 @@ static void set_default_tokenizer_type(struct meg_tok_conf *c)
         c->type = "GPT2BPETokenizer";
 }
 
+/*
+ * Set the vocabulary size: that of the tokenizer or, if a checkpoint is loaded, that of the checkpoint, which may have
+ * other rows than the tokenizer has tokens.
+ */
+static int set_vocab_size(struct meg_trainer *t, struct meg_err *e)
+{
+    const int64_t tokens = t->spec.num_tokens = meg_tokenizer_vocab_size(t->tokenizer);
+    int64_t *rows = &t->job->model.vocab_size;
+
+    *rows = t->checkpoint ? meg_ckpt_run_vocab_size(t->checkpoint, tokens) : tokens;
+    if (*rows != tokens)
+        meg_info("the model has the vocabulary size of the checkpoint, %" PRId64 "; the tokenizer has %" PRId64
+                 " tokens",
+                 *rows, tokens);
+    return t->checkpoint ? meg_ckpt_check_tokenizer(t->checkpoint, t->tokenizer, *rows, t->has_ckpt_tokenizer, e) : 0;
+}
+
 static int open_tokenizer(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_train_job *job = t->job;
@@ -91,8 +108,7 @@ static int open_tokenizer(struct meg_trainer *t, struct meg_err *e)
         (r = meg_ckpt_tokenizer_read(&t->tok_files, &job->tok, t->tokenizer, e)) < 0 ||
         (t->checkpoint && (r = meg_ckpt_tokenizer_inherit(&t->tok_files, t->checkpoint, e)) < 0))
         return r;
-    job->model.vocab_size = meg_tokenizer_vocab_size(t->tokenizer);
-    if ((r = meg_model_conf_check(&job->model, e)) < 0)
+    if ((r = set_vocab_size(t, e)) < 0 || (r = meg_model_conf_check(&job->model, e)) < 0)
         return r;
     if (job->model.max_position_embeddings < job->train.seq_length)
         return meg_fail(e, MEG_EUSAGE, "--max-position-embeddings %" PRId64 ": must be at least --seq-length %" PRId64,
@@ -141,7 +157,7 @@ static int plan_masked_data(struct meg_trainer *t, enum meg_masked_type type, st
         masked.mask.prob = c->mask_prob;
     if (!isnan(c->short_seq_prob))
         masked.short_seq_prob = c->short_seq_prob;
-    meg_masked_vocab_make(&t->masked_vocab, t->tokenizer);
+    meg_masked_vocab_make(&t->masked_vocab, t->tokenizer, t->job->model.vocab_size);
     return meg_masked_data_plan(&t->data, c, &t->dataset_spec, &masked, &t->masked_vocab, e);
 }
 

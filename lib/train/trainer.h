@@ -110,6 +110,7 @@ struct meg_trainer {
     double start_s, start_flops; /* time at which this process started; model FLOPs of the run before that */
 
     struct meg_ckpt *checkpoint;            /* checkpoint that the run starts from, or NULL */
+    bool has_ckpt_tokenizer;                /* the tokenizer is that of the checkpoint, not one of the options */
     int64_t checkpoint_optim_steps;         /* optimizer steps stored in that checkpoint */
     struct meg_ckpt_async_save *async_save; /* save in progress, or NULL */
     struct meg_train_state async_save_state;

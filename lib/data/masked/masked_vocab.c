@@ -22,20 +22,26 @@ static int64_t sentinel_number(const struct meg_str *token)
     return number;
 }
 
-void meg_masked_vocab_make(struct meg_masked_vocab *v, const struct meg_tokenizer *t)
+static int32_t id_in(int32_t id, int64_t num_ids)
 {
+    return id < num_ids ? id : -1;
+}
+
+void meg_masked_vocab_make(struct meg_masked_vocab *v, const struct meg_tokenizer *t, int64_t num_ids)
+{
+    const int64_t tokens = meg_tokenizer_vocab_size(t), size = tokens < num_ids ? tokens : num_ids;
     const struct meg_tok_special_ids *special = meg_tokenizer_special_ids(t);
     unsigned char *is_continuation;
     int32_t *sentinel;
     struct meg_str token = { 0 };
 
-    *v = (struct meg_masked_vocab){ .size = meg_tokenizer_vocab_size(t),
-                                    .cls = special->cls,
-                                    .sep = special->sep,
-                                    .mask = special->mask,
-                                    .pad = special->pad,
-                                    .bos = special->bos,
-                                    .eos = special->eos };
+    *v = (struct meg_masked_vocab){ .size = size,
+                                    .cls = id_in(special->cls, size),
+                                    .sep = id_in(special->sep, size),
+                                    .mask = id_in(special->mask, size),
+                                    .pad = id_in(special->pad, size),
+                                    .bos = id_in(special->bos, size),
+                                    .eos = id_in(special->eos, size) };
     v->is_continuation = is_continuation = meg_new((size_t)v->size);
     v->sentinel = sentinel = meg_new((size_t)v->size * sizeof *sentinel);
     for (int32_t id = 0; id < v->size; id++) {

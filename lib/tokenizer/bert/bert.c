@@ -62,6 +62,7 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bo
     t->basic.is_lower = is_lower;
     t->base.type = is_lower ? &meg_tok_bert_lower : &meg_tok_bert_case;
     t->base.vocab_size = files->tokens.n;
+    t->base.num_appended = files->num_appended;
     t->base.special_ids = files->special_ids;
     snprintf(extra, sizeof extra, "%" PRId64, nextra);
     meg_tok_set_description(

@@ -126,6 +126,7 @@ int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t n
     struct distinct_tokens d = { 0 };
     struct meg_err inner;
     struct meg_str file = { 0 };
+    int64_t nlines;
     int32_t unk;
     int r;
 
@@ -136,6 +137,7 @@ int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t n
         r = meg_fail(e, r, "%s: %s", path, inner.msg);
         goto out;
     }
+    nlines = f->tokens.n;
     f->special_ids.bos = find_or_add(f, &d, "[BOS]");
     f->special_ids.eos = f->special_ids.eod = find_or_add(f, &d, "[EOS]");
     for (int64_t i = 0; i < nextra; i++) {
@@ -144,6 +146,7 @@ int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t n
         snprintf(token, sizeof token, "<extra_id_%" PRId64 ">", i);
         find_or_add(f, &d, token);
     }
+    f->num_appended = f->tokens.n - nlines;
     *out = f;
     f = NULL;
 out:

@@ -18,6 +18,7 @@ struct meg_bert_files {
     struct meg_strtab tokens;       /* tokens by id, including added tokens; not indexed, because tokens may be equal */
     struct meg_wordpiece wordpiece; /* tokens of the file; added tokens are not matched in text */
     struct meg_tok_special_ids special_ids;
+    int64_t num_appended;      /* tokens that the file does not contain: [BOS], [EOS] and extra ids */
     int64_t first_unused_line; /* the first line, counted from 1, that is empty or has an earlier token; 0: none */
 };
 
