@@ -70,6 +70,33 @@ struct meg_hf_files {
 int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_hf_files_free(struct meg_hf_files *f); /* accepts NULL */
 
+/* Return the member `name` of file, or NULL if it is missing or null. */
+static inline const json_t *meg_hf_component_of(const json_t *file, const char *name)
+{
+    const json_t *p = json_object_get(file, name);
+
+    return json_is_null(p) ? NULL : p;
+}
+
+/* ---- Added tokens (added.c) ---- */
+
+/* Return the added token s [n], or NULL. */
+struct meg_hf_added_token *meg_hf_find_added(const struct meg_hf_files *f, const char *s, size_t n);
+/* Add the tokens of "added_tokens" in tokenizer.json. */
+int meg_hf_load_added(struct meg_hf_files *f, const json_t *file, const char *path, struct meg_err *e);
+/* Add the tokens of "added_tokens_decoder" in tokenizer_config.json, {"id": token, ...}, in the order of their ids. */
+int meg_hf_load_added_decoder(struct meg_hf_files *f, const json_t *config, const char *path, struct meg_err *e);
+/* Build the matcher of the added tokens whose field `normalized` equals is_normalized. */
+int meg_hf_build_matcher(struct meg_hf_files *f, bool is_normalized, struct meg_hf_added_matcher *to, const char *path,
+                         struct meg_err *e);
+
+/* ---- Post-processor (post_processor.c) ---- */
+
+/* If is_before, prepend ids to template_before; otherwise append ids to template_after. */
+void meg_hf_add_template_ids(struct meg_hf_files *f, bool is_before, const int32_t *ids, int64_t n);
+/* Set the template to that of the post-processor of tokenizer.json. */
+int meg_hf_load_post_processor(struct meg_hf_files *f, const json_t *post, const char *where, struct meg_err *e);
+
 /*
  * Maximum number of bytes that are encoded at once.  Without byte-level BPE, a byte of original text requires about 15
  * bytes of memory, and a byte of normalized text about 35 bytes.
