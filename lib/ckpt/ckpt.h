@@ -66,10 +66,10 @@ struct meg_ckpt_shard {
 /* Shard name of the f32 main parameters, which exist in addition to bf16 or f16 weights. */
 #define MEG_CKPT_MAIN_PARAMS "fp32_param"
 
-enum { MEG_CKPT_EXTRA_FILES = 3 };
+enum { MEG_CKPT_EXTRA_FILES = 2 };
 /*
  * Names of the files that are copied unchanged from a loaded checkpoint to the checkpoints written from it:
- * generation_config.json, chat_template.jinja and added_tokens.json.
+ * generation_config.json and chat_template.jinja.
  */
 extern const char *const meg_ckpt_extra_files[MEG_CKPT_EXTRA_FILES];
 

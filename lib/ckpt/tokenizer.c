@@ -9,8 +9,7 @@
 #include "io/json.h"
 #include "tokenizer/export/export.h"
 
-const char *const meg_ckpt_extra_files[MEG_CKPT_EXTRA_FILES] = { "generation_config.json", "chat_template.jinja",
-                                                                 "added_tokens.json" };
+const char *const meg_ckpt_extra_files[MEG_CKPT_EXTRA_FILES] = { "generation_config.json", "chat_template.jinja" };
 
 /* ---- sets of ids ---- */
 
@@ -59,7 +58,7 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
     struct meg_tok_conf conf = *c;
     const bool is_bert = c->type && strncmp(c->type, "BertWordPiece", strlen("BertWordPiece")) == 0;
     const int other = is_bert ? MEG_TOK_FILE_VOCAB : MEG_TOK_FILE_BERT_VOCAB;
-    char *own[3];
+    char *own[MEG_TOK_MAX_FOUND];
     int r = 0;
 
     meg_tok_find_files(&conf, own);
@@ -68,7 +67,7 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
     for (int i = 0; i < MEG_NUM_TOK_FILES && r == 0; i++)
         if (i != other && *meg_tok_file_path(&conf, i))
             r = meg_read_regular(*meg_tok_file_path(&conf, i), &t->file[i], e);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < MEG_TOK_MAX_FOUND; i++)
         free(own[i]);
     return r;
 }

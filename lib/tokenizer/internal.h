@@ -75,6 +75,9 @@ enum { MEG_TOK_MAX_FILE_BYTES = 64 << 20 };
 int meg_tok_mmap_file(struct meg_mmap *map, const char *path, struct meg_err *e);
 int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e);
 
+/* Return the path of the file `name` in the directory dir [ndir], or NULL if there is no such file. */
+char *meg_tok_path_in_dir(const char *dir, int ndir, const char *name);
+
 extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepiece, meg_tok_gpt_sentencepiece,
     meg_tok_llama2, meg_tok_bert_lower, meg_tok_bert_case, meg_tok_tiktoken, meg_tok_hf, meg_tok_hf_pretrained;
 

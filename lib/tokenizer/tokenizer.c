@@ -55,6 +55,7 @@ const struct meg_tok_file meg_tok_files[MEG_NUM_TOK_FILES] = {
     [MEG_TOK_FILE_JSON] = { "tokenizer.json", offsetof(struct meg_tok_conf, tokenizer_json) },
     [MEG_TOK_FILE_CONFIG] = { "tokenizer_config.json", offsetof(struct meg_tok_conf, tokenizer_config) },
     [MEG_TOK_FILE_SPECIAL_MAP] = { "special_tokens_map.json", offsetof(struct meg_tok_conf, special_tokens_map) },
+    [MEG_TOK_FILE_ADDED] = { "added_tokens.json", offsetof(struct meg_tok_conf, added_tokens) },
     [MEG_TOK_FILE_MODEL] = { "tokenizer.model", offsetof(struct meg_tok_conf, tokenizer_model) },
 };
 
@@ -114,7 +115,7 @@ int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
 static int class_of_dir(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     struct meg_tok_conf found = *c;
-    char *owned[3];
+    char *owned[MEG_TOK_MAX_FOUND];
     int r = 0;
 
     meg_tok_find_files(&found, owned);
@@ -123,7 +124,7 @@ static int class_of_dir(const struct meg_tok_class **out, const struct meg_tok_c
         r = meg_fail(e, MEG_EUSAGE,
                      "--tokenizer-type is required, unless --tokenizer-model or --tokenizer-name-or-path names a "
                      "directory with tokenizer.json");
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < MEG_TOK_MAX_FOUND; i++)
         free(owned[i]);
     return r;
 }
@@ -147,7 +148,7 @@ static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf 
 static int check_files(const struct meg_tok_conf *c, struct meg_err *e)
 {
     struct meg_tok_conf found = *c;
-    char *owned[3];
+    char *owned[MEG_TOK_MAX_FOUND];
     int r = 0;
 
     meg_tok_find_files(&found, owned);
@@ -158,7 +159,7 @@ static int check_files(const struct meg_tok_conf *c, struct meg_err *e)
         if (path && stat(path, &st) == 0 && S_ISREG(st.st_mode))
             r = meg_foreign_check_path(path, MEG_EXPECT_TOKENIZER, e);
     }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < MEG_TOK_MAX_FOUND; i++)
         free(owned[i]);
     return r;
 }

@@ -37,18 +37,19 @@ struct meg_id_sink {
 enum { MEG_IDS_FLUSH_COUNT = 1 << 20 }; /* number of ids that are buffered before a write to a sink */
 
 struct meg_tok_conf {
-    const char *type;                                                   /* --tokenizer-type */
-    const char *vocab_file;                                             /* --vocab-file */
-    const char *merge_file;                                             /* --merge-file */
-    const char *tokenizer_model;                                        /* --tokenizer-model */
-    const char *name_or_path;                                           /* --tokenizer-name-or-path */
-    const char *tokenizer_json, *tokenizer_config, *special_tokens_map; /* see meg_tok_find_files */
-    int64_t vocab_extra_ids;                                            /* --vocab-extra-ids, or MEG_UNSET */
-    int64_t vocab_size;                                                 /* --vocab-size, or MEG_UNSET */
-    const char *tiktoken_pattern;                                       /* --tiktoken-pattern, or NULL */
-    int64_t tiktoken_num_special_tokens;                                /* --tiktoken-num-special-tokens */
-    struct meg_str_list tiktoken_special_tokens;                        /* --tiktoken-special-tokens */
-    const char *megatron_release; /* --megatron-release, or NULL: see tokenizer/megatron_release.h */
+    const char *type;            /* --tokenizer-type */
+    const char *vocab_file;      /* --vocab-file */
+    const char *merge_file;      /* --merge-file */
+    const char *tokenizer_model; /* --tokenizer-model */
+    const char *name_or_path;    /* --tokenizer-name-or-path */
+    /* see meg_tok_find_files */
+    const char *tokenizer_json, *tokenizer_config, *special_tokens_map, *added_tokens;
+    int64_t vocab_extra_ids;                     /* --vocab-extra-ids, or MEG_UNSET */
+    int64_t vocab_size;                          /* --vocab-size, or MEG_UNSET */
+    const char *tiktoken_pattern;                /* --tiktoken-pattern, or NULL */
+    int64_t tiktoken_num_special_tokens;         /* --tiktoken-num-special-tokens */
+    struct meg_str_list tiktoken_special_tokens; /* --tiktoken-special-tokens */
+    const char *megatron_release;                /* --megatron-release, or NULL: see tokenizer/megatron_release.h */
 };
 extern const struct meg_opt meg_tok_opts[];
 
@@ -64,6 +65,7 @@ enum {
     MEG_TOK_FILE_JSON,
     MEG_TOK_FILE_CONFIG,
     MEG_TOK_FILE_SPECIAL_MAP,
+    MEG_TOK_FILE_ADDED,
     MEG_NUM_TOK_FILES
 };
 extern const struct meg_tok_file {
@@ -80,12 +82,14 @@ static inline const char **meg_tok_file_path(struct meg_tok_conf *c, int file)
  * meg_tok_find_files - find the files of a Hugging Face tokenizer
  * The path is c->name_or_path or, if that is NULL, c->tokenizer_model.  If the path is a file called tokenizer.json or
  * a directory with such a file, sets these members:
- *   - c->tokenizer_json, c->tokenizer_config and c->special_tokens_map: the paths of the files; NULL for a missing file
+ *   - c->tokenizer_json, c->tokenizer_config, c->special_tokens_map and c->added_tokens: the paths of the files; NULL
+ *     for a missing file
  *   - c->tokenizer_model: NULL
  * Otherwise, c is unchanged.  If c->tokenizer_json is already set, c is unchanged as well.
- *   owned  out  the three paths, or NULL; the caller frees them
+ *   owned  out  the paths, or NULL; the caller frees them
  */
-void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3]);
+enum { MEG_TOK_MAX_FOUND = 4 };
+void meg_tok_find_files(struct meg_tok_conf *c, char *owned[MEG_TOK_MAX_FOUND]);
 
 /*
  * meg_tokenizer_open - load the tokenizer that c describes; c is borrowed for the call

@@ -1,5 +1,5 @@
-/* added.c - the added tokens of a tokenizer, and the matchers that find them in text. */
-#include <stdio.h>
+#include "tokenizer/hf/added.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,150 +7,193 @@
 #include "io/json.h"
 #include "tokenizer/hf/files.h"
 
-struct meg_hf_added_token *meg_hf_find_added(const struct meg_hf_files *f, const char *s, size_t n)
-{
-    int64_t k = meg_strtab_find(&f->contents, s, (int64_t)n);
+/* ---- Tokens to add ---- */
 
-    return k < 0 ? NULL : &f->added[k];
+void meg_hf_token_list_add(struct meg_hf_token_list *list, const struct meg_hf_token *t)
+{
+    if (list->n == list->cap) {
+        list->cap = 2 * list->cap + 16;
+        list->v = meg_realloc_array(list->v, (size_t)list->cap, sizeof *list->v);
+    }
+    list->v[list->n++] = *t;
+}
+
+static bool is_normalized(const struct meg_hf_token *t)
+{
+    return t->has_normalized ? t->flags.normalized : !t->flags.special;
+}
+
+bool meg_hf_token_equals(const struct meg_hf_token *a, const struct meg_hf_token *b)
+{
+    const struct meg_hf_token_flags *x = &a->flags, *y = &b->flags;
+
+    return a->n == b->n && memcmp(a->s, b->s, a->n) == 0 && a->is_object == b->is_object &&
+           x->single_word == y->single_word && x->lstrip == y->lstrip && x->rstrip == y->rstrip &&
+           x->special == y->special && is_normalized(a) == is_normalized(b);
+}
+
+int meg_hf_token_load(struct meg_hf_token *t, const json_t *value, unsigned named_in, const char *where,
+                      struct meg_err *e)
+{
+    const json_t *content = json_is_object(value) ? json_object_get(value, "content") : value;
+    struct meg_hf_token_flags *f = &t->flags;
+    int r;
+
+    *t = (struct meg_hf_token){ .is_object = json_is_object(value), .given_id = -1, .named_in = named_in };
+    if (!json_is_string(content))
+        return meg_fail(e, MEG_EFORMAT, "%s: expected a string, or an object with the string \"content\"", where);
+    t->s = json_string_value(content);
+    t->n = json_string_length(content);
+    if (!t->is_object)
+        return 0;
+    t->has_normalized = json_is_boolean(json_object_get(value, "normalized"));
+    if ((r = meg_json_get_bool(value, "special", MEG_JSON_OPTIONAL, &f->special, where, e)) < 0 ||
+        (r = meg_json_get_bool(value, "normalized", MEG_JSON_OPTIONAL, &f->normalized, where, e)) < 0 ||
+        (r = meg_json_get_bool(value, "single_word", MEG_JSON_OPTIONAL, &f->single_word, where, e)) < 0 ||
+        (r = meg_json_get_bool(value, "lstrip", MEG_JSON_OPTIONAL, &f->lstrip, where, e)) < 0)
+        return r;
+    return meg_json_get_bool(value, "rstrip", MEG_JSON_OPTIONAL, &f->rstrip, where, e);
+}
+
+/* ---- Added tokens ---- */
+
+const struct meg_hf_added_token *meg_hf_added_find(const struct meg_hf_added *a, const char *s, size_t n)
+{
+    int64_t k = meg_strtab_find(&a->contents, s, (int64_t)n);
+
+    return k < 0 ? NULL : &a->v[k];
+}
+
+/* Return the index of the token s [n] in a->v, and append a token without an id if there is none. */
+static int64_t index_of(struct meg_hf_added *a, const char *s, size_t n)
+{
+    int64_t k = meg_strtab_add(&a->contents, s, (int64_t)n);
+
+    if (k < a->n)
+        return k;
+    if ((a->n & (a->n - 1)) == 0) /* grow the array if n is 0 or a power of two */
+        a->v = meg_realloc_array(a->v, (size_t)a->n * 2 + 1, sizeof *a->v);
+    a->v[a->n] = (struct meg_hf_added_token){ .id = -1 };
+    meg_str_add(&a->v[a->n++].content, s, n);
+    return k;
+}
+
+static void add_pattern(struct meg_hf_added_patterns *p, int64_t token, bool normalized)
+{
+    if (p->n == p->cap) {
+        p->cap = 2 * p->cap + 16;
+        p->v = meg_realloc_array(p->v, (size_t)p->cap, sizeof *p->v);
+    }
+    p->v[p->n++] = (struct meg_hf_added_pattern){ (int32_t)token, normalized };
+}
+
+/* Return the bit of a combination of flags. */
+static uint32_t bit_of(const struct meg_hf_token_flags *f)
+{
+    return 1u << (f->single_word | f->lstrip << 1 | f->rstrip << 2 | f->normalized << 3 | f->special << 4);
+}
+
+static void warn_renumbered(struct meg_hf_added *a, const struct meg_hf_token *t, int32_t id, const char *path)
+{
+    if (t->given_id < 0 || id == t->given_id || a->is_renumbered)
+        return;
+    a->is_renumbered = true;
+    meg_warn("%s: '%s' gets id %d instead of %d, because the Hugging Face tokenizers library numbers added tokens "
+             "consecutively",
+             path, t->s, id, (int)t->given_id);
 }
 
 /*
- * Return the id of an added token.  Hugging Face's tokenizers library ignores the id in the file: it uses the token's
- * id in the vocabulary, or else the larger of max_added + 1 and the number of vocabulary tokens.
+ * Hugging Face's tokenizers library ignores ids in files: a token has its id in the vocabulary, or else the next id,
+ * starting at the larger of the number of vocabulary tokens and the largest id of an added token plus 1.
  */
-static int32_t id_of(const struct meg_hf_files *f, const char *s, size_t n)
+void meg_hf_added_add(struct meg_hf_added *a, const struct meg_hf_token *token, int64_t n,
+                      const struct meg_hf_vocab *vocab, const char *path)
 {
-    int32_t id = meg_hf_vocab_find(&f->model.vocab, s, (int64_t)n);
+    int32_t next = a->next_id > vocab->tokens.n ? a->next_id : (int32_t)vocab->tokens.n;
 
-    return id >= 0 ? id : f->max_added >= f->model.vocab.tokens.n ? f->max_added + 1 : (int32_t)f->model.vocab.tokens.n;
-}
+    for (int64_t k = 0; k < a->n; k++)
+        a->v[k].known_flags = bit_of(&a->v[k].flags);
+    for (int64_t i = 0; i < n; i++) {
+        const struct meg_hf_token *t = &token[i];
+        int64_t k = t->n > 0 && t->flags.special ? index_of(a, t->s, t->n) : -1;
 
-static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, const char *where, struct meg_err *e)
-{
-    struct meg_hf_added_token a = { .normalized = true };
-    bool special = false;
-    int32_t given;
-    const char *s;
-    size_t n;
-    int r;
-
-    if (!json_is_object(t))
-        return meg_fail(e, MEG_EFORMAT, "%s: expected a JSON object", where);
-    if ((r = meg_json_get_str(t, "content", MEG_JSON_REQUIRED, &s, where, e)) < 0 ||
-        (r = meg_hf_get_id(id, s, where, &given, e)) < 0 ||
-        (r = meg_json_get_bool(t, "special", MEG_JSON_OPTIONAL, &special, where, e)) < 0)
-        return r;
-    a.normalized = !special;
-    if ((r = meg_json_get_bool(t, "normalized", MEG_JSON_OPTIONAL, &a.normalized, where, e)) < 0 ||
-        (r = meg_json_get_bool(t, "single_word", MEG_JSON_OPTIONAL, &a.single_word, where, e)) < 0 ||
-        (r = meg_json_get_bool(t, "lstrip", MEG_JSON_OPTIONAL, &a.lstrip, where, e)) < 0 ||
-        (r = meg_json_get_bool(t, "rstrip", MEG_JSON_OPTIONAL, &a.rstrip, where, e)) < 0)
-        return r;
-    n = json_string_length(json_object_get(t, "content"));
-    if (n == 0 || meg_hf_find_added(f, s, n))
-        return 0;
-    a.id = id_of(f, s, n);
-    f->max_added = a.id > f->max_added ? a.id : f->max_added;
-    if (a.id != given && !f->is_renumbered)
-        meg_warn("%s: '%s' gets id %d instead of %d, because the Hugging Face tokenizers library numbers added tokens "
-                 "consecutively",
-                 where, s, a.id, given);
-    f->is_renumbered |= a.id != given;
-    meg_str_add(&a.content, s, n);
-    meg_strtab_add(&f->contents, s, (int64_t)n);
-    if ((f->nadded & (f->nadded - 1)) == 0) /* grow the array if nadded is 0 or a power of two */
-        f->added = meg_realloc_array(f->added, (size_t)f->nadded * 2 + 1, sizeof *f->added);
-    f->added[f->nadded++] = a;
-    return 0;
-}
-
-int meg_hf_load_added(struct meg_hf_files *f, const json_t *file, const char *path, struct meg_err *e)
-{
-    const json_t *list = meg_hf_component_of(file, "added_tokens"), *t;
-    char where[4200];
-    size_t i;
-    int r;
-
-    if (list && !json_is_array(list))
-        return meg_fail(e, MEG_EFORMAT, "%s: added_tokens must be an array", path);
-    json_array_foreach(list, i, t)
-    {
-        snprintf(where, sizeof where, "%s: added_tokens[%zu]", path, i);
-        if ((r = add_one(f, t, json_object_get(t, "id"), where, e)) < 0)
-            return r;
+        if (k >= 0 && !a->v[k].is_special) {
+            a->v[k].is_special = true;
+            add_pattern(&a->special, k, is_normalized(t));
+        }
     }
-    return 0;
+    for (int64_t i = 0; i < n; i++) {
+        const struct meg_hf_token *t = &token[i];
+        struct meg_hf_token_flags flags = t->flags;
+        const int64_t k = t->n > 0 ? index_of(a, t->s, t->n) : -1;
+        struct meg_hf_added_token *to;
+
+        if (k < 0)
+            continue;
+        flags.normalized = is_normalized(t);
+        to = &a->v[k];
+        to->named_in |= t->named_in;
+        if (to->known_flags & bit_of(&flags))
+            continue;
+        if (to->id < 0) {
+            const int32_t known = meg_hf_vocab_find(vocab, t->s, (int64_t)t->n);
+
+            to->id = known >= 0 ? known : next++;
+            a->next_id = to->id >= a->next_id ? to->id + 1 : a->next_id;
+            warn_renumbered(a, t, to->id, path);
+        }
+        to->flags = flags;
+        to->known_flags |= bit_of(&flags);
+        if (!to->is_special)
+            add_pattern(&a->other, k, flags.normalized);
+    }
 }
 
-struct numbered {
-    const char *key;
-    long long id;
-};
+/* ---- Matchers ---- */
 
-static int compare_ids(const void *a, const void *b)
+/* Add the texts of the patterns whose field `normalized` equals is_normalized.  nth[k] is the token of text k. */
+static int add_texts(const struct meg_hf_added *a, const struct meg_hf_added_patterns *p, bool is_normalized,
+                     const struct meg_hf_normalizer *norm, struct meg_strtab *text, int32_t *nth, const char *path,
+                     struct meg_err *e)
 {
-    const struct numbered *x = a, *y = b;
-
-    return (x->id > y->id) - (x->id < y->id);
-}
-
-int meg_hf_load_added_decoder(struct meg_hf_files *f, const json_t *config, const char *path, struct meg_err *e)
-{
-    json_t *map = (json_t *)(uintptr_t)meg_hf_component_of(config, "added_tokens_decoder"), *t;
-    struct numbered *token = meg_realloc_array(NULL, json_object_size(map) + 1, sizeof *token);
-    const char *key;
-    char where[4200];
-    size_t n = 0;
+    struct meg_str normalized = { 0 };
     int r = 0;
 
-    json_object_foreach(map, key, t)
-    {
-        char *end;
+    for (int64_t i = 0; i < p->n && r == 0; i++) {
+        const struct meg_str *content = &a->v[p->v[i].token].content;
+        int64_t was = text->n;
 
-        token[n++] = (struct numbered){ key, strtoll(key, &end, 10) };
-        if ((*end || !*key) && r == 0)
-            r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens_decoder: key \"%s\" is not an id", path, key);
+        if (p->v[i].normalized != is_normalized)
+            continue;
+        normalized.n = 0;
+        if (is_normalized && norm)
+            r = meg_hf_normalizer_run(norm, content->s, (int64_t)content->n, true, MEG_HF_MAX_UNSPLIT, &normalized, e);
+        else
+            meg_str_add(&normalized, content->s, content->n);
+        if (r == 0 && normalized.n == 0)
+            r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens: '%.*s' is empty after normalization", path, (int)content->n,
+                         content->s);
+        if (normalized.n > 0 && meg_strtab_add(text, normalized.s, (int64_t)normalized.n) == was)
+            nth[was] = p->v[i].token; /* of patterns with equal text, the first one is used */
     }
-    qsort(token, n, sizeof *token, compare_ids);
-    for (size_t i = 0; i < n && r == 0; i++) {
-        json_t *id = json_integer(token[i].id);
-
-        snprintf(where, sizeof where, "%s: added_tokens_decoder, \"%s\"", path, token[i].key);
-        r = add_one(f, json_object_get(map, token[i].key), id, where, e);
-        json_decref(id);
-    }
-    free(token);
+    meg_str_free(&normalized);
     return r;
 }
 
-int meg_hf_build_matcher(struct meg_hf_files *f, bool is_normalized, struct meg_hf_added_matcher *to, const char *path,
-                         struct meg_err *e)
+static int build_matcher(const struct meg_hf_added *a, bool is_normalized, const struct meg_hf_normalizer *norm,
+                         struct meg_hf_added_matcher *to, const char *path, struct meg_err *e)
 {
-    struct meg_trie_key *key = meg_realloc_array(NULL, (size_t)f->nadded + 1, sizeof *key);
+    const size_t max = (size_t)(a->special.n + a->other.n) + 1;
+    struct meg_trie_key *key = meg_realloc_array(NULL, max, sizeof *key);
     struct meg_strtab text = { 0 };
-    struct meg_str normalized = { 0 };
-    int32_t *nth = meg_realloc_array(NULL, (size_t)f->nadded + 1, sizeof *nth);
+    int32_t *nth = meg_realloc_array(NULL, max, sizeof *nth);
     struct meg_err inner;
-    int r = 0;
+    int r;
 
-    for (int64_t i = 0; i < f->nadded && r == 0; i++) {
-        const struct meg_hf_added_token *a = &f->added[i];
-        int64_t was = text.n;
-
-        if (a->normalized != is_normalized)
-            continue;
-        normalized.n = 0;
-        if (is_normalized && f->normalizer)
-            r = meg_hf_normalizer_run(f->normalizer, a->content.s, (int64_t)a->content.n, true, MEG_HF_MAX_UNSPLIT,
-                                      &normalized, e);
-        else
-            meg_str_add(&normalized, a->content.s, a->content.n);
-        if (r == 0 && normalized.n == 0)
-            r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens: '%.*s' is empty after normalization", path,
-                         (int)a->content.n, a->content.s);
-        if (normalized.n > 0 && meg_strtab_add(&text, normalized.s, (int64_t)normalized.n) == was)
-            nth[was] = (int32_t)i; /* of added tokens with equal text, the first one is used */
-    }
+    if ((r = add_texts(a, &a->special, is_normalized, norm, &text, nth, path, e)) < 0 ||
+        (r = add_texts(a, &a->other, is_normalized, norm, &text, nth, path, e)) < 0)
+        goto out;
     for (int64_t k = 0; k < text.n; k++) {
         struct meg_str s = meg_strtab_get(&text, k);
 
@@ -159,11 +202,31 @@ int meg_hf_build_matcher(struct meg_hf_files *f, bool is_normalized, struct meg_
         to->nfirst_bytes += !to->is_first_byte[to->first_byte];
         to->is_first_byte[to->first_byte] = true;
     }
-    if (r == 0 && (r = meg_trie_build(&to->trie, key, text.n, &inner)) < 0)
+    if ((r = meg_trie_build(&to->trie, key, text.n, &inner)) < 0)
         r = meg_fail(e, r, "%s: added_tokens: %s", path, inner.msg);
+out:
     free(key);
     free(nth);
-    meg_str_free(&normalized);
     meg_strtab_free(&text);
     return r;
+}
+
+int meg_hf_added_build(struct meg_hf_added *a, const struct meg_hf_normalizer *norm, const char *path,
+                       struct meg_err *e)
+{
+    int r = build_matcher(a, false, norm, &a->raw, path, e);
+
+    return r < 0 ? r : build_matcher(a, true, norm, &a->normalized, path, e);
+}
+
+void meg_hf_added_free(struct meg_hf_added *a)
+{
+    for (int64_t i = 0; i < a->n; i++)
+        meg_str_free(&a->v[i].content);
+    free(a->v);
+    meg_strtab_free(&a->contents);
+    free(a->special.v);
+    free(a->other.v);
+    meg_trie_free(&a->raw.trie);
+    meg_trie_free(&a->normalized.trie);
 }

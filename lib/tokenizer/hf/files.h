@@ -1,6 +1,6 @@
 /*
- * files.h - read the files of a Hugging Face tokenizer directory: tokenizer.json, tokenizer_config.json and
- * special_tokens_map.json (private to lib/tokenizer and its tests).
+ * files.h - read the files of a Hugging Face tokenizer directory: tokenizer.json, tokenizer_config.json,
+ * special_tokens_map.json and added_tokens.json (private to lib/tokenizer and its tests).
  *
  * The components of tokenizer.json are declared in tokenizer/hf/internal.h.
  */
@@ -8,29 +8,12 @@
 #define MEG_TOKENIZER_HF_FILES_H
 
 #include "base/decls.h"
-#include "base/trie.h"
 #include "tokenizer/bpe/byte_level.h"
+#include "tokenizer/hf/added.h"
 #include "tokenizer/hf/internal.h"
 #include "tokenizer/safe_split.h"
 
 MEG_BEGIN_DECLS
-
-/* An added token, which is matched in the text before the model encodes the rest. */
-struct meg_hf_added_token {
-    struct meg_str content;
-    int32_t id;
-    bool single_word;    /* matched only if no neighboring character is a word character (\w) */
-    bool lstrip, rstrip; /* a match includes the whitespace before it (lstrip) or after it (rstrip) */
-    bool normalized;     /* true: matched in normalized text; false: matched in the original text */
-};
-
-/* A matcher that finds added tokens in text.  The trie maps each token to its index in meg_hf_files.added. */
-struct meg_hf_added_matcher {
-    struct meg_trie trie;
-    bool is_first_byte[256];  /* true if some token begins with this byte */
-    int nfirst_bytes;         /* number of true elements of is_first_byte; 0: there are no tokens */
-    unsigned char first_byte; /* a byte for which is_first_byte is true */
-};
 
 /* The points at which text can be cut before normalization without changing its ids (safe_split.c). */
 struct meg_hf_safe_split {
@@ -48,13 +31,8 @@ struct meg_hf_files {
     bool add_prefix_space;
     struct meg_bytebpe byte_level;
     struct meg_hf_safe_split *safe_split; /* NULL: no safe split points are known */
-    struct meg_hf_added_token *added;
-    int64_t nadded;
-    int32_t max_added;          /* largest id of an added token, or -1 */
-    bool is_renumbered;         /* true if the id of some added token differs from the id in the file */
-    struct meg_strtab contents; /* contents of the added tokens, in the order of the array `added` */
-    /* raw_matcher finds added tokens in the original text, normalized_matcher in normalized text */
-    struct meg_hf_added_matcher raw_matcher, normalized_matcher;
+    struct meg_hf_added added;
+    bool splits_special_tokens;                     /* special tokens in a text are encoded as ordinary text */
     struct meg_ids template_before, template_after; /* ids that the post-processor adds to a text */
     bool clean_up;                                  /* decoding removes spaces before punctuation */
     struct meg_tok_special_ids special_ids;
@@ -63,8 +41,8 @@ struct meg_hf_files {
 };
 
 /*
- * meg_hf_files_load - read c->tokenizer_json, c->tokenizer_config and c->special_tokens_map
- * The last two may be NULL.  Returns MEG_EFORMAT if a file is invalid or larger than 64 MiB, or requires an unsupported
+ * meg_hf_files_load - read c->tokenizer_json and the other files of a tokenizer
+ * tokenizer/hf/config.h describes the other files, which may be missing.  Returns MEG_EFORMAT if a file is invalid or larger than 64 MiB, or requires an unsupported
  * feature.  Otherwise fails as meg_mmap_open does.
  */
 int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, struct meg_err *e);
@@ -78,17 +56,8 @@ static inline const json_t *meg_hf_component_of(const json_t *file, const char *
     return json_is_null(p) ? NULL : p;
 }
 
-/* ---- Added tokens (added.c) ---- */
-
-/* Return the added token s [n], or NULL. */
-struct meg_hf_added_token *meg_hf_find_added(const struct meg_hf_files *f, const char *s, size_t n);
-/* Add the tokens of "added_tokens" in tokenizer.json. */
-int meg_hf_load_added(struct meg_hf_files *f, const json_t *file, const char *path, struct meg_err *e);
-/* Add the tokens of "added_tokens_decoder" in tokenizer_config.json, {"id": token, ...}, in the order of their ids. */
-int meg_hf_load_added_decoder(struct meg_hf_files *f, const json_t *config, const char *path, struct meg_err *e);
-/* Build the matcher of the added tokens whose field `normalized` equals is_normalized. */
-int meg_hf_build_matcher(struct meg_hf_files *f, bool is_normalized, struct meg_hf_added_matcher *to, const char *path,
-                         struct meg_err *e);
+/* Parse a JSON text whose value must be an object; `path` is its name in messages. */
+int meg_hf_parse_object(json_t **out, const void *bytes, size_t n, const char *path, struct meg_err *e);
 
 /* ---- Post-processor (post_processor.c) ---- */
 

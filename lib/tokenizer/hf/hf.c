@@ -47,7 +47,7 @@ static bool is_file(const char *path)
     return meg_commit_stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-static char *path_in_dir(const char *dir, int ndir, const char *name)
+char *meg_tok_path_in_dir(const char *dir, int ndir, const char *name)
 {
     struct meg_str path = { 0 };
 
@@ -58,7 +58,7 @@ static char *path_in_dir(const char *dir, int ndir, const char *name)
     return NULL;
 }
 
-void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3])
+void meg_tok_find_files(struct meg_tok_conf *c, char *owned[MEG_TOK_MAX_FOUND])
 {
     const char *given = c->name_or_path ? c->name_or_path : c->tokenizer_model;
     const char *slash = given ? strrchr(given, '/') : NULL;
@@ -66,7 +66,7 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3])
     struct stat st;
     int ndir;
 
-    owned[0] = owned[1] = owned[2] = NULL;
+    memset(owned, 0, MEG_TOK_MAX_FOUND * sizeof *owned);
     if (!given || c->tokenizer_json)
         return;
     ndir = (int)strlen(given);
@@ -78,10 +78,11 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3])
         dir = slash ? given : ".";
         ndir = slash ? (int)(slash - given) : 1;
     }
-    if (!(c->tokenizer_json = owned[0] = path_in_dir(dir, ndir, "tokenizer.json")))
+    if (!(c->tokenizer_json = owned[0] = meg_tok_path_in_dir(dir, ndir, "tokenizer.json")))
         return;
-    c->tokenizer_config = owned[1] = path_in_dir(dir, ndir, "tokenizer_config.json");
-    c->special_tokens_map = owned[2] = path_in_dir(dir, ndir, "special_tokens_map.json");
+    c->tokenizer_config = owned[1] = meg_tok_path_in_dir(dir, ndir, "tokenizer_config.json");
+    c->special_tokens_map = owned[2] = meg_tok_path_in_dir(dir, ndir, "special_tokens_map.json");
+    c->added_tokens = owned[3] = meg_tok_path_in_dir(dir, ndir, "added_tokens.json");
     c->tokenizer_model = NULL;
 }
 
@@ -108,7 +109,7 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
     struct meg_tok_conf c = *given;
     struct meg_hf_files *files;
     struct hf *t;
-    char *owned[3];
+    char *owned[MEG_TOK_MAX_FOUND];
     int r;
 
     if (c.name_or_path && c.tokenizer_model && !c.tokenizer_json)
@@ -137,7 +138,7 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
                                 (const char *const[]){ NULL });
         *out = &t->base;
     }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < MEG_TOK_MAX_FOUND; i++)
         free(owned[i]);
     return r;
 }
@@ -292,7 +293,7 @@ struct match {
 static const struct meg_hf_added_token *next_added(const struct hf *t, const struct meg_hf_added_matcher *f,
                                                    const char *text, const char *end, struct match *at)
 {
-    const char *from = at->stop, *stop;
+    const char *from = at->stop, *stop = NULL;
 
     for (const char *p = at->own_stop; (p = skip(f, p, end)) < end; p++) {
         int32_t k = longest_at(&f->trie, p, end, &stop), before, after;
@@ -300,8 +301,12 @@ static const struct meg_hf_added_token *next_added(const struct hf *t, const str
 
         if (k < 0)
             continue;
-        a = &t->files->added[k];
-        if (a->single_word) {
+        a = &t->files->added.v[k];
+        if (a->is_special && t->files->splits_special_tokens) {
+            p = stop - 1;
+            continue;
+        }
+        if (a->flags.single_word) {
             if (p > text)
                 meg_utf8_prev(p, &before);
             if (stop < end)
@@ -311,15 +316,15 @@ static const struct meg_hf_added_token *next_added(const struct hf *t, const str
                 continue;
             }
         }
-        *at = (struct match){ a->lstrip && p < from ? from : p, stop, stop };
-        while (a->lstrip && at->s > from) {
+        *at = (struct match){ a->flags.lstrip && p < from ? from : p, stop, stop };
+        while (a->flags.lstrip && at->s > from) {
             const char *c = meg_utf8_prev(at->s, &before);
 
             if (!is_space(before))
                 break;
             at->s = c;
         }
-        while (a->rstrip && at->stop < end) {
+        while (a->flags.rstrip && at->stop < end) {
             int n = meg_utf8_decode(at->stop, end - at->stop, &after);
 
             if (!is_space(after))
@@ -441,7 +446,7 @@ static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_text_start
 static int encode_between_added(struct hf *t, bool is_normalized, const char *text, int64_t n, bool is_text_start,
                                 struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e)
 {
-    const struct meg_hf_added_matcher *f = is_normalized ? &t->files->normalized_matcher : &t->files->raw_matcher;
+    const struct meg_hf_added_matcher *f = is_normalized ? &t->files->added.normalized : &t->files->added.raw;
     const char *end = text + n;
     struct match m = { text, text, text };
     const struct meg_hf_added_token *a;

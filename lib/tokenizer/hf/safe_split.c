@@ -143,15 +143,18 @@ static void add_token(struct meg_hf_safe_split *s, const struct meg_str *token, 
  */
 static int split_between_chars(struct meg_hf_files *f, const struct meg_span *mark, struct meg_err *e)
 {
+    const struct meg_hf_added_patterns *const patterns[] = { &f->added.special, &f->added.other };
     struct meg_hf_safe_split *s;
     struct meg_str normalized = { 0 };
     int r = 0;
 
-    for (int64_t i = 0; i < f->nadded; i++) {
-        const struct meg_hf_added_token *a = &f->added[i];
+    for (int side = 0; side < 2; side++) {
+        for (int64_t i = 0; i < patterns[side]->n; i++) {
+            const struct meg_hf_token_flags *a = &f->added.v[patterns[side]->v[i].token].flags;
 
-        if (a->normalized && (a->lstrip || a->rstrip || a->single_word))
-            return 0;
+            if (patterns[side]->v[i].normalized && (a->lstrip || a->rstrip || a->single_word))
+                return 0;
+        }
     }
     s = f->safe_split = meg_new(sizeof *s);
     /* normalization replaces a byte by at most 4 bytes (a space by a mark), and Prepend may add a string */
@@ -162,15 +165,18 @@ static int split_between_chars(struct meg_hf_files *f, const struct meg_span *ma
 
         add_token(s, &token, mark);
     }
-    for (int64_t i = 0; i < f->nadded && r == 0; i++) {
-        const struct meg_str *content = &f->added[i].content;
+    for (int side = 0; side < 2; side++) {
+        for (int64_t i = 0; i < patterns[side]->n && r == 0; i++) {
+            const struct meg_hf_added_pattern *p = &patterns[side]->v[i];
+            const struct meg_str *content = &f->added.v[p->token].content;
 
-        if (!f->added[i].normalized)
-            continue;
-        if (f->normalizer)
-            r = meg_hf_normalizer_run(f->normalizer, content->s, (int64_t)content->n, true, MEG_HF_MAX_UNSPLIT,
-                                      &normalized, e);
-        add_token(s, f->normalizer ? &normalized : content, mark);
+            if (!p->normalized)
+                continue;
+            if (f->normalizer)
+                r = meg_hf_normalizer_run(f->normalizer, content->s, (int64_t)content->n, true, MEG_HF_MAX_UNSPLIT,
+                                          &normalized, e);
+            add_token(s, f->normalizer ? &normalized : content, mark);
+        }
     }
     meg_str_free(&normalized);
     return r;
@@ -192,7 +198,7 @@ int meg_hf_safe_split_build(struct meg_hf_files *f, struct meg_err *e)
     if (f->is_byte_level)
         return 0;
     if ((is_by_space || meg_hf_pretokenizer_splits_metaspace(f->pretokenizer)) &&
-        f->normalized_matcher.nfirst_bytes == 0 &&
+        f->added.normalized.nfirst_bytes == 0 &&
         meg_hf_normalizer_can_split_at_space(f->normalizer, &is_by_char, &is_around_ideographs))
         return split_at_spaces(f, is_by_space, is_by_char && is_around_punctuation, is_around_ideographs, e);
     if (meg_hf_bpe_has_safe_splits(&f->model) &&

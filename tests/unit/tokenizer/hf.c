@@ -259,19 +259,24 @@ static void template_and_special_ids_are_read(void **state)
     char path[TMP_PATH];
 
     (void)state;
-    write_in("tokenizer_config.json", "{\"eos_token\": {\"content\": \"b\"}, \"pad_token\": \"u\"}");
+    write_in("tokenizer_config.json", "{\"eos_token\": \"b\", \"pad_token\": \"u\", \"added_tokens_decoder\": {}}");
     write_in("special_tokens_map.json", "{\"bos_token\": \"a\", \"eos_token\": \"-\"}");
     t = open_words("\"post_processor\": {\"type\": \"RobertaProcessing\", \"sep\": [\"b\", 2], \"cls\": "
                    "[\"a\", 1]},");
     encodes(t, "1", (const int32_t[]){ 1, 3, 2 }, 3);
     assert_int_equal(meg_tokenizer_eod(t), 2);
-    assert_int_equal(meg_tokenizer_special_ids(t)->bos, 1);
+    assert_int_equal(meg_tokenizer_special_ids(t)->bos, -1); /* the map is not read if there is added_tokens_decoder */
     assert_int_equal(meg_tokenizer_special_ids(t)->pad, -1); /* Megatron's class has a pad id only from Core 0.15 on */
+    meg_tokenizer_close(t);
+    write_in("tokenizer_config.json", "{\"eos_token\": \"b\"}");
+    t = open_words("");
+    assert_int_equal(meg_tokenizer_eod(t), 4); /* the map wins over tokenizer_config.json */
+    assert_int_equal(meg_tokenizer_special_ids(t)->bos, 1);
     meg_tokenizer_close(t);
     write_in("tokenizer_config.json",
              "{\"tokenizer_class\": \"LlamaTokenizer\", \"eos_token\": \"b\", \"add_eos_token\": true}");
     t = open_words("");
-    encodes(t, "1", (const int32_t[]){ 1, 3, 2 }, 3);
+    encodes(t, "1", (const int32_t[]){ 1, 3, 4 }, 3);
     meg_tokenizer_close(t);
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, i ? "tokenizer_config.json" : "special_tokens_map.json");
@@ -284,7 +289,7 @@ static void config_files_need_a_tokenizer_json(void **state)
     struct meg_tok_conf c = { .name_or_path = dir, .vocab_size = MEG_UNSET };
     struct meg_tokenizer *t;
     struct meg_err e;
-    char path[TMP_PATH], *owned[3];
+    char path[TMP_PATH], *owned[MEG_TOK_MAX_FOUND];
 
     (void)state;
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
@@ -292,7 +297,7 @@ static void config_files_need_a_tokenizer_json(void **state)
     write_in("tokenizer_config.json", "{}");
     meg_tok_find_files(&c, owned);
     assert_null(c.tokenizer_config);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < MEG_TOK_MAX_FOUND; i++)
         assert_null(owned[i]);
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_ENOENT);
     snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);

@@ -1,0 +1,67 @@
+/*
+ * config.h - what transformers changes in a tokenizer.json (private to lib/tokenizer/hf).  The changes depend on the
+ * tokenizer class and on three files beside tokenizer.json:
+ *
+ *   what                 read from, in order; the first file that has it wins
+ *   class                tokenizer_class in tokenizer_config.json; tokenizer_class, then model_type in config.json
+ *   added_tokens_decoder tokenizer_config.json; without it, the union of added_tokens.json and of added_tokens in
+ *                        tokenizer.json, which wins for an id that both have
+ *   bos_token, ...       special_tokens_map.json, but only if tokenizer_config.json has no added_tokens_decoder;
+ *                        tokenizer_config.json; the class
+ *   additional_special_tokens  tokenizer_config.json and special_tokens_map.json (under the same condition), joined;
+ *                        without them, the class
+ *   add_bos_token, ...   tokenizer_config.json; the class.  They replace the post-processor for the classes with
+ *                        has_template only
+ *   do_lower_case, ...   tokenizer_config.json; true, null and true.  They replace the members of a BertNormalizer for
+ *                        the classes with normalizer_members only
+ *   add_prefix_space     tokenizer_config.json; false.  It replaces that of the ByteLevel pre-tokenizer
+ *   split_special_tokens tokenizer_config.json
+ *
+ * The tokens of added_tokens_decoder are added in the order of their ids, and replace the flags of equal tokens in
+ * tokenizer.json.  Special tokens follow, in the order of enum meg_hf_role.  A special token that is a string has the
+ * flags that the file of added_tokens_decoder gives it.  A string that is an added token already is not added again.
+ * A tokenizer.json without any of the other files is read as the tokenizers library reads it.
+ *
+ * Source: PreTrainedTokenizerBase._from_pretrained and PreTrainedTokenizerFast.__init__ in transformers 4.57.3.
+ */
+#ifndef MEG_TOKENIZER_HF_CONFIG_H
+#define MEG_TOKENIZER_HF_CONFIG_H
+
+#include "base/decls.h"
+#include "tokenizer/hf/added.h"
+#include "tokenizer/hf/classes.h"
+#include "tokenizer/hf/files.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_hf_config {
+    const struct meg_hf_class *rules;                        /* NULL: there are no files beside tokenizer.json */
+    json_t *config, *special_map, *added, *model;            /* the files; NULL: no such file */
+    const char *config_path, *special_map_path, *added_path; /* borrowed */
+};
+
+/* Read the files beside c->tokenizer_json.  The caller frees h, also after a failure. */
+int meg_hf_config_read(struct meg_hf_config *h, const struct meg_tok_conf *c, struct meg_err *e);
+void meg_hf_config_free(struct meg_hf_config *h);
+
+/* Set *out to a boolean member of tokenizer_config.json; null is false, and a missing member leaves *out unchanged. */
+int meg_hf_config_flag(const struct meg_hf_config *h, const char *key, bool *out, struct meg_err *e);
+
+/*
+ * Change the components of a tokenizer.json as the class does.  Set *is_normalizer_changed if the normalizer is
+ * changed; added tokens are normalized by the original normalizer.
+ */
+int meg_hf_config_patch(const struct meg_hf_config *h, json_t *tokenizer, bool *is_normalizer_changed,
+                        struct meg_err *e);
+
+/*
+ * Add the tokens that the files and the class name, and set f->special_ids, the template and the other settings.
+ *   own        added_tokens of tokenizer.json, which are in f->added already
+ *   tokenizer  the tokenizer.json
+ */
+int meg_hf_config_apply(const struct meg_hf_config *h, struct meg_hf_files *f, const struct meg_hf_token_list *own,
+                        const json_t *tokenizer, struct meg_err *e);
+
+MEG_END_DECLS
+
+#endif

@@ -1,0 +1,118 @@
+#!/bin/sh
+# The files beside a tokenizer.json and the tokenizer class determine ids as in transformers 4.57.3.  The expected ids are
+# those of AutoTokenizer.
+. "${0%/*}/../lib.sh"
+cd "$T" || exit 1
+
+# A vocabulary of words; text is split at spaces.  <e> is an added token of tokenizer.json.
+mkdir words
+cat >words/tokenizer.json <<'END'
+{"added_tokens": [{"id": 3, "content": "<e>", "single_word": false, "lstrip": false, "rstrip": false,
+                   "normalized": false, "special": true}],
+ "normalizer": null, "pre_tokenizer": {"type": "WhitespaceSplit"},
+ "post_processor": {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}},
+    {"SpecialToken": {"id": "<e>", "type_id": 0}}], "pair": [{"Sequence": {"id": "A", "type_id": 0}},
+    {"Sequence": {"id": "B", "type_id": 1}}], "special_tokens": {"<e>": {"id": "<e>", "ids": [3], "tokens": ["<e>"]}}},
+ "decoder": null,
+ "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "a": 1, "b": 2, "<e>": 3, "<m>": 4}}}
+END
+jq -c '.post_processor = null' words/tokenizer.json >plain.json
+
+encode() { # DIR TEXT OPTION...: print the ids of TEXT
+    dir=$1
+    jq -nc --arg t "$2" '{text: $t}' >in.jsonl
+    shift 2
+    rm -f out_*
+    meg-preprocess -q --input in.jsonl --output-prefix out --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$dir" "$@" &&
+        meg-preprocess --decode out_text_document --json | jq -c .ids
+}
+# Write the files of directory d: the tokenizer.json FILE, and the others, whose contents may be empty.
+files() { # FILE CONFIG SPECIAL_MAP ADDED
+    rm -rf d
+    mkdir d
+    cp "$1" d/tokenizer.json
+    [ -z "$2" ] || printf '%s\n' "$2" >d/tokenizer_config.json
+    [ -z "$3" ] || printf '%s\n' "$3" >d/special_tokens_map.json
+    [ -z "$4" ] || printf '%s\n' "$4" >d/added_tokens.json
+}
+gives() { # NAME IDS TEXT FILE CONFIG SPECIAL_MAP ADDED OPTION...
+    name=$1 want=$2 text=$3
+    files "$4" "$5" "$6" "$7"
+    shift 7
+    is "$name" "$(encode d "$text" "$@" 2>&1)" "$want"
+}
+fast='"tokenizer_class":"PreTrainedTokenizerFast"'
+
+# Tokens that tokenizer.json lacks have the next ids, in the order of the files.
+gives 'a special token of tokenizer_config.json is added' '[1,5,2]' 'a<pad>b' plain.json "{$fast,\"pad_token\":\"<pad>\"}" '' ''
+gives 'additional_special_tokens of special_tokens_map.json are added' '[5,1,6]' '<usr>a<bot>' plain.json "{$fast}" \
+    '{"eos_token":"<e>","additional_special_tokens":["<usr>","<bot>"]}' ''
+gives 'tokens of added_tokens.json are added in the order of their ids' '[6,1,5]' '<usr>a<bot>' plain.json "{$fast}" '' \
+    '{"<usr>":6,"<bot>":5}'
+gives 'extra_special_tokens are added' '[1,5]' 'a<img>' plain.json "{$fast,\"extra_special_tokens\":{\"image_token\":\"<img>\"}}" '' ''
+gives 'an AddedToken has its flags' '[1,4,2]' 'a  <m>b' plain.json \
+    "{$fast,\"mask_token\":{\"__type\":\"AddedToken\",\"content\":\"<m>\",\"lstrip\":true,\"normalized\":false}}" '' ''
+gives 'a new eos_token ends documents' '[1,5]' 'a' plain.json "{$fast,\"eos_token\":\"<stop>\"}" '' '' --append-eod
+gives 'split_special_tokens encodes special tokens as text' '[1,0]' 'a <e>b' plain.json "{$fast,\"split_special_tokens\":true}" '' ''
+gives 'the token of padding is added' '[1,5]' 'a<p>' /dev/stdin "{$fast}" '' '' <<END
+$(jq -c '.padding = {strategy: "BatchLongest", direction: "Right", pad_to_multiple_of: null, pad_id: 0, pad_type_id: 0,
+    pad_token: "<p>"}' plain.json)
+END
+
+# What wins if files contradict each other.
+gives 'special_tokens_map.json wins over tokenizer_config.json' '[1,4]' 'a' plain.json "{$fast,\"eos_token\":\"<e>\"}" '{"eos_token":"<m>"}' '' --append-eod
+gives 'with added_tokens_decoder, special_tokens_map.json is not read' '[1,3]' 'a' plain.json \
+    "{$fast,\"eos_token\":\"<e>\",\"added_tokens_decoder\":{}}" '{"eos_token":"<m>"}' '' --append-eod
+gives 'with added_tokens_decoder, added_tokens.json is not read' '[0]' 'a<usr>' plain.json "{$fast,\"added_tokens_decoder\":{}}" '' '{"<usr>":5}'
+gives 'added_tokens_decoder replaces the flags of tokenizer.json' '[1,3,2]' 'a  <e>b' plain.json \
+    "{$fast,\"added_tokens_decoder\":{\"3\":{\"content\":\"<e>\",\"lstrip\":true,\"normalized\":false,\"special\":true}}}" '' ''
+gives 'for an id in both, tokenizer.json wins over added_tokens.json' '[0]' 'a<usr>' plain.json "{$fast}" '' '{"<usr>":3}'
+gives 'a null token has no default' '[1,2]' 'a b' plain.json '{"tokenizer_class":"BertTokenizer","mask_token":null}' '' ''
+gives 'tokenizer.json alone is read as it is' '[1,3]' 'a' words/tokenizer.json '' '' ''
+
+# Rules of classes.
+gives 'a class adds its default tokens' '[1,5,2]' 'a<|endoftext|>b' plain.json '{"tokenizer_class":"GPT2Tokenizer"}' '' ''
+gives 'a class has a default end-of-document token' '[1,5]' 'a' plain.json '{"tokenizer_class":"GPT2TokenizerFast"}' '' '' --append-eod
+gives 'the mask token of a class removes the space before it' '[1,9,2]' 'a <mask>b' plain.json '{"tokenizer_class":"RobertaTokenizer"}' '' ''
+neox='"tokenizer_class":"GPTNeoXTokenizer","bos_token":"<m>","eos_token":"<e>","unk_token":"u"'
+gives 'GPTNeoXTokenizer ignores the template of tokenizer.json' '[1]' 'a' words/tokenizer.json "{$neox}" '' ''
+gives 'GPTNeoXTokenizer appends one end token with --append-eod' '[1,3]' 'a' words/tokenizer.json "{$neox}" '' '' --append-eod
+gives 'GPTNeoXTokenizer adds tokens without a template' '[4,1,3]' 'a' plain.json "{$neox,\"add_bos_token\":true,\"add_eos_token\":true}" '' ''
+gives 'CohereTokenizer adds bos_token by default' '[3,1]' 'a' plain.json '{"tokenizer_class":"CohereTokenizer","bos_token":"<e>"}' '' ''
+gives 'LlamaTokenizer adds bos_token by default' '[3,1]' 'a' plain.json '{"tokenizer_class":"LlamaTokenizerFast","bos_token":"<e>"}' '' ''
+gives 'add_bos_token null is false' '[1]' 'a' plain.json '{"tokenizer_class":"LlamaTokenizer","bos_token":"<e>","add_bos_token":null}' '' ''
+gives 'PreTrainedTokenizerFast keeps the template' '[1,3]' 'a' words/tokenizer.json "{$fast,\"add_eos_token\":false}" '' ''
+files plain.json "" '' ''
+echo '{"model_type":"gpt_neox"}' >d/config.json
+is 'config.json names the class if tokenizer_config.json does not' "$(encode d 'a' --append-eod)" '[1,5]'
+files plain.json '{"tokenizer_class":"FooTokenizer"}' '' ''
+is 'an unknown class is read as PreTrainedTokenizerFast' "$(encode d 'a' 2>err)" '[1]'
+like 'and a warning names it' "$(cat err)" 'rules of tokenizer_class FooTokenizer are unknown'
+files plain.json '{"tokenizer_class":"LlamaTokenizer","bos_token":null}' '' ''
+status 'a missing token that a class adds is refused' 65 meg-preprocess --input in.jsonl --output-prefix x --tokenizer-model d
+like 'with the token and the option' "$(cat err "$T/err")" 'add_bos_token is true .*bos_token is missing'
+files plain.json "{$fast,\"eos_token\":7}" '' ''
+status 'a special token must be a string or an object' 65 meg-preprocess --input in.jsonl --output-prefix x --tokenizer-model d
+
+# A BertNormalizer has the settings of tokenizer_config.json, for the classes of BERT only.
+jq -c '.normalizer = {type: "BertNormalizer", clean_text: true, handle_chinese_chars: true, strip_accents: null,
+    lowercase: true} | .pre_tokenizer = {type: "BertPreTokenizer"}' plain.json >bert.json
+gives 'do_lower_case false replaces that of tokenizer.json' '[0,1]' 'A a' bert.json '{"tokenizer_class":"BertTokenizer","do_lower_case":false}' '' ''
+gives 'do_lower_case is true by default' '[1,1]' 'A a' /dev/stdin '{"tokenizer_class":"BertTokenizer"}' '' '' <<END
+$(jq -c '.normalizer.lowercase = false' bert.json)
+END
+gives 'PreTrainedTokenizerFast keeps the normalizer' '[1,1]' 'A a' bert.json "{$fast,\"do_lower_case\":false}" '' ''
+
+# The prefix space of a byte-level tokenizer.
+jq -c '.pre_tokenizer = {type: "ByteLevel", add_prefix_space: true, trim_offsets: true, use_regex: true}' \
+    "$golden/../tokenizers/hf-gpt2/tokenizer.json" >byte.json
+files byte.json '' '' ''
+with=$(encode d 'a')
+like 'a prefix space is part of the ids' "$with" '^\[[0-9,]+\]$'
+files byte.json "{$fast}" '' ''
+isnt 'add_prefix_space is false without a value in tokenizer_config.json' "$(encode d 'a')" "$with"
+files byte.json "{$fast,\"add_prefix_space\":true}" '' ''
+is 'add_prefix_space true keeps that of tokenizer.json' "$(encode d 'a')" "$with"
+files byte.json '{"tokenizer_class":"T5Tokenizer","extra_ids":0}' '' ''
+is 'T5Tokenizer does not change the prefix space' "$(encode d 'a')" "$with"
+done_testing
