@@ -36,6 +36,8 @@ struct meg_tok_class {
     void (*decode)(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out);
     bool has_extra_ids; /* true if the type supports --vocab-extra-ids */
     enum meg_tok_library library;
+    /* Implement meg_tokenizer_token for an id in the vocabulary; NULL: the token is its bytes. */
+    void (*token)(const struct meg_tokenizer *t, int32_t id, struct meg_str *out);
 };
 
 /*

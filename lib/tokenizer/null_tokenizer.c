@@ -87,5 +87,6 @@ static void null_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
 }
 
 const struct meg_tok_class meg_tok_null = {
-    "NullTokenizer", null_open, null_close, null_clone, null_encode, null_bytes, null_decode, false, MEG_TOK_LIB_NULL,
+    "NullTokenizer", null_open,   null_close, null_clone,       null_encode,
+    null_bytes,      null_decode, false,      MEG_TOK_LIB_NULL, NULL,
 };

@@ -259,6 +259,19 @@ int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64
     return r;
 }
 
+int meg_tokenizer_token(const struct meg_tokenizer *t, int32_t id, struct meg_str *out, struct meg_err *e)
+{
+    int r = check_ids(t, &id, 1, e);
+
+    if (r < 0)
+        return r;
+    if (t->type->token)
+        t->type->token(t, id, out);
+    else
+        t->type->bytes(t, &id, 1, out);
+    return 0;
+}
+
 int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out,
                   struct meg_err *e)
 {

@@ -141,6 +141,12 @@ int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64
 int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
                          struct meg_err *e);
 
+/*
+ * Append the token of an id as the vocabulary spells it, for example with the prefix ## of a WordPiece token that
+ * continues a word.  If the id is outside of the vocabulary, return MEG_EFORMAT and leave `out` unchanged.
+ */
+int meg_tokenizer_token(const struct meg_tokenizer *t, int32_t id, struct meg_str *out, struct meg_err *e);
+
 /* State of incremental detokenization.  It starts as { .tok = t }; the other fields are private to the tokenizer. */
 struct meg_detok {
     const struct meg_tokenizer *tok;

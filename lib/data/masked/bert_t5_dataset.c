@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "data/cache_key.h"
 #include "data/data_splits_internal.h"
+#include "tokenizer/megatron_release.h"
 
 /*
  * Return seq_length minus the number of special tokens.  BERT has 3: CLS and two SEP.  For T5, Megatron-LM subtracts 2
@@ -146,11 +147,27 @@ static int check_id(const struct meg_masked_vocab *v, int32_t id, const char *na
     return meg_fail(e, MEG_EUSAGE, "the vocabulary has no %s token", name);
 }
 
-static int check_vocab(enum meg_masked_type type, const struct meg_masked_vocab *v, struct meg_err *e)
+/* Check the padding id.  HuggingFaceTokenizer and TikTokenizer have none in early releases of Megatron Core. */
+static int check_pad(const struct meg_masked_vocab *v, const char *release, struct meg_err *e)
+{
+    const struct meg_megatron_release *m = meg_megatron_release_find(release);
+
+    if (m->has_pad || v->pad >= 0)
+        return check_id(v, v->pad, "[PAD]", e);
+    return meg_fail(
+        e, MEG_EUSAGE,
+        "the vocabulary has no [PAD] token; in release %s of Megatron Core, tokenizer.json and TikTokenizer "
+        "give none: if the tokenizer has one, use --megatron-release 0.15 or later, or --tokenizer-type "
+        "PretrainedFromHF",
+        m->name);
+}
+
+static int check_vocab(enum meg_masked_type type, const struct meg_masked_vocab *v, const char *release,
+                       struct meg_err *e)
 {
     int r;
 
-    if ((r = check_id(v, v->mask, "[MASK]", e)) < 0 || (r = check_id(v, v->pad, "[PAD]", e)) < 0)
+    if ((r = check_id(v, v->mask, "[MASK]", e)) < 0 || (r = check_pad(v, release, e)) < 0)
         return r;
     if (type == MEG_MASKED_BERT) {
         if ((r = check_id(v, v->cls, "[CLS]", e)) < 0)
@@ -190,7 +207,8 @@ int meg_masked_data_plan(struct meg_data_splits **out, const struct meg_data_con
     struct meg_data_splits *d;
     int r;
 
-    if ((r = check_conf(masked, spec->seq_length, e)) < 0 || (r = check_vocab(masked->type, vocab, e)) < 0)
+    if ((r = check_conf(masked, spec->seq_length, e)) < 0 ||
+        (r = check_vocab(masked->type, vocab, spec->megatron_release, e)) < 0)
         return r;
     d = meg_new(sizeof *d);
     d->type = &classes[masked->type];

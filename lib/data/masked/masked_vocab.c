@@ -48,7 +48,7 @@ void meg_masked_vocab_make(struct meg_masked_vocab *v, const struct meg_tokenize
         int64_t n;
 
         token.n = 0;
-        if (meg_tokenizer_bytes(t, &id, 1, &token, NULL) < 0)
+        if (meg_tokenizer_token(t, id, &token, NULL) < 0)
             continue;
         is_continuation[id] = token.n >= 2 && memcmp(token.s, "##", 2) == 0;
         if ((n = sentinel_number(&token)) >= 0 && n < v->size)

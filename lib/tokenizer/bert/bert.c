@@ -347,10 +347,10 @@ static void bert_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
 
 const struct meg_tok_class meg_tok_bert_lower = {
     "BertWordPieceLowerCase", open_lower, bert_close, bert_clone, bert_encode, bert_bytes, bert_decode, true,
-    MEG_TOK_LIB_MEGATRON,
+    MEG_TOK_LIB_MEGATRON,     NULL,
 };
 
 const struct meg_tok_class meg_tok_bert_case = {
     "BertWordPieceCase", open_case,   bert_close, bert_clone,           bert_encode,
-    bert_bytes,          bert_decode, true,       MEG_TOK_LIB_MEGATRON,
+    bert_bytes,          bert_decode, true,       MEG_TOK_LIB_MEGATRON, NULL,
 };

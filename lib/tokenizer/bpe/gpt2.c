@@ -61,5 +61,5 @@ static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
 const struct meg_tok_class meg_tok_gpt2 = {
     "GPT2BPETokenizer",           gpt2_open,  gpt2_close,           meg_bytebpe_tokenizer_clone,
     meg_bytebpe_tokenizer_encode, gpt2_bytes, meg_tok_decode_bytes, false,
-    MEG_TOK_LIB_MEGATRON,
+    MEG_TOK_LIB_MEGATRON,         NULL,
 };

@@ -66,5 +66,5 @@ static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids,
 
 const struct meg_tok_class meg_tok_tiktoken = {
     "TikTokenizer", tiktoken_open,        tiktoken_close, meg_bytebpe_tokenizer_clone, meg_bytebpe_tokenizer_encode,
-    tiktoken_bytes, meg_tok_decode_bytes, false,          MEG_TOK_LIB_TIKTOKEN,
+    tiktoken_bytes, meg_tok_decode_bytes, false,          MEG_TOK_LIB_TIKTOKEN,        NULL,
 };

@@ -524,6 +524,14 @@ static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64
     }
 }
 
+static void hf_token(const struct meg_tokenizer *base, int32_t id, struct meg_str *out)
+{
+    const struct meg_str *t = &((const struct hf *)base)->files->token[id];
+
+    if (t->s)
+        meg_str_add(out, t->s, t->n);
+}
+
 /*
  * Decode ids.  d->pending contains, as int32_t, the ids that are not decoded yet, since their text may depend on later
  * ids.  If the decoder is ByteLevel and clean_up is false, meg_tok_decode_bytes decodes the ids, and d->pending
@@ -567,9 +575,11 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
 }
 
 const struct meg_tok_class meg_tok_hf = {
-    "HuggingFaceTokenizer", hf_open, hf_close, hf_clone, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_LIB_HF,
+    "HuggingFaceTokenizer", hf_open,  hf_close, hf_clone, hf_encode, hf_bytes, hf_decode, false,
+    MEG_TOK_LIB_HF,         hf_token,
 };
 
 const struct meg_tok_class meg_tok_hf_pretrained = {
-    "PretrainedFromHF", pretrained_open, hf_close, hf_clone, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_LIB_HF,
+    "PretrainedFromHF", pretrained_open, hf_close, hf_clone,       hf_encode,
+    hf_bytes,           hf_decode,       false,    MEG_TOK_LIB_HF, hf_token,
 };

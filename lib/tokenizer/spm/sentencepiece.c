@@ -355,20 +355,21 @@ static void special_decode(struct meg_detok *d, const int32_t *ids, int64_t n, b
 
 static const struct meg_tok_class plain_sentencepiece = {
     "SentencePieceTokenizer",  NULL, close_any, clone_any, gpt_encode, gpt_bytes, gpt_decode, false,
-    MEG_TOK_LIB_SENTENCEPIECE,
+    MEG_TOK_LIB_SENTENCEPIECE, NULL,
 };
 static const struct meg_tok_class plain_llama2 = {
-    "Llama2Tokenizer", NULL, close_any, clone_any, gpt_encode, gpt_bytes, gpt_decode, false, MEG_TOK_LIB_SENTENCEPIECE,
+    "Llama2Tokenizer",         NULL, close_any, clone_any, gpt_encode, gpt_bytes, gpt_decode, false,
+    MEG_TOK_LIB_SENTENCEPIECE, NULL,
 };
 const struct meg_tok_class meg_tok_gpt_sentencepiece = {
     "GPTSentencePieceTokenizer", gpt_open, close_any, clone_any, gpt_encode, gpt_bytes, gpt_decode, false,
-    MEG_TOK_LIB_SENTENCEPIECE,
+    MEG_TOK_LIB_SENTENCEPIECE,   NULL,
 };
 const struct meg_tok_class meg_tok_llama2 = {
     "Llama2Tokenizer",         llama2_open, close_any, clone_any, llama2_encode, gpt_bytes, gpt_decode, false,
-    MEG_TOK_LIB_SENTENCEPIECE,
+    MEG_TOK_LIB_SENTENCEPIECE, NULL,
 };
 const struct meg_tok_class meg_tok_sentencepiece = {
     "SentencePieceTokenizer",  special_open, close_any, clone_any, special_encode, special_bytes, special_decode, true,
-    MEG_TOK_LIB_SENTENCEPIECE,
+    MEG_TOK_LIB_SENTENCEPIECE, NULL,
 };

@@ -5,6 +5,7 @@
 #include "data/dataset_internal.h"
 #include "data/loader.h"
 #include "data/masked/bert_t5_dataset.h"
+#include "data/masked/masked_vocab.h"
 
 enum { MOST = 128 };
 
@@ -481,6 +482,15 @@ static void invalid_settings_are_refused(void **state)
     v.eos = -1;
     REFUSES(MEG_EUSAGE, "the vocabulary has no [EOS] token");
     v.eos = 55;
+    v.pad = -1;
+    REFUSES(MEG_EUSAGE,
+            "the vocabulary has no [PAD] token; in release 0.10 of Megatron Core, tokenizer.json and TikTokenizer "
+            "give none: if the tokenizer has one, use --megatron-release 0.15 or later, or "
+            "--tokenizer-type PretrainedFromHF");
+    spec.megatron_release = "0.15";
+    REFUSES(MEG_EUSAGE, "the vocabulary has no [PAD] token");
+    spec.megatron_release = NULL;
+    v.pad = small_vocab().pad;
     spec.seq_length = 4;
     REFUSES(MEG_EUSAGE, "--seq-length 4: must be from 5 to 2147483647");
     spec.seq_length = 32;
@@ -492,6 +502,46 @@ static void invalid_settings_are_refused(void **state)
     conf.data_path.n = 0;
     conf.mock_data = true;
     REFUSES(MEG_EUSAGE, "--mock-data has no sentences, which T5 samples require; use --data-path");
+}
+
+/* Return the number of tokens that continue a word, in the vocabulary that a model with num_ids ids uses. */
+static int64_t count_continuations(const struct meg_tok_conf *c, int64_t num_ids)
+{
+    struct meg_tokenizer *t;
+    struct meg_masked_vocab v;
+    struct meg_err e;
+    int64_t n = 0;
+
+    if (meg_tokenizer_open(&t, c, &e) < 0)
+        fail_msg("%s", e.msg);
+    meg_masked_vocab_make(&v, t, num_ids);
+    assert_true(v.size <= num_ids);
+    assert_int_equal(v.mask, 4);
+    assert_true(v.eos < num_ids);
+    for (int64_t i = 0; i < v.size; i++)
+        n += v.is_continuation[i];
+    meg_masked_vocab_free(&v);
+    meg_tokenizer_close(t);
+    return n;
+}
+
+/* tokenizer.json has the 500 tokens of vocab.txt; the decoder prints a token that continues a word without ##. */
+static void whole_words_are_known_from_tokenizer_json(void **state)
+{
+    char vocab[4096], dir[4096];
+    const struct meg_tok_conf lines = {
+        .type = "BertWordPieceLowerCase", .vocab_file = vocab, .vocab_size = MEG_UNSET, .vocab_extra_ids = MEG_UNSET
+    };
+    const struct meg_tok_conf json = {
+        .type = "PretrainedFromHF", .name_or_path = dir, .vocab_size = MEG_UNSET, .vocab_extra_ids = MEG_UNSET
+    };
+
+    (void)state;
+    snprintf(vocab, sizeof vocab, "%s", golden("../tokenizers/bert-lower.txt"));
+    snprintf(dir, sizeof dir, "%s", golden("../tokenizers/hf-bert"));
+    assert_int_equal(count_continuations(&lines, 502), 212);
+    assert_int_equal(count_continuations(&lines, 500), 212);
+    assert_int_equal(count_continuations(&json, 502), 212);
 }
 
 static void a_sample_too_large_for_the_decoder_is_refused(void **state)
@@ -597,10 +647,15 @@ static void a_damaged_cache_is_rebuilt(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bert_samples_equal_megatrons), cmocka_unit_test(batches_have_megatrons_bert_samples),
-        cmocka_unit_test(t5_samples_equal_megatrons),   cmocka_unit_test(batches_have_megatrons_t5_samples),
-        cmocka_unit_test(t5_samples_equal_megatrons),   cmocka_unit_test(a_blend_has_samples_of_each_dataset),
-        cmocka_unit_test(invalid_settings_are_refused), cmocka_unit_test(a_sample_too_large_for_the_decoder_is_refused),
+        cmocka_unit_test(bert_samples_equal_megatrons),
+        cmocka_unit_test(batches_have_megatrons_bert_samples),
+        cmocka_unit_test(t5_samples_equal_megatrons),
+        cmocka_unit_test(batches_have_megatrons_t5_samples),
+        cmocka_unit_test(t5_samples_equal_megatrons),
+        cmocka_unit_test(a_blend_has_samples_of_each_dataset),
+        cmocka_unit_test(invalid_settings_are_refused),
+        cmocka_unit_test(a_sample_too_large_for_the_decoder_is_refused),
+        cmocka_unit_test(whole_words_are_known_from_tokenizer_json),
         cmocka_unit_test(a_damaged_cache_is_rebuilt),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
