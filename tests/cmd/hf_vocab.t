@@ -52,6 +52,20 @@ for dir in bert native; do
 done
 ok 'both formats continue alike' same_tensors tuned-bert/iter_0000002 tuned-native/iter_0000002
 
+# ---- tokenizer.json beside vocab.txt is the tokenizer, as in transformers
+
+hf bert both
+cp bert/vocab.txt both
+jq -c '.model.vocab |= (del(.["[BOS]"], .["[EOS]"]) | .["[unused1]"] = 500) | .added_tokens |= map(select(.content |
+    test("OS") | not)) + [{id: 501, content: "<new>", single_word: false, lstrip: false, rstrip: false, normalized: false,
+    special: true}]' exported/tokenizer.json >both/tokenizer.json
+jq -c '{tokenizer_class: "BertTokenizer", do_lower_case: true, mask_token, pad_token, cls_token, sep_token, unk_token}' \
+    exported/tokenizer_config.json >both/tokenizer_config.json
+is 'tokenizer.json beside vocab.txt: an added token is one id' "$(echo 'a [MASK]<new>' |
+    meg-eval --task fill-mask --load both | jq '.ids[3]')" 501
+is 'tokenizer.json beside vocab.txt: the mask is filled alike' "$(fill both)" "$(cat want)"
+status 'tokenizer.json beside vocab.txt: training continues' 0 tune both --data-path facts_text_sentence
+
 # ---- a GPT with fewer rows than its tokenizer has tokens, as Llama 2 with [PAD]
 
 perl "$source/tests/tiny_gpt2.pl" gpt

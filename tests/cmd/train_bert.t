@@ -128,7 +128,12 @@ for model in pre post; do
     done
 done
 jq 'del(.meg_tokenizer)' "$T/pre-hf/tokenizer_config.json" >"$T/tok" && mv "$T/tok" "$T/pre-hf/tokenizer_config.json"
+mv "$T/pre-hf/tokenizer.json" "$T/tokenizer.json"
 is 'vocab.txt and do_lower_case determine the tokenizer' \
     "$(meg-convert --info "$T/pre-hf" --json | jq -r '.options["tokenizer-type"]')" BertWordPieceLowerCase
 is 'meg-train opens this tokenizer' "$(first_loss pre-hf)" "$(first_loss pre-native)"
+cp "$T/tokenizer.json" "$T/pre-hf"
+is 'tokenizer.json is preferred to vocab.txt' \
+    "$(meg-convert --info "$T/pre-hf" --json | jq -r '.options["tokenizer-type"]')" PretrainedFromHF
+is 'meg-train opens this tokenizer, too' "$(first_loss pre-hf)" "$(first_loss pre-native)"
 done_testing

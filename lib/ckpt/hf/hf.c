@@ -211,25 +211,24 @@ static const char *guess_wordpiece_type(const json_t *config)
 }
 
 /*
- * Guess the tokenizer type; return NULL if the files do not determine a type.  For an encoder, a vocab.txt is
- * preferred.  Otherwise, a tokenizer.json is preferred, because vocab.json and merges.txt do not define the
- * pre-tokenizer.  A tokenizer.model that begins with '[' (JSON) or a base64 character is a tiktoken vocabulary;
+ * Guess the tokenizer type; return NULL if the files do not determine a type.  A tokenizer.json is preferred, as in
+ * transformers: vocab.json and merges.txt do not define the pre-tokenizer, and a vocab.txt defines neither added tokens
+ * nor [CLS] and [SEP] around a text.  For an encoder, its type is PretrainedFromHF, which has [PAD] in every release of
+ * Megatron-LM.  A tokenizer.model that begins with '[' (JSON) or a base64 character is a tiktoken vocabulary;
  * SentencePiece protobufs begin with byte 0x0A.
  */
 static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *config,
                                         const struct ckpt_hf_family *family)
 {
-    const char *wordpiece =
-        family->is_encoder && c->tok_file[MEG_TOK_FILE_BERT_VOCAB] ? guess_wordpiece_type(config) : NULL;
     char *path = c->tok_file[MEG_TOK_FILE_MODEL];
     struct meg_mmap m = { 0 };
     const int first = path && meg_mmap_open(&m, path, NULL) == 0 && m.n ? m.p[0] : 0;
 
     meg_mmap_close(&m);
-    if (wordpiece)
-        return wordpiece;
     if (c->tok_file[MEG_TOK_FILE_JSON])
-        return "HuggingFaceTokenizer";
+        return family->is_encoder ? "PretrainedFromHF" : "HuggingFaceTokenizer";
+    if (family->is_encoder && c->tok_file[MEG_TOK_FILE_BERT_VOCAB])
+        return guess_wordpiece_type(config);
     if (c->tok_file[MEG_TOK_FILE_VOCAB] && c->tok_file[MEG_TOK_FILE_MERGES])
         return "GPT2BPETokenizer";
     if (!path)

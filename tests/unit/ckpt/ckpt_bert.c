@@ -343,7 +343,7 @@ static void refuses_to_export_what_hf_cannot_express(void **state)
 
 /*
  * The padding id is the zero-based line number of [PAD].  The tokenizer type follows from do_lower_case, strip_accents
- * and tokenize_chinese_chars.
+ * and tokenize_chinese_chars, unless there is a tokenizer.json, which transformers prefers, too.
  */
 static void the_tokenizer_follows_from_vocab_txt(void **state)
 {
@@ -353,8 +353,8 @@ static void the_tokenizer_follows_from_vocab_txt(void **state)
         { "{}", "BertWordPieceLowerCase" },
         { "{\"do_lower_case\":true,\"strip_accents\":null}", "BertWordPieceLowerCase" },
         { "{\"do_lower_case\":false,\"tokenize_chinese_chars\":true}", "BertWordPieceCase" },
-        { "{\"do_lower_case\":true,\"strip_accents\":false}", "HuggingFaceTokenizer" },
-        { "{\"tokenize_chinese_chars\":false}", "HuggingFaceTokenizer" },
+        { "{\"do_lower_case\":true,\"strip_accents\":false}", NULL },
+        { "{\"tokenize_chinese_chars\":false}", NULL },
     };
     char text[] = "[UNK]\nx\n[PAD]\r\n[CLS]";
     const struct meg_ckpt_tokenizer files = {
@@ -375,15 +375,23 @@ static void the_tokenizer_follows_from_vocab_txt(void **state)
     assert_contains(config.s, "\"pad_token_id\": 2");
     assert_null(strstr(config.s, "eos_token_id"));
     assert_int_equal(access("tok/generation_config.json", F_OK), -1);
-    put_file("tok/tokenizer.json", "{}", 2);
-    for (size_t i = 0; i < sizeof variant / sizeof *variant; i++) {
+    for (size_t i = 0; i < 2 * (sizeof variant / sizeof *variant); i++) {
+        const bool has_json = i & 1;
         struct meg_tok_conf tok = { .vocab_size = MEG_UNSET };
+        const char *type = has_json ? "PretrainedFromHF" : variant[i / 2].type;
         struct meg_ckpt *c;
 
-        put_file("tok/tokenizer_config.json", variant[i].config, strlen(variant[i].config));
+        put_file("tok/tokenizer_config.json", variant[i / 2].config, strlen(variant[i / 2].config));
+        if (has_json)
+            put_file("tok/tokenizer.json", "{}", 2);
+        else
+            (void)unlink("tok/tokenizer.json");
         c = open_ok("tok", MEG_UNSET);
         meg_ckpt_tok_conf(c, &tok);
-        assert_string_equal(tok.type, variant[i].type);
+        if (type)
+            assert_string_equal(tok.type, type);
+        else
+            assert_null(tok.type);
         assert_contains(tok.vocab_file, "tok/vocab.txt");
         meg_ckpt_close(c);
     }
