@@ -14,7 +14,7 @@ static int64_t sample_tokens(const struct meg_data_splits *d)
 
 /*
  * Fail if the file or the range has no tokens.  If the range is shorter than one sample, fail for MEG_ONE_EPOCH.  For
- * other sample counts, warn that the tokens of the range are repeated, as in Megatron-LM.
+ * other sample counts, the range is repeated, as in Megatron-LM.
  */
 static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
                              const struct meg_source *src, struct meg_err *e)
@@ -37,16 +37,12 @@ static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_m
                         " sequences and no tokens, but one sample needs %" PRId64
                         " tokens; use a larger ratio, or 0 to omit this split",
                         d->split_string, meg_split_names[p->split], p->name, p->end - p->begin, n, needed);
-    if (p->tokens < needed) {
-        if (p->num_samples == MEG_ONE_EPOCH)
-            return meg_fail(e, MEG_EFORMAT,
-                            "%s: the %s split has %" PRId64 " tokens, but one sample needs %" PRId64
-                            " and no number of samples is requested; use more text, a shorter --seq-length or, in a "
-                            "blend, weights",
-                            p->name, meg_split_names[p->split], p->tokens, needed);
-        meg_warn("%s: the %s split has %" PRId64 " tokens, but one sample needs %" PRId64 "; its tokens are repeated",
-                 p->name, meg_split_names[p->split], p->tokens, needed);
-    }
+    if (p->tokens < needed && p->num_samples == MEG_ONE_EPOCH)
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: the %s split has %" PRId64 " tokens, but one sample needs %" PRId64
+                        " and no number of samples is requested; use more text, a shorter --seq-length or, in a "
+                        "blend, weights",
+                        p->name, meg_split_names[p->split], p->tokens, needed);
     return 0;
 }
 

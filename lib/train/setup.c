@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/log.h"
+#include "data/gpt_index.h"
 #include "data/masked/bert_t5_dataset.h"
 #include "option/check.h"
 #include "plan/dry_run.h"
@@ -162,6 +163,39 @@ static int plan_masked_data(struct meg_trainer *t, enum meg_masked_type type, st
 }
 
 /*
+ * Print for how many epochs the run reads each dataset.  Warn on training data that are repeated more often than
+ * MAX_EPOCHS: up to that number, repeated tokens are almost as good as new ones (Muennighoff et al. 2023).  BERT and T5
+ * cut documents into samples when the index is built, so their epochs are not known here.
+ */
+static void report_epochs(const struct meg_trainer *t)
+{
+    enum { MAX_EPOCHS = 4 };
+    const char *most = "";
+    double max = 0;
+    int n, above = 0;
+    const struct meg_mid_dataset *p = meg_data_splits_mid_datasets(t->data, &n);
+
+    for (int i = 0; i < n && p[i].epochs > 0; i++) {
+        const double tokens = (double)p[i].num_taken * (double)t->dataset_spec.seq_length;
+        const double epochs = p[i].num_taken == MEG_ONE_EPOCH ? 1 : tokens / (double)p[i].tokens;
+
+        meg_info("%s data: %.3g epochs of %s (%" PRId64 " tokens)", meg_split_names[p[i].split], epochs, p[i].name,
+                 p[i].tokens);
+        if (p[i].split != MEG_SPLIT_TRAIN)
+            continue;
+        above += epochs > MAX_EPOCHS;
+        if (epochs > max) {
+            max = epochs;
+            most = p[i].name;
+        }
+    }
+    if (above)
+        meg_warn("the run reads %d of its training datasets for more than %d epochs, at most %.3g epochs of %s; use "
+                 "more text, a smaller weight or fewer samples",
+                 above, MAX_EPOCHS, max, most);
+}
+
+/*
  * Open the data files.  Compute the number of samples of each split, and the sequences of each file that each split
  * reads.  build_data builds the index arrays later.
  */
@@ -189,7 +223,11 @@ static int plan_data(struct meg_trainer *t, struct meg_err *e)
     case MEG_SAMPLES_BERT: r = plan_masked_data(t, MEG_MASKED_BERT, e); break;
     case MEG_SAMPLES_T5: r = plan_masked_data(t, MEG_MASKED_T5, e); break;
     }
-    return r < 0 ? r : check_train_split(t, e);
+    if (r < 0 || (r = check_train_split(t, e)) < 0)
+        return r;
+    if (meg_train_is_rank0(t))
+        report_epochs(t);
+    return 0;
 }
 
 /*

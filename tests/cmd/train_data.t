@@ -55,4 +55,20 @@ is '--train-weighted-split-paths-path sets the training data' "$(steps_of --trai
 is 'each file sets the data of its split' "$(losses --valid-weighted-split-paths-path test --test-weighted-split-paths-path valid)" \
     "validation $of_c
 test ${half#validation }"
+# ---- epochs: 4 samples of 16 tokens in each iteration ----
+tokens=$(meg-train --config conf --data-path $b --split 1 --dry-run 2>/dev/null | awk '$1 == "train" { print $4 }')
+like 'the number of tokens of a dataset is known' "$tokens" '^[0-9]+$'
+epochs=$(awk "BEGIN { printf \"%.3g\", 50 * 64 / $tokens }")
+is 'a run prints the epochs of each dataset' \
+    "$(meg-train --config conf --train-data-path $b --valid-data-path $c --train-iters 50 --eval-iters 1 --eval-interval 50 --dry-run 2>&1 |
+        grep -c -e "^meg-train: train data: $epochs epochs of $b ($tokens tokens)\$" -e "^meg-train: valid data: .* epochs of $c")" 2
+train --data-path $b --split 1 --eval-iters 0 --train-iters $((4 * tokens / 64)) --dry-run 2>err >/dev/null
+is 'four epochs cause no warning' "$(cat err)" ''
+train --data-path 1 $b 1 $c --split 1 --eval-iters 0 --train-iters $((4 * tokens / 64)) --dry-run 2>err >/dev/null
+is 'a weight is taken into account' "$(cat err)" ''
+train --data-path 7 $b 1 $c --split 1 --eval-iters 0 --train-iters $((5 * tokens / 64)) --dry-run 2>err >/dev/null
+like 'a weighted dataset that is read more than four times causes a warning' "$(cat err)" \
+    "^meg-train: the run reads 1 of its training datasets for more than 4 epochs, at most 4[.][0-9]* epochs of $b; use more text"
+is 'datasets of an unweighted blend are read once' \
+    "$(meg-train --config conf --data-path $b $c $b --split 1 --eval-iters 0 --train-iters 1000 --dry-run 2>&1 | grep -c 'train data: 1 epochs of')" 3
 done_testing
