@@ -35,15 +35,18 @@ const struct meg_opt meg_data_opts[] = {
       "without "
       "blanks; DATASET is WEIGHT BEGIN:END PREFIX, where BEGIN and END are fractions of the dataset" },
     { "valid-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_VALID]), "'NAME: DATASET, ...'", NULL,
-      "read one group of datasets for the validation split only; same syntax as --train-weighted-split-paths" },
+      "read groups of datasets, each one argument, for the validation split only; each group is evaluated separately; "
+      "same "
+      "syntax as --train-weighted-split-paths" },
     { "test-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TEST]), "'NAME: DATASET, ...'", NULL,
-      "read one group of datasets for the test split only; same syntax as --train-weighted-split-paths" },
+      "read groups of datasets, each one argument, for the test split only; each group is evaluated separately; same "
+      "syntax as --train-weighted-split-paths" },
     { "train-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_TRAIN]), "FILE", NULL,
       "read the value of --train-weighted-split-paths from FILE, where it must be enclosed in double quotes" },
     { "valid-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_VALID]), "FILE", NULL,
-      "read the value of --valid-weighted-split-paths from FILE, where it must be enclosed in double quotes" },
+      "read the value of --valid-weighted-split-paths from FILE, where each group must be enclosed in double quotes" },
     { "test-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_TEST]), "FILE", NULL,
-      "read the value of --test-weighted-split-paths from FILE, where it must be enclosed in double quotes" },
+      "read the value of --test-weighted-split-paths from FILE, where each group must be enclosed in double quotes" },
     { "data-order", 0, MEG_STR(C, data_order), "auto|megatron-lm|megatron-deepspeed", "auto",
       "program whose sample order is reproduced; auto: megatron-deepspeed with any --*-weighted-split-paths option, "
       "else megatron-lm" },
@@ -213,7 +216,7 @@ static int add_json_words(struct word_list *w, const json_t *v, const char *path
     return 0;
 }
 
-static int parse_per_split_file(struct meg_data_blend *b, const char *path, struct meg_err *e)
+static int parse_per_split_file(struct meg_data_blends *b, const char *path, struct meg_err *e)
 {
     json_t *o = NULL;
     int r = meg_json_load(&o, path, e);
@@ -221,7 +224,7 @@ static int parse_per_split_file(struct meg_data_blend *b, const char *path, stru
     for (int i = 0; i < MEG_NUM_SPLITS && r == 0; i++) {
         struct word_list w = { 0 };
         if ((r = add_json_words(&w, json_object_get(o, meg_split_names[i]), path, meg_split_names[i], e)) == 0)
-            r = parse_blend(&b[i], &w, path, e);
+            r = parse_blend(meg_data_blends_add(b, i), &w, path, e);
         free_words(&w);
     }
     json_decref(o);
@@ -272,15 +275,44 @@ static int check_sources(const struct meg_data_conf *c, bool is_per_split, struc
     return 0;
 }
 
-static int read_split_blend(struct meg_data_blend *b, const struct meg_data_conf *c, int split, struct meg_err *e)
+/* Check the groups of a split: training reads one group, and groups of one split have different names. */
+static int check_groups(const struct meg_data_blends *b, int split, const char *origin, struct meg_err *e)
 {
-    if (c->weighted_split[split].n > 1 || (c->weighted_split[split].n && c->weighted_split_file[split]))
-        return meg_fail(e, MEG_EUSAGE, MEG_ONE_GROUP_MSG, group_names[split]);
-    if (c->weighted_split[split].n)
-        return meg_data_parse_group(b, c->weighted_split[split].v[0], group_names[split], e);
-    if (c->weighted_split_file[split])
-        return meg_data_parse_group_file(b, c->weighted_split_file[split], e);
-    return parse_list(b, &c->per_split_path[split], path_names[split], e);
+    const struct meg_data_blend *g = b->blend[split];
+
+    if (split == MEG_SPLIT_TRAIN && b->num[split] > 1)
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: found %d dataset groups, expected one; blend all training data in one group", origin,
+                        b->num[split]);
+    for (int i = 0; i < b->num[split]; i++)
+        for (int k = 0; k < i; k++)
+            if (strcmp(g[i].name, g[k].name) == 0)
+                return meg_fail(e, MEG_EUSAGE,
+                                "%s: found two dataset groups named %s, expected different names; rename one of them",
+                                origin, g[i].name);
+    return 0;
+}
+
+static int read_groups(struct meg_data_blends *b, const struct meg_data_conf *c, int split, struct meg_err *e)
+{
+    const struct meg_str_list *list = &c->weighted_split[split];
+    const char *file = c->weighted_split_file[split];
+    int r = 0;
+
+    if (list->n && file)
+        return meg_fail(e, MEG_EUSAGE, "%s: cannot be combined with %s-path; use one of these options",
+                        group_names[split], group_names[split]);
+    for (int64_t i = 0; i < list->n && r == 0; i++)
+        r = meg_data_parse_group(meg_data_blends_add(b, split), list->v[i], group_names[split], e);
+    if (file)
+        r = meg_data_parse_group_file(b, split, file, e);
+    return r < 0 ? r : check_groups(b, split, file ? file : group_names[split], e);
+}
+
+static int read_split(struct meg_data_blends *b, const struct meg_data_conf *c, int split, struct meg_err *e)
+{
+    return has_groups(c) ? read_groups(b, c, split, e)
+                         : parse_list(meg_data_blends_add(b, split), &c->per_split_path[split], path_names[split], e);
 }
 
 int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf *c, struct meg_err *e)
@@ -293,14 +325,14 @@ int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf
     if ((r = check_sources(c, b.is_per_split, e)) < 0)
         goto out;
     if (c->per_split_data_args_path)
-        r = parse_per_split_file(b.blend, c->per_split_data_args_path, e);
+        r = parse_per_split_file(&b, c->per_split_data_args_path, e);
     else if (c->data_args_path)
-        r = parse_file(&b.blend[0], c->data_args_path, e);
+        r = parse_file(meg_data_blends_add(&b, 0), c->data_args_path, e);
     else if (c->data_path.n)
-        r = parse_list(&b.blend[0], &c->data_path, "--data-path", e);
+        r = parse_list(meg_data_blends_add(&b, 0), &c->data_path, "--data-path", e);
     else
         for (int i = 0; i < MEG_NUM_SPLITS && r == 0; i++)
-            r = read_split_blend(&b.blend[i], c, i, e);
+            r = read_split(&b, c, i, e);
     if (r < 0)
         goto out;
     if (!b.is_per_split) {
@@ -315,15 +347,31 @@ out:
     return r;
 }
 
+struct meg_data_blend *meg_data_blends_add(struct meg_data_blends *b, int split)
+{
+    struct meg_data_blend *v = meg_realloc_array(b->blend[split], (size_t)b->num[split] + 1, sizeof *v);
+
+    b->blend[split] = v;
+    v[b->num[split]] = (struct meg_data_blend){ 0 };
+    return &v[b->num[split]++];
+}
+
+static void free_blend(struct meg_data_blend *b)
+{
+    for (int i = 0; i < b->n; i++)
+        free(b->prefix[i]);
+    free(b->prefix);
+    free(b->weight);
+    free(b->range);
+    free(b->name);
+}
+
 void meg_data_blends_free(struct meg_data_blends *b)
 {
     for (int k = 0; k < MEG_NUM_SPLITS; k++) {
-        for (int i = 0; i < b->blend[k].n; i++)
-            free(b->blend[k].prefix[i]);
-        free(b->blend[k].prefix);
-        free(b->blend[k].weight);
-        free(b->blend[k].range);
-        free(b->blend[k].name);
+        for (int i = 0; i < b->num[k]; i++)
+            free_blend(&b->blend[k][i]);
+        free(b->blend[k]);
     }
     *b = (struct meg_data_blends){ 0 };
 }

@@ -53,14 +53,16 @@ struct meg_data_blend {
 enum { MEG_MAX_BLEND_DATASETS = 32766 };
 
 /*
- * The data of all splits.  If is_per_split is true, split i reads the datasets of blend[i]: the ranges in `range` or,
- * if `range` is NULL, the complete datasets.  If is_per_split is false, --split divides each dataset of blend[0] among
- * the splits.  If is_mock is true, the blends are empty.
+ * The data of all splits.  If is_per_split is true, split i reads the datasets of blend[i][0], and of further blends if
+ * it has several groups of Megatron-DeepSpeed: the ranges in `range` or, if `range` is NULL, the complete datasets.  If
+ * is_per_split is false, --split divides each dataset of blend[0][0] among the splits.  If is_mock is true, there are no
+ * blends.
  */
 struct meg_data_blends {
     bool is_mock, is_per_split;
-    bool is_deepspeed; /* order samples as Megatron-DeepSpeed does */
-    struct meg_data_blend blend[MEG_NUM_SPLITS];
+    bool is_deepspeed;                            /* order samples as Megatron-DeepSpeed does */
+    struct meg_data_blend *blend[MEG_NUM_SPLITS]; /* [num[i]] */
+    int num[MEG_NUM_SPLITS];
     const char *split; /* value of --split or its default; borrowed; NULL with is_per_split */
 };
 
@@ -73,6 +75,9 @@ struct meg_data_blends {
  */
 int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf *c, struct meg_err *e);
 void meg_data_blends_free(struct meg_data_blends *b);
+
+/* Append an empty blend to those of a split, and return it; the pointer is valid until the next call. */
+struct meg_data_blend *meg_data_blends_add(struct meg_data_blends *b, int split);
 
 MEG_END_DECLS
 

@@ -84,10 +84,10 @@ int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char 
     return meg_blend_check_weights(b->weight, b->n, origin, e);
 }
 
-int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct meg_err *e)
+int meg_data_parse_group_file(struct meg_data_blends *b, int split, const char *path, struct meg_err *e)
 {
     struct meg_str text = { 0 };
-    int groups = 0, r = meg_read_text(path, &text, e);
+    int r = meg_read_text(path, &text, e);
     char *s = text.s ? text.s : (char *)"";
 
     if (r == 0 && strlen(s) != text.n)
@@ -97,20 +97,18 @@ int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct
 
         if (!end) {
             r = meg_fail(e, MEG_EFORMAT,
-                         "%s: expected one dataset group between an opening and a closing double quote: "
+                         "%s: expected dataset groups, each between an opening and a closing double quote: "
                          "\"NAME: WEIGHT BEGIN:END PREFIX, ...\"",
                          path);
-        } else if (groups++) {
-            r = meg_fail(e, MEG_EUSAGE, MEG_ONE_GROUP_MSG, path);
         } else {
             *end = 0;
-            r = meg_data_parse_group(b, s + 1, path, e);
+            r = meg_data_parse_group(meg_data_blends_add(b, split), s + 1, path, e);
             s = end + 1;
         }
     }
-    if (r == 0 && groups == 0)
+    if (r == 0 && b->num[split] == 0)
         r = meg_fail(e, MEG_EUSAGE,
-                     "%s: the file is empty; expected one dataset group in double quotes: "
+                     "%s: the file is empty; expected dataset groups in double quotes: "
                      "\"NAME: WEIGHT BEGIN:END PREFIX, ...\"",
                      path);
     meg_str_free(&text);

@@ -35,8 +35,9 @@ static int open_source(struct meg_data_splits *d, struct meg_source **out, const
  * If `range` is NULL, the part is the one that --split assigns to the split, or all of src if each split has its own
  * files.
  */
-static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_source *src, double weight,
-                           const double *range, int64_t num_samples, int64_t num_taken, struct meg_err *e)
+static int add_mid_dataset(struct meg_data_splits *d, const struct meg_split_group *g, struct meg_source *src,
+                           double weight, const double *range, int64_t num_samples, int64_t num_taken,
+                           struct meg_err *e)
 {
     const size_t n = (size_t)d->nmid + 1;
     const int64_t elements = d->type->num_elements(src);
@@ -48,8 +49,9 @@ static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_sour
     p = &d->mid[d->nmid];
     d->mid_src[d->nmid] = src;
 
-    *p = (struct meg_mid_dataset){ .split = split,
+    *p = (struct meg_mid_dataset){ .split = g->split,
                                    .name = meg_source_name(src),
+                                   .group = g->name,
                                    .weight = weight,
                                    .num_samples = num_samples,
                                    .num_taken = num_taken,
@@ -57,7 +59,7 @@ static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_sour
     if (range)
         meg_fraction_range(range, elements, &p->begin, &p->end);
     else if (d->split_string)
-        meg_split_range(&d->split_matrix, split, elements, &p->begin, &p->end);
+        meg_split_range(&d->split_matrix, g->split, elements, &p->begin, &p->end);
     if ((r = d->type->plan(d, p, src, e)) == 0)
         d->nmid++;
     return r;
@@ -67,7 +69,7 @@ static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_sour
  * Compute how many samples a split takes from each of its n datasets, and how many samples to build for each dataset.
  * For a blend without weights, both numbers are MEG_ONE_EPOCH.  For a single dataset, both are g->num_samples.
  */
-static void plan_num_samples(const struct meg_data_splits *d, const struct meg_split_members *g, const double *w, int n,
+static void plan_num_samples(const struct meg_data_splits *d, const struct meg_split_group *g, const double *w, int n,
                              int64_t *num_taken, int64_t *num_samples)
 {
     for (int i = 0; i < n; i++)
@@ -81,9 +83,9 @@ static void plan_num_samples(const struct meg_data_splits *d, const struct meg_s
     memcpy(num_taken, num_samples, (size_t)n * sizeof *num_taken);
 }
 
-static int plan_blend(struct meg_data_splits *d, int split, const struct meg_data_blend *b, struct meg_err *e)
+static int plan_blend(struct meg_data_splits *d, const struct meg_split_group *g, const struct meg_data_blend *b,
+                      struct meg_err *e)
 {
-    struct meg_split_members *g = &d->members[split];
     double *w = meg_realloc_array(NULL, (size_t)b->n, sizeof *w);
     int64_t *num_samples = meg_realloc_array(NULL, (size_t)b->n, sizeof *num_samples);
     int64_t *num_taken = meg_realloc_array(NULL, (size_t)b->n, sizeof *num_taken);
@@ -96,7 +98,7 @@ static int plan_blend(struct meg_data_splits *d, int split, const struct meg_dat
     for (int i = 0; i < b->n && r == 0; i++) {
         struct meg_source *src;
         if ((r = open_source(d, &src, b->prefix[i], e)) == 0)
-            r = add_mid_dataset(d, split, src, w[i], b->range ? b->range[i] : NULL, num_samples[i], num_taken[i], e);
+            r = add_mid_dataset(d, g, src, w[i], b->range ? b->range[i] : NULL, num_samples[i], num_taken[i], e);
     }
     free(w);
     free(num_samples);
@@ -104,33 +106,60 @@ static int plan_blend(struct meg_data_splits *d, int split, const struct meg_dat
     return r;
 }
 
+/* Append a group of n mid-level datasets, which the caller adds, and return it; valid until the next call. */
+static struct meg_split_group *add_group(struct meg_data_splits *d, int split, const char *name, int n)
+{
+    struct meg_split_group *g;
+
+    d->group = meg_realloc_array(d->group, (size_t)d->ngroup + 1, sizeof *d->group);
+    g = &d->group[d->ngroup++];
+    *g = (struct meg_split_group){ .split = split,
+                                   .first = d->nmid,
+                                   .n = n,
+                                   .num_samples = d->spec.num_samples[split],
+                                   .name = name ? meg_strdup(name) : NULL };
+    return g;
+}
+
+static int plan_mock(struct meg_data_splits *d, int split, struct meg_err *e)
+{
+    const struct meg_split_group *g = add_group(d, split, NULL, 1);
+
+    if (d->nsrc == 0) {
+        d->src = meg_new(sizeof *d->src);
+        d->src[d->nsrc++] = meg_source_mock(d->spec.vocab_size, d->spec.eod);
+    }
+    return add_mid_dataset(d, g, d->src[0], 1, NULL, g->num_samples, g->num_samples, e);
+}
+
+static int plan_group(struct meg_data_splits *d, int split, const struct meg_data_blend *b, bool is_per_split,
+                      struct meg_err *e)
+{
+    struct meg_split_group *g;
+
+    if (b->n == 0)
+        return 0;
+    g = add_group(d, split, b->name, b->n);
+    g->is_weighted = b->weight != NULL;
+    g->is_blend = b->n > 1 || (g->is_weighted && !is_per_split);
+    if (g->is_blend && g->is_weighted && g->num_samples == MEG_ONE_EPOCH)
+        return meg_fail(e, MEG_EUSAGE,
+                        "weights of datasets are not supported when each sample is read once; specify prefixes "
+                        "without weights");
+    return plan_blend(d, g, b, e);
+}
+
 static int plan_split(struct meg_data_splits *d, int split, const struct meg_data_blends *blends, struct meg_err *e)
 {
-    const struct meg_data_blend *b = &blends->blend[blends->is_per_split ? split : 0];
-    struct meg_split_members *g = &d->members[split];
-    int r;
+    const int from = blends->is_per_split ? split : 0;
+    int r = 0;
 
-    *g = (struct meg_split_members){ .first = d->nmid, .num_samples = d->spec.num_samples[split] };
-    if (g->num_samples == 0 || (d->split_string && !d->split_matrix.is_present[split]) ||
-        (!blends->is_mock && b->n == 0))
+    if (d->spec.num_samples[split] == 0 || (d->split_string && !d->split_matrix.is_present[split]))
         return 0;
-    g->name = meg_strdup(b->name ? b->name : meg_split_names[split]);
-    if (blends->is_mock) {
-        if (d->nsrc == 0) {
-            d->src = meg_new(sizeof *d->src);
-            d->src[d->nsrc++] = meg_source_mock(d->spec.vocab_size, d->spec.eod);
-        }
-        r = add_mid_dataset(d, split, d->src[0], 1, NULL, g->num_samples, g->num_samples, e);
-    } else {
-        g->is_weighted = b->weight != NULL;
-        g->is_blend = b->n > 1 || (g->is_weighted && !blends->is_per_split);
-        if (g->is_blend && g->is_weighted && g->num_samples == MEG_ONE_EPOCH)
-            return meg_fail(e, MEG_EUSAGE,
-                            "weights of datasets are not supported when each sample is read once; specify prefixes "
-                            "without weights");
-        r = plan_blend(d, split, b, e);
-    }
-    g->n = d->nmid - g->first;
+    if (blends->is_mock)
+        return plan_mock(d, split, e);
+    for (int i = 0; i < blends->num[from] && r == 0; i++)
+        r = plan_group(d, split, &blends->blend[from][i], blends->is_per_split, e);
     return r;
 }
 
@@ -207,7 +236,7 @@ static void deepspeed_names(const struct meg_data_splits *d, const struct meg_mi
         meg_str_add(dir, p->name, (size_t)(base - p->name));
     else
         meg_str_printf(dir, ".");
-    meg_str_printf(prefix, "%s_%s_indexmap_", base, d->members[p->split].name);
+    meg_str_printf(prefix, "%s_%s_indexmap_", base, p->group ? p->group : meg_split_names[p->split]);
     d->type->add_deepspeed_name(d, p, prefix);
 }
 
@@ -264,9 +293,8 @@ static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct me
  * ds->len samples in the proportions `weight`.  The arguments size and split are used only for the names and the
  * description of the cache files.
  */
-static void build_blend_index(const struct meg_data_splits *d, struct meg_dataset *ds,
-                              const struct meg_split_members *g, const double *weight, const int64_t *count,
-                              int64_t size, const char *split)
+static void build_blend_index(const struct meg_data_splits *d, struct meg_dataset *ds, const struct meg_split_group *g,
+                              const double *weight, const int64_t *count, int64_t size, const char *split)
 {
     struct meg_blend_index *x = &ds->blend;
     char **member = meg_new((size_t)g->n * sizeof *member);
@@ -319,16 +347,17 @@ static int check_blend(const struct meg_data_splits *d, const struct meg_dataset
     return 0;
 }
 
-static int build_blend(const struct meg_data_splits *d, struct meg_dataset *ds, const struct meg_split_members *g,
+static int build_blend(const struct meg_data_splits *d, struct meg_dataset *ds, const struct meg_split_group *g,
                        const char *split, struct meg_err *e)
 {
     double *w = meg_realloc_array(NULL, (size_t)g->n, sizeof *w);
     int64_t *count = meg_realloc_array(NULL, (size_t)g->n, sizeof *count), sum = 0, size;
     const bool is_exhaustive = !g->is_weighted && g->num_samples == MEG_ONE_EPOCH;
-    char name[32];
+    struct meg_str name = { 0 };
 
-    snprintf(name, sizeof name, "the %s blend", split);
-    begin_index(d, name);
+    meg_str_printf(&name, "the %s blend", g->name ? g->name : split);
+    begin_index(d, name.s);
+    meg_str_free(&name);
     for (int i = 0; i < g->n; i++) {
         const struct meg_mid_dataset *p = &d->mid[g->first + i];
         const int64_t len = ds->member[i]->len;
@@ -348,22 +377,19 @@ static int build_blend(const struct meg_data_splits *d, struct meg_dataset *ds, 
     return check_blend(d, ds, e);
 }
 
-static int build_split(struct meg_data_splits *d, int split, struct meg_err *e)
+static int build_group(struct meg_data_splits *d, struct meg_split_group *g, struct meg_err *e)
 {
-    const struct meg_split_members *g = &d->members[split];
     struct meg_dataset *ds;
     int r = 0;
 
-    if (g->n == 0)
-        return 0;
     if (!g->is_blend)
-        return build_mid_dataset(d, g->first, &d->ds[split], e);
-    ds = d->ds[split] = meg_new(sizeof *ds);
+        return build_mid_dataset(d, g->first, &g->ds, e);
+    ds = g->ds = meg_new(sizeof *ds);
     ds->conf = d->sample_conf;
     ds->member = meg_new((size_t)g->n * sizeof *ds->member);
     for (; ds->nmember < g->n && r == 0; ds->nmember++)
         r = build_mid_dataset(d, g->first + ds->nmember, &ds->member[ds->nmember], e);
-    return r < 0 ? r : build_blend(d, ds, g, meg_split_names[split], e);
+    return r < 0 ? r : build_blend(d, ds, g, meg_split_names[g->split], e);
 }
 
 int meg_data_splits_build(struct meg_data_splits *d, void (*on_index)(void *ctx, const char *name), void *ctx,
@@ -373,8 +399,8 @@ int meg_data_splits_build(struct meg_data_splits *d, void (*on_index)(void *ctx,
 
     d->on_index = on_index;
     d->on_index_ctx = ctx;
-    for (int i = 0; i < MEG_NUM_SPLITS; i++)
-        if ((r = build_split(d, i, e)) < 0)
+    for (int i = 0; i < d->ngroup; i++)
+        if ((r = build_group(d, &d->group[i], e)) < 0)
             return r;
     return 0;
 }
@@ -383,10 +409,11 @@ void meg_data_splits_close(struct meg_data_splits *d)
 {
     if (!d)
         return;
-    for (int i = 0; i < MEG_NUM_SPLITS; i++) {
-        meg_dataset_close(d->ds[i]);
-        free(d->members[i].name);
+    for (int i = 0; i < d->ngroup; i++) {
+        meg_dataset_close(d->group[i].ds);
+        free(d->group[i].name);
     }
+    free(d->group);
     for (int i = 0; i < d->nsrc; i++)
         meg_source_close(d->src[i]);
     free(d->src);
@@ -398,9 +425,23 @@ void meg_data_splits_close(struct meg_data_splits *d)
     free(d);
 }
 
+const struct meg_dataset *meg_data_splits_group(const struct meg_data_splits *d, int split, int i, const char **name)
+{
+    for (int k = 0; k < d->ngroup; k++) {
+        const struct meg_split_group *g = &d->group[k];
+
+        if (g->split == split && i-- == 0) {
+            if (name)
+                *name = g->name;
+            return g->ds;
+        }
+    }
+    return NULL;
+}
+
 const struct meg_dataset *meg_data_splits_dataset(const struct meg_data_splits *d, int split)
 {
-    return d->ds[split];
+    return meg_data_splits_group(d, split, 0, NULL);
 }
 
 const struct meg_mid_dataset *meg_data_splits_mid_datasets(const struct meg_data_splits *d, int *n)

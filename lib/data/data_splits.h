@@ -38,6 +38,7 @@ struct meg_dataset_spec {
 struct meg_mid_dataset {
     int split;           /* MEG_SPLIT_TRAIN, ... */
     const char *name;    /* prefix as in the option, or "mock data" */
+    const char *group;   /* name of the group of Megatron-DeepSpeed, or NULL */
     double weight;       /* normalized weight; 1 / n for n datasets without weights, 1 for one dataset */
     int64_t begin, end;  /* range of elements: sequences for GPT, documents for BERT and T5 */
     int64_t tokens;      /* tokens in that range */
@@ -62,9 +63,13 @@ int meg_data_splits_build(struct meg_data_splits *d, void (*on_index)(void *ctx,
 void meg_data_splits_close(struct meg_data_splits *d); /* accepts NULL */
 
 /*
- * Return the dataset of a split, owned by d.  Returns NULL before meg_data_splits_build, for a split without data, and
- * for a split with num_samples 0.
+ * meg_data_splits_group - return the dataset of group i of a split, owned by d
+ *   name  out  name of the group, owned by d; NULL for data without groups, which are group 0; may be NULL
+ * meg_data_splits_dataset - return the dataset of group 0
+ * Both return NULL before meg_data_splits_build, for i beyond the last group, for a split without data, and for a split
+ * with num_samples 0.
  */
+const struct meg_dataset *meg_data_splits_group(const struct meg_data_splits *d, int split, int i, const char **name);
 const struct meg_dataset *meg_data_splits_dataset(const struct meg_data_splits *d, int split);
 
 /*

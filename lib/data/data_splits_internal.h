@@ -31,12 +31,16 @@ struct meg_data_class {
     int (*sample)(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 };
 
-/* The mid-level datasets [first, first + n) of one split. */
-struct meg_split_members {
-    int first, n;
+/*
+ * The mid-level datasets [first, first + n) of one split, or of one of its groups: in Megatron-DeepSpeed's options, the
+ * validation and the test split can have several groups.
+ */
+struct meg_split_group {
+    int split, first, n;
     bool is_blend, is_weighted;
     int64_t num_samples;
-    char *name; /* name of the group or split in Megatron-DeepSpeed's file names */
+    char *name;             /* name of a group of Megatron-DeepSpeed, or NULL */
+    struct meg_dataset *ds; /* NULL before meg_data_splits_build */
 };
 
 struct meg_data_splits {
@@ -52,10 +56,10 @@ struct meg_data_splits {
     struct meg_masked_sample_conf masked_conf; /* BERT, T5 */
     struct meg_source **src;
     int nsrc, nmid;
-    struct meg_mid_dataset *mid; /* [nmid] mid-level datasets of all splits, in order */
-    struct meg_source **mid_src; /* [nmid] source of each mid-level dataset, borrowed from src */
-    struct meg_split_members members[MEG_NUM_SPLITS];
-    struct meg_dataset *ds[MEG_NUM_SPLITS];
+    struct meg_mid_dataset *mid;   /* [nmid] mid-level datasets of all splits, in order */
+    struct meg_source **mid_src;   /* [nmid] source of each mid-level dataset, borrowed from src */
+    struct meg_split_group *group; /* [ngroup] groups of all splits that are read, in order */
+    int ngroup;
     void (*on_index)(void *ctx, const char *name); /* arguments of meg_data_splits_build */
     void *on_index_ctx;
 };

@@ -86,15 +86,16 @@ static void disable_tensorboard(struct meg_logger *l, const struct meg_err *e)
 static int scalar(struct meg_logger *l, const char *name, double value, const struct meg_iteration_stats *stats,
                   struct meg_err *e)
 {
-    char vs_samples[64];
+    struct meg_str vs_samples = { 0 };
     int r;
 
     if (isnan(value))
         return 0;
-    snprintf(vs_samples, sizeof vs_samples, "%s" MEG_TENSORBOARD_VS_SAMPLES, name);
-    if ((r = meg_tensorboard_scalar(l->tensorboard, name, value, stats->iteration, e)) < 0)
-        return r;
-    return meg_tensorboard_scalar(l->tensorboard, vs_samples, value, stats->consumed_samples, e);
+    meg_str_printf(&vs_samples, "%s" MEG_TENSORBOARD_VS_SAMPLES, name);
+    if ((r = meg_tensorboard_scalar(l->tensorboard, name, value, stats->iteration, e)) == 0)
+        r = meg_tensorboard_scalar(l->tensorboard, vs_samples.s, value, stats->consumed_samples, e);
+    meg_str_free(&vs_samples);
+    return r;
 }
 
 static int write_events(struct meg_logger *l, const struct meg_iteration_stats *stats, struct meg_err *e)
@@ -178,22 +179,27 @@ void meg_logger_interval(struct meg_logger *l, const struct meg_iteration_stats 
         disable_metrics(l, &e);
 }
 
-static int write_evaluation(struct meg_logger *l, const struct meg_iteration_stats *stats, struct meg_err *e)
+static int write_evaluation(struct meg_logger *l, const char *group, const struct meg_iteration_stats *stats,
+                            struct meg_err *e)
 {
-    char tag[64];
     int r = 0;
 
     for (int i = 0; r == 0 && i < stats->loss.n; i++) {
-        snprintf(tag, sizeof tag, "%s validation", stats->loss.name[i]);
-        r = scalar(l, tag, stats->loss.value[i], stats, e);
-        snprintf(tag, sizeof tag, "%s validation ppl", stats->loss.name[i]);
+        struct meg_str tag = { 0 };
+
+        if (group)
+            meg_str_printf(&tag, "lm-loss-validation/%s/", group);
+        meg_str_printf(&tag, "%s validation", stats->loss.name[i]);
+        r = scalar(l, tag.s, stats->loss.value[i], stats, e);
+        meg_str_printf(&tag, " ppl");
         if (r == 0 && l->conf->log_validation_ppl)
-            r = scalar(l, tag, meg_training_log_perplexity(stats->loss.value[i]), stats, e);
+            r = scalar(l, tag.s, meg_training_log_perplexity(stats->loss.value[i]), stats, e);
+        meg_str_free(&tag);
     }
     return r;
 }
 
-void meg_logger_evaluation(struct meg_logger *l, const char *split, bool is_last, int64_t iteration,
+void meg_logger_evaluation(struct meg_logger *l, const char *split, const char *group, bool is_last, int64_t iteration,
                            int64_t consumed_samples, const struct meg_named_losses *loss)
 {
     const struct meg_iteration_stats stats = { .iteration = iteration,
@@ -208,11 +214,12 @@ void meg_logger_evaluation(struct meg_logger *l, const char *split, bool is_last
         snprintf(where, sizeof where, "iteration %" PRId64 " on %s set", iteration, is_valid ? "validation" : split);
     else
         snprintf(where, sizeof where, "iteration %" PRId64, iteration);
-    meg_training_log_evaluation(&s, where, loss);
+    meg_training_log_evaluation(&s, group, where, loss);
     print(&s);
-    if (l->metrics && meg_metrics_evaluation(l->metrics, split, is_last, iteration, consumed_samples, loss, &e) < 0)
+    if (l->metrics &&
+        meg_metrics_evaluation(l->metrics, split, group, is_last, iteration, consumed_samples, loss, &e) < 0)
         disable_metrics(l, &e);
-    if (l->tensorboard && is_valid && write_evaluation(l, &stats, &e) < 0)
+    if (l->tensorboard && is_valid && write_evaluation(l, group, &stats, &e) < 0)
         disable_tensorboard(l, &e);
 }
 

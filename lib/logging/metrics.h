@@ -4,6 +4,7 @@
  * the first loss.  The values decoupled_learning_rate, num_zeros and params_norm are omitted if they were not computed.
  *   training    {"iteration","consumed_samples","lm_loss","learning_rate",...}
  *   evaluation  {"iteration","consumed_samples","split","after_training","lm_loss","ppl"}
+ *               and "group" after "split", if the data are a group of Megatron-DeepSpeed
  * A run that resumes from iteration N truncates the file at the first line that it will write again: a line of a later
  * iteration, or of an evaluation after training.
  */
@@ -22,7 +23,7 @@ struct meg_metrics;
  */
 int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed, struct meg_err *e);
 int meg_metrics_interval(struct meg_metrics *m, const struct meg_iteration_stats *stats, struct meg_err *e);
-int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_last, int64_t iteration,
+int meg_metrics_evaluation(struct meg_metrics *m, const char *split, const char *group, bool is_last, int64_t iteration,
                            int64_t consumed_samples, const struct meg_named_losses *loss, struct meg_err *e);
 void meg_metrics_close(struct meg_metrics *m);
 

@@ -39,11 +39,12 @@ double meg_training_log_perplexity(double loss)
     return isfinite(loss) ? exp(fmin(20.0, loss)) : NAN;
 }
 
-void meg_training_log_evaluation(struct meg_str *s, const char *where, const struct meg_named_losses *loss)
+void meg_training_log_evaluation(struct meg_str *s, const char *group, const char *where,
+                                 const struct meg_named_losses *loss)
 {
     struct meg_str line = { 0 }, rule = { 0 };
 
-    meg_str_printf(&line, " validation loss at %s | ", where);
+    meg_str_printf(&line, "%s loss at %s | ", group ? group : " validation", where);
     for (int i = 0; i < loss->n; i++)
         meg_str_printf(&line, "%s value: %.6E | %s PPL: %.6E | ", loss->name[i], loss->value[i], loss->name[i],
                        meg_training_log_perplexity(loss->value[i]));

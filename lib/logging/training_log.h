@@ -51,9 +51,11 @@ void meg_training_log_line(struct meg_str *s, const struct meg_iteration_stats *
 
 /*
  * Append the three lines of an evaluation to s: " validation loss at WHERE | lm loss value: ... | lm loss PPL: ... | ",
- * with two values for each loss, between two lines of dashes.
+ * with two values for each loss, between two lines of dashes.  If `group` is not NULL, the line begins with "GROUP loss",
+ * as in Megatron-DeepSpeed, without a blank before it.
  */
-void meg_training_log_evaluation(struct meg_str *s, const char *where, const struct meg_named_losses *loss);
+void meg_training_log_evaluation(struct meg_str *s, const char *group, const char *where,
+                                 const struct meg_named_losses *loss);
 
 /* Compute exp(min(20, loss)), which Megatron prints as perplexity; NaN for a loss that is not finite. */
 double meg_training_log_perplexity(double loss);

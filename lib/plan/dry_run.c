@@ -290,9 +290,10 @@ static void print_data(const struct meg_data_splits *data, FILE *f)
     fprintf(f, "\n%-8s %6s %12s %14s %12s %12s %8s  %s\n", "data", "weight", "sequences", "tokens", "wanted", "samples",
             "epochs", "file");
     for (int i = 0; i < n; i++)
-        fprintf(f, "  %-6s %6.4f %12" PRId64 " %14" PRId64 " %12" PRId64 " %12" PRId64 " %8" PRId64 "  %s\n",
+        fprintf(f, "  %-6s %6.4f %12" PRId64 " %14" PRId64 " %12" PRId64 " %12" PRId64 " %8" PRId64 "  %s%s%s%s\n",
                 meg_split_names[p[i].split], p[i].weight, p[i].end - p[i].begin, p[i].tokens, p[i].num_samples,
-                p[i].samples, p[i].epochs, p[i].name);
+                p[i].samples, p[i].epochs, p[i].name, p[i].group ? " (group " : "", p[i].group ? p[i].group : "",
+                p[i].group ? ")" : "");
 }
 
 /* Return the bytes of a checkpoint's weights and optimizer state. */

@@ -127,21 +127,30 @@ static int check_evaluation(const struct meg_trainer *t, const char *split, cons
                                                isnan(loss[bad]) ? "nan" : "inf"));
 }
 
-static int evaluate(struct meg_trainer *t, struct meg_data_loader *l, int split, bool is_last, struct meg_err *e)
+static int evaluate_group(struct meg_trainer *t, struct meg_train_eval_group *g, bool is_last, struct meg_err *e)
 {
+    const char *split = meg_split_names[g->split];
     struct meg_named_losses named;
     double loss[MEG_MAX_LOSSES];
     int r;
 
-    if ((r = finish_steps(t, 0, e)) < 0 || (r = meg_train_evaluate(t, l, meg_split_names[split], loss, e)) < 0)
+    if ((r = meg_train_evaluate(t, g->loader, g->name ? g->name : split, loss, e)) < 0)
         return r;
     if (meg_train_stop_requested(t, NULL))
         return 0;
     named = meg_train_named_losses(t, loss);
     if (meg_train_is_rank0(t))
-        meg_logger_evaluation(t->logger, meg_split_names[split], is_last, t->state.iteration, t->state.consumed_train,
-                              &named);
-    return check_evaluation(t, meg_split_names[split], loss, e);
+        meg_logger_evaluation(t->logger, split, g->name, is_last, t->state.iteration, t->state.consumed_train, &named);
+    return check_evaluation(t, g->name ? g->name : split, loss, e);
+}
+
+static int evaluate(struct meg_trainer *t, struct meg_train_eval *v, bool is_last, struct meg_err *e)
+{
+    int r = v->n ? finish_steps(t, 0, e) : 0;
+
+    for (int i = 0; i < v->n && r == 0; i++)
+        r = evaluate_group(t, &v->group[i], is_last, e);
+    return r;
 }
 
 /*
@@ -149,12 +158,12 @@ static int evaluate(struct meg_trainer *t, struct meg_data_loader *l, int split,
  */
 static int evaluate_before(struct meg_trainer *t, struct meg_err *e)
 {
-    struct meg_data_loader *l = NULL;
-    int r;
+    struct meg_train_eval valid;
+    int r = meg_train_open_eval(t, &valid, MEG_SPLIT_VALID, 0, e);
 
-    if ((r = meg_train_open_loader(t, &l, MEG_SPLIT_VALID, 0, e)) == 0 && l)
-        r = evaluate(t, l, MEG_SPLIT_VALID, false, e);
-    meg_data_loader_close(l);
+    if (r == 0)
+        r = evaluate(t, &valid, false, e);
+    meg_train_close_eval(&valid);
     return r;
 }
 
@@ -162,23 +171,21 @@ static int evaluate_during(struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_batch_schedule *p = &t->spec.batch;
 
-    if (!t->valid || t->state.iteration % t->job->train.eval_interval)
+    if (t->valid.n == 0 || t->state.iteration % t->job->train.eval_interval)
         return 0;
     t->state.consumed_valid += /* a run that resumes from a later checkpoint skips the samples of this evaluation */
         t->job->train.eval_iters * (p->global / (p->micro * p->dp_size) * p->micro * p->dp_size);
-    return evaluate(t, t->valid, MEG_SPLIT_VALID, false, e);
+    return evaluate(t, &t->valid, false, e);
 }
 
 static int evaluate_after(struct meg_trainer *t, struct meg_err *e)
 {
-    struct meg_data_loader *test = NULL;
-    int r = 0;
+    struct meg_train_eval test = { 0 };
+    int r;
 
-    if (t->valid)
-        r = evaluate(t, t->valid, MEG_SPLIT_VALID, true, e);
-    if (r == 0 && (r = meg_train_open_loader(t, &test, MEG_SPLIT_TEST, 0, e)) == 0 && test)
-        r = evaluate(t, test, MEG_SPLIT_TEST, true, e);
-    meg_data_loader_close(test);
+    if ((r = evaluate(t, &t->valid, true, e)) == 0 && (r = meg_train_open_eval(t, &test, MEG_SPLIT_TEST, 0, e)) == 0)
+        r = evaluate(t, &test, true, e);
+    meg_train_close_eval(&test);
     return r;
 }
 

@@ -257,19 +257,15 @@ static int open_model(struct meg_trainer *t, struct meg_err *e)
     return meg_optim_create(&t->optim, &t->job->optim, &t->job->zero, t->model, e);
 }
 
-int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, int split, int64_t consumed,
-                          struct meg_err *e)
+static int open_loader(struct meg_trainer *t, struct meg_data_loader **out, const struct meg_dataset *ds,
+                       int64_t consumed, struct meg_err *e)
 {
-    const struct meg_dataset *ds = meg_data_splits_dataset(t->data, split);
     const struct meg_layout *layout = &t->mesh.layout;
     const struct meg_batch_memory pinned = { t->device->op->alloc_pinned, t->device->op->release_pinned };
     struct meg_data_loader_conf c = { .read_ahead = 1, .pinned = &pinned };
     int64_t *position;
     int r;
 
-    *out = NULL;
-    if (!ds)
-        return 0;
     c.sampler.type = meg_data_conf_sampler_type(&t->job->data);
     c.sampler.consumed = consumed;
     c.sampler.micro_batch = t->spec.batch.micro;
@@ -286,6 +282,33 @@ int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, i
     r = meg_data_loader_open(out, ds, &c, e);
     free(position);
     return r;
+}
+
+int meg_train_open_eval(struct meg_trainer *t, struct meg_train_eval *out, int split, int64_t consumed,
+                        struct meg_err *e)
+{
+    const struct meg_dataset *ds;
+    const char *name;
+    int r = 0;
+
+    *out = (struct meg_train_eval){ 0 };
+    while (r == 0 && (ds = meg_data_splits_group(t->data, split, out->n, &name))) {
+        struct meg_train_eval_group *g;
+
+        out->group = meg_realloc_array(out->group, (size_t)out->n + 1, sizeof *out->group);
+        g = &out->group[out->n++];
+        *g = (struct meg_train_eval_group){ .split = split, .name = name };
+        r = open_loader(t, &g->loader, ds, consumed, e);
+    }
+    return r;
+}
+
+void meg_train_close_eval(struct meg_train_eval *v)
+{
+    for (int i = 0; i < v->n; i++)
+        meg_data_loader_close(v->group[i].loader);
+    free(v->group);
+    *v = (struct meg_train_eval){ 0 };
 }
 
 /* Log the lines of an option dump, except comments, if -v is given. */
@@ -347,13 +370,14 @@ static int build_data(struct meg_trainer *t, struct meg_err *e)
 
 static int open_loaders(struct meg_trainer *t, struct meg_err *e)
 {
+    const struct meg_dataset *train = meg_data_splits_dataset(t->data, MEG_SPLIT_TRAIN);
     const bool skip_train = t->job->train.skip_train;
     int r;
 
-    if (!skip_train && t->state.iteration < t->spec.train_iters &&
-        (r = meg_train_open_loader(t, &t->train, MEG_SPLIT_TRAIN, t->state.consumed_train, e)) < 0)
+    if (train && t->state.iteration < t->spec.train_iters &&
+        (r = open_loader(t, &t->train, train, t->state.consumed_train, e)) < 0)
         return r;
-    return meg_train_open_loader(t, &t->valid, MEG_SPLIT_VALID, skip_train ? 0 : t->state.consumed_valid, e);
+    return meg_train_open_eval(t, &t->valid, MEG_SPLIT_VALID, skip_train ? 0 : t->state.consumed_valid, e);
 }
 
 /* ---- usage ---- */
@@ -461,7 +485,7 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
 out:
     meg_logger_close(t.logger);
     meg_data_loader_close(t.train);
-    meg_data_loader_close(t.valid);
+    meg_train_close_eval(&t.valid);
     meg_optim_close(t.optim);
     meg_train_pipeline_free(&t);
     meg_train_batches_free(&t.batches, t.device);

@@ -21,8 +21,9 @@ MEG_BEGIN_DECLS
 /* The progress of a run, which a checkpoint stores besides weights and optimizer state. */
 struct meg_train_state {
     int64_t iteration;
-    int64_t consumed_train, consumed_valid; /* samples that the loaders skip when the run resumes */
-    int64_t skipped_samples;                /* samples skipped by --decrease-batch-size-if-needed */
+    int64_t consumed_train,
+        consumed_valid;      /* samples that the loader of the split or group skips when the run resumes */
+    int64_t skipped_samples; /* samples skipped by --decrease-batch-size-if-needed */
     /*
      * position in the learning-rate and weight-decay schedules, in samples; skipped iterations do not count; stored in
      * a checkpoint only with the optimizer state
@@ -72,6 +73,20 @@ struct meg_log_totals {
     double loss[MEG_MAX_LOSSES], seconds, tokens, flops;
 };
 
+/*
+ * The data of an evaluation: the groups of Megatron-DeepSpeed of a split, which are evaluated one by one, or one group
+ * without a name.  n is 0 if the run does not read the split.
+ */
+struct meg_train_eval_group {
+    int split;
+    const char *name; /* NULL: none */
+    struct meg_data_loader *loader;
+};
+struct meg_train_eval {
+    int n;
+    struct meg_train_eval_group *group; /* [n] */
+};
+
 struct meg_trainer {
     struct meg_train_job *job;
     const struct meg_optgroup *groups; /* option groups of the job; checkpoints store their dump */
@@ -86,7 +101,8 @@ struct meg_trainer {
     struct meg_dataset_spec dataset_spec;
     struct meg_masked_vocab masked_vocab; /* BERT */
     struct meg_data_splits *data;
-    struct meg_data_loader *train, *valid; /* NULL: this run does not read the split */
+    struct meg_data_loader *train; /* NULL: this run does not train */
+    struct meg_train_eval valid;
     struct meg_model *model;
     struct meg_optim *optim; /* NULL with --skip-train */
     struct meg_train_batches batches;
@@ -213,9 +229,13 @@ struct meg_named_losses meg_train_named_losses(const struct meg_trainer *t, cons
 
 /* ---- setup.c ---- */
 
-/* Open a loader that reads a split after its first `consumed` samples.  *out is NULL if the split has no data. */
-int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, int split, int64_t consumed,
-                          struct meg_err *e);
+/*
+ * meg_train_open_eval - open the loaders of a split, which read each group after its first `consumed` samples
+ * The caller closes *out with meg_train_close_eval, also after a failure.
+ */
+int meg_train_open_eval(struct meg_trainer *t, struct meg_train_eval *out, int split, int64_t consumed,
+                        struct meg_err *e);
+void meg_train_close_eval(struct meg_train_eval *v); /* accepts a zeroed *v */
 
 /* ---- checkpointing.c: save, load, resume ---- */
 

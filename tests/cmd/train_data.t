@@ -55,6 +55,31 @@ is '--train-weighted-split-paths-path sets the training data' "$(steps_of --trai
 is 'each file sets the data of its split' "$(losses --valid-weighted-split-paths-path test --test-weighted-split-paths-path valid)" \
     "validation $of_c
 test ${half#validation }"
+# ---- several groups of Megatron-DeepSpeed ----
+named() { sed -n 's/^\([a-z]*\) loss at \(iteration [0-9]*.*\) | lm loss value: \([^ ]*\).*/\1 \2 \3/p'; }
+groups() { train --load ck --skip-train "$@" | named; }
+n=$(train --load ck --skip-train --valid-data-path $b | sed -n 's/.* at iteration \([0-9]*\) .*/\1/p')
+is 'the groups of both splits are evaluated one by one under their names' "$(groups \
+    --valid-weighted-split-paths "bb: 1 0.5:1 $b" "cc: 1 0:1 $c" --test-weighted-split-paths "tt: 1 0:1 $c" "uu: 1 0:1 $b")" \
+    "bb iteration $n on validation set ${half#validation }
+cc iteration $n on validation set $of_c
+tt iteration $n on test set $of_c
+uu iteration $n on test set $of_b"
+printf '"bb: 1 0.5:1 %s" "cc: 1 0:1 %s"\n' $b $c >valid
+is 'a file may contain several groups' "$(groups --valid-weighted-split-paths-path valid | wc -l)" 2
+many() { train --train-weighted-split-paths "n: 1 0:1 $b" --valid-weighted-split-paths "bb: 1 0.5:1 $b" "cc: 1 0:1 $c" "$@"; }
+many --log-json many.json --tensorboard-dir many --log-validation-ppl-to-tensorboard --save many-ck --save-interval 8 |
+    named >many.log
+is 'the groups are evaluated at each interval' "$(grep -c '^bb iteration 4 [0-9]' many.log)$(grep -c '^cc iteration 8 [0-9]' many.log)" 11
+is 'a JSON line has the name of its group' "$(jq -r 'select(.group) | [.split, .group, .iteration] | join(" ")' many.json | sed -n '3,4p')" 'valid bb 4
+valid cc 4'
+ok 'TensorBoard has the tags of Megatron-DeepSpeed' grep -aq 'lm-loss-validation/cc/lm loss validation ppl vs samples' many/*
+many --load many-ck --ckpt-step 8 --save rest | named >rest.log
+like 'a resumed run evaluates each group' "$(cat rest.log)" '^cc iteration 10 on validation set [0-9]'
+is 'it continues the samples of each group' "$(cat rest.log)" "$(sed -n '/iteration 10/p' many.log)"
+
+like '--dry-run prints the group of a dataset' "$(many --dry-run)" "^  valid .* $c \\(group cc\\)\$"
+
 # ---- epochs: 4 samples of 16 tokens in each iteration ----
 tokens=$(meg-train --config conf --data-path $b --split 1 --dry-run 2>/dev/null | awk '$1 == "train" { print $4 }')
 like 'the number of tokens of a dataset is known' "$tokens" '^[0-9]+$'

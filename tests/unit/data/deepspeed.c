@@ -35,7 +35,7 @@ static struct meg_data_splits *opened(const struct meg_data_conf *c, const struc
 static void golden_splits(void **state)
 {
     json_t *all = golden_data("fork/splits.json"), *x;
-    struct meg_data_blend b;
+    struct meg_data_blends b = { 0 };
     struct meg_err e;
     int64_t begin, end;
     size_t i;
@@ -63,13 +63,12 @@ static void golden_splits(void **state)
         } else {
             char group[64];
 
-            b = (struct meg_data_blend){ 0 };
             snprintf(group, sizeof group, "G: 1 %s p", get_str(x, "range"));
-            assert_int_equal(meg_data_parse_group(&b, group, "here", &e), 0);
-            meg_fraction_range(b.range[0], get_int(x, "n"), &begin, &end);
+            assert_int_equal(meg_data_parse_group(meg_data_blends_add(&b, 0), group, "here", &e), 0);
+            meg_fraction_range(b.blend[0]->range[0], get_int(x, "n"), &begin, &end);
             assert_int_equal(begin, int_at(json_object_get(x, "bounds"), 0));
             assert_int_equal(end, int_at(json_object_get(x, "bounds"), 1));
-            meg_data_blends_free(&(struct meg_data_blends){ .blend = { b } });
+            meg_data_blends_free(&b);
         }
     }
     json_decref(all);
@@ -246,6 +245,46 @@ static void a_sample_past_the_end_of_a_blended_dataset_is_an_error(void **state)
     meg_data_splits_close(d);
 }
 
+static void validation_and_test_may_have_several_groups(void **state)
+{
+    static const int length[] = { 9, 9, 9, 9, 9, 9, 9, 9, 9, 9 };
+    const char *train[] = { "T: 1 0:0.4 va", NULL };
+    const char *valid[] = { "en: 1 0.4:0.6 va", "fr: 1 0.6:0.8 va, 1 0:1 vb", "de: 1 0:1 vb", NULL };
+    struct meg_data_conf c = deepspeed();
+    const struct meg_dataset_spec spec = {
+        .seq_length = 4, .num_samples = { 8, 3, 2 }, .eod = -1, .pad = -1, .seed = 5
+    };
+    const char *names[] = { "en", "fr", "de" }, *name;
+    const struct meg_dataset *ds;
+    const struct meg_mid_dataset *p;
+    struct meg_data_splits *d;
+    int n;
+
+    (void)state;
+    make_dataset("va", length, 10);
+    make_dataset("vb", length, 10);
+    c.weighted_split[MEG_SPLIT_TRAIN] = words(train);
+    c.weighted_split[MEG_SPLIT_VALID] = words(valid);
+    spew_text("groups.txt", "\"x: 1 0:1 va\"\n\"y: 1 0:1 vb\" ");
+    c.weighted_split_file[MEG_SPLIT_TEST] = "groups.txt";
+    d = opened(&c, &spec);
+    p = meg_data_splits_mid_datasets(d, &n);
+    assert_int_equal(n, 7);
+    assert_true(p[1].begin == 4 && p[1].end == 6 && p[1].num_samples == 3);
+    assert_true(p[2].begin == 6 && p[2].end == 8 && p[2].weight == 0.5);
+    for (int i = 0; i < 3; i++) {
+        ds = meg_data_splits_group(d, MEG_SPLIT_VALID, i, &name);
+        assert_string_equal(name, names[i]);
+        assert_int_equal(ds->nmember, i == 1 ? 2 : 0);
+    }
+    assert_null(meg_data_splits_group(d, MEG_SPLIT_VALID, 3, &name));
+    assert_string_equal(meg_data_splits_group(d, MEG_SPLIT_TEST, 1, &name) ? name : "", "y");
+    assert_null(meg_data_splits_group(d, MEG_SPLIT_TEST, 2, NULL));
+    meg_data_splits_close(d);
+    assert_int_equal(access("va_fr_indexmap_2ns_4sl_5s_doc_idx.npy", F_OK), 0);
+    assert_int_equal(access("vb_de_indexmap_3ns_4sl_5s_doc_idx.npy", F_OK), 0);
+}
+
 static void a_group_reads_ranges_of_files(void **state)
 {
     static const int length[] = { 9, 9, 9, 9, 9, 9, 9, 9, 9, 9 };
@@ -405,8 +444,19 @@ static void an_invalid_group_is_refused(void **state)
                       "because only their ratios matter");
     group[0] = group[1] = "T: 1 0:1 a";
     c.weighted_split[MEG_SPLIT_TRAIN] = words(group);
-    FAILS(MEG_EUSAGE, "--train-weighted-split-paths: found several dataset groups; specify one per split, and evaluate "
-                      "the others with meg-eval");
+    FAILS(MEG_EUSAGE, "--train-weighted-split-paths: found 2 dataset groups, expected one; blend all training data in "
+                      "one group");
+    c.weighted_split[MEG_SPLIT_TRAIN].n = 1;
+    c.weighted_split[MEG_SPLIT_VALID] = words(group);
+    FAILS(MEG_EUSAGE, "--valid-weighted-split-paths: found two dataset groups named T, expected different names; "
+                      "rename one of them");
+    c.weighted_split[MEG_SPLIT_VALID].n = 1;
+    c.weighted_split_file[MEG_SPLIT_VALID] = "group.txt";
+    FAILS(MEG_EUSAGE,
+          "--valid-weighted-split-paths: cannot be combined with --valid-weighted-split-paths-path; use one "
+          "of these options");
+    c.weighted_split[MEG_SPLIT_VALID].n = 0;
+    c.weighted_split_file[MEG_SPLIT_VALID] = NULL;
     c.weighted_split[MEG_SPLIT_TRAIN].n = 1;
     c.data_order = "megatron-lm";
     FAILS(MEG_EUSAGE,
@@ -419,14 +469,13 @@ static void an_invalid_group_is_refused(void **state)
     c.weighted_split[MEG_SPLIT_TRAIN].n = 0;
     c.weighted_split_file[MEG_SPLIT_TRAIN] = "group.txt";
     spew_text("group.txt", "T: 1 0:1 a\n");
-    FAILS(MEG_EFORMAT, "group.txt: expected one dataset group between an opening and a closing double quote: \"NAME: "
-                       "WEIGHT BEGIN:END PREFIX, ...\"");
+    FAILS(MEG_EFORMAT, "group.txt: expected dataset groups, each between an opening and a closing double quote: "
+                       "\"NAME: WEIGHT BEGIN:END PREFIX, ...\"");
     spew_text("group.txt", " \n");
-    FAILS(MEG_EUSAGE, "group.txt: the file is empty; expected one dataset group in double quotes: \"NAME: WEIGHT "
+    FAILS(MEG_EUSAGE, "group.txt: the file is empty; expected dataset groups in double quotes: \"NAME: WEIGHT "
                       "BEGIN:END PREFIX, ...\"");
     spew_text("group.txt", "\"T: 1 0:1 a\" \"U: 1 0:1 a\"\n");
-    FAILS(MEG_EUSAGE,
-          "group.txt: found several dataset groups; specify one per split, and evaluate the others with meg-eval");
+    FAILS(MEG_EUSAGE, "group.txt: found 2 dataset groups, expected one; blend all training data in one group");
     spew("group.txt", "\"T: 1\0 0:1 a\"", 14);
     FAILS(MEG_EFORMAT, "group.txt: contains a zero byte; expected a text file");
     c.weighted_split_file[MEG_SPLIT_TRAIN] = "nowhere.txt";
@@ -440,6 +489,7 @@ int main(void)
         cmocka_unit_test(golden_indices_and_file_names),
         cmocka_unit_test(golden_blends),
         cmocka_unit_test(a_sample_past_the_end_of_a_blended_dataset_is_an_error),
+        cmocka_unit_test(validation_and_test_may_have_several_groups),
         cmocka_unit_test(a_group_reads_ranges_of_files),
         cmocka_unit_test(a_sentence_map_is_cached_under_deepspeeds_name_for_one_split),
         cmocka_unit_test(an_invalid_group_is_refused),

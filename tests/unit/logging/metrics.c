@@ -56,7 +56,7 @@ static void a_line_has_the_numbers_that_were_given(void **state)
     stats.flops = 3e9;
     assert_int_equal(meg_metrics_open(&m, path, 0, NULL), 0);
     assert_int_equal(meg_metrics_interval(m, &stats, NULL), 0);
-    assert_int_equal(meg_metrics_evaluation(m, "valid", true, 5, 40, &zero, NULL), 0);
+    assert_int_equal(meg_metrics_evaluation(m, "valid", NULL, true, 5, 40, &zero, NULL), 0);
     meg_metrics_close(m);
     content_is("{\"iteration\":5,\"consumed_samples\":40,\"skipped_samples\":0,\"global_batch_size\":8,"
                "\"lm_loss\":2.5,\"sop_loss\":0.5,"

@@ -89,7 +89,7 @@ static void an_evaluation_is_framed_by_dashes(void **state)
     struct meg_str s = { 0 };
 
     (void)state;
-    meg_training_log_evaluation(&s, "iteration 100", &loss);
+    meg_training_log_evaluation(&s, NULL, "iteration 100", &loss);
     assert_string_equal(s.s, "--------------------------------------------------------------------------"
                              "---------------------\n"
                              " validation loss at iteration 100 | lm loss value: 2.000000E+00 | lm loss "
@@ -98,10 +98,13 @@ static void an_evaluation_is_framed_by_dashes(void **state)
                              "---------------------\n");
     meg_str_free(&s);
     loss.n = 2;
-    meg_training_log_evaluation(&s, "iteration 100", &loss);
+    meg_training_log_evaluation(&s, NULL, "iteration 100", &loss);
     assert_non_null(strstr(s.s,
                            "| lm loss value: 2.000000E+00 | lm loss PPL: 7.389056E+00 | sop loss value: 0.000000E+00 | "
                            "sop loss PPL: 1.000000E+00 | \n"));
+    meg_str_free(&s);
+    meg_training_log_evaluation(&s, "en", "iteration 100", &loss);
+    assert_non_null(strstr(s.s, "-\nen loss at iteration 100 | lm loss value: 2.000000E+00 | "));
     meg_str_free(&s);
     assert_true(meg_training_log_perplexity(30) == exp(20));
     assert_true(isnan(meg_training_log_perplexity(NAN)));
