@@ -300,7 +300,7 @@ int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_
     char name[64], text[32];
     char *final = ckpt_path(dir, folder_name(name, iteration));
     char *tracker = ckpt_path(dir, CKPT_TRACKER);
-    int r = meg_commit_dir(tmp, final, e);
+    int r = meg_commit_dir(tmp, final, NULL, e);
 
     if (iteration == MEG_CKPT_RELEASE)
         snprintf(text, sizeof text, "release\n");

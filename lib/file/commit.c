@@ -76,68 +76,147 @@ static void add_member(struct set *s, char *path, char *tmp)
     s->v[s->n++] = (struct member){ .path = path, .tmp = tmp };
 }
 
-/* Read the journal of path.  Returns false if there is no journal or it is incomplete. */
-static bool read_journal(struct set *s, struct meg_str *text, const char *path)
+/*
+ * Return whether this process follows a journal, or renames a file, of this owner.  Other users can create both in a
+ * sticky directory such as /tmp, in which they cannot rename the files of this user.
+ */
+static bool is_trusted_owner(uid_t owner)
 {
-    const size_t ndir = (size_t)(base_name(path) - path);
-    char *journal = journal_path(path), line[2 * 4096];
-    FILE *f = fopen(journal, "re");
-    bool is_journal = false;
+    return owner == 0 || owner == geteuid();
+}
+
+/* Return whether the temporary file of a member exists and has a trusted owner. */
+static bool has_tmp(const struct member *m)
+{
+    struct stat st;
+
+    return lstat(m->tmp, &st) == 0 && is_trusted_owner(st.st_uid);
+}
+
+enum { MAX_JOURNAL = 1 << 20 }; /* bytes */
+enum journal { NO_JOURNAL, OTHER_OWNER, NOT_A_JOURNAL, JOURNAL };
+
+/* Append the content of a journal to text. */
+static enum journal read_text(struct meg_str *text, const char *journal)
+{
+    struct stat st;
+
+    if (lstat(journal, &st) < 0)
+        return NO_JOURNAL;
+    if (is_trusted_owner(st.st_uid) && meg_read_small(journal, MAX_JOURNAL, text, &st, NULL) < 0)
+        return NOT_A_JOURNAL;
+    if (!is_trusted_owner(st.st_uid))
+        return OTHER_OWNER;
+    return strlen(text->s) == text->n ? JOURNAL : NOT_A_JOURNAL;
+}
+
+/* Add the member of a line "name<tab>temporary name", in the directory of path.  Return whether the line is valid. */
+static bool parse_line(struct set *s, char *line, const char *path)
+{
+    const int ndir = (int)(base_name(path) - path);
+    char *tab = strchr(line, '\t');
+    struct meg_str name = { 0 }, tmp = { 0 };
+
+    if (!tab || strchr(line, '/'))
+        return false;
+    *tab = 0;
+    if (!meg_temporary_is_name(tab + 1, line))
+        return false;
+    meg_str_printf(&name, "%.*s%s", ndir, path, line);
+    meg_str_printf(&tmp, "%.*s%s", ndir, path, tab + 1);
+    add_member(s, name.s, tmp.s);
+    return true;
+}
+
+static struct member *find_member(const struct set *s, const char *path)
+{
+    for (int i = 0; i < s->n; i++)
+        if (strcmp(s->v[i].path, path) == 0)
+            return &s->v[i];
+    return NULL;
+}
+
+/* Read the journal of path into text and s.  The set is empty unless JOURNAL is returned. */
+static enum journal read_journal(struct set *s, struct meg_str *text, const char *path)
+{
+    char *journal = journal_path(path), *copy, *line, *rest = NULL;
+    enum journal found = read_text(text, journal);
+    struct meg_str expected = { 0 };
 
     free(journal);
-    while (f && fgets(line, sizeof line, f)) {
-        char *tab = strchr(line, '\t'), *end = strchr(line, '\n');
-        struct meg_str a = { 0 }, b = { 0 };
-
-        meg_str_printf(text, "%s", line);
-        if (text->n == strlen(line)) {
-            is_journal = strncmp(line, "meg-commit 1 ", 13) == 0;
-            continue;
-        }
-        if (!tab || !end || memchr(line, '/', (size_t)(end - line))) {
-            is_journal = false;
-            break;
-        }
-        *tab = *end = 0;
-        meg_str_printf(&a, "%.*s%s", (int)ndir, path, line);
-        meg_str_printf(&b, "%.*s%s", (int)ndir, path, tab + 1);
-        add_member(s, a.s, b.s);
+    if (found != JOURNAL)
+        return found;
+    copy = meg_strdup(text->s);
+    strtok_r(copy, "\n", &rest); /* the header, which the comparison below checks */
+    while ((line = strtok_r(NULL, "\n", &rest)) && found == JOURNAL)
+        found = parse_line(s, line, path) ? JOURNAL : NOT_A_JOURNAL;
+    if (found == JOURNAL && s->n > 0)
+        format_journal(s, &expected);
+    if (!expected.s || strcmp(expected.s, text->s) != 0 || !find_member(s, path)) {
+        free_set(s);
+        found = NOT_A_JOURNAL;
     }
-    if (f)
-        fclose(f);
-    return is_journal && s->n > 0;
+    meg_str_free(&expected);
+    free(copy);
+    return found;
 }
 
 /*
- * Read the journal of path into *s, and return whether the set is committed, that is, whether the first file of the set
- * has the same journal.
+ * Read the journal of path into *s, and set *is_committed to whether the set is committed, that is, whether the first
+ * file of the set has the same journal.
  */
-static bool read_committed(struct set *s, const char *path)
+static enum journal read_committed(struct set *s, bool *is_committed, const char *path)
 {
     struct meg_str text = { 0 }, first = { 0 };
     struct set first_set = { 0 };
-    const bool is_committed =
-        read_journal(s, &text, path) && read_journal(&first_set, &first, s->v[0].path) && strcmp(text.s, first.s) == 0;
+    const enum journal found = read_journal(s, &text, path);
 
+    *is_committed =
+        found == JOURNAL && read_journal(&first_set, &first, s->v[0].path) == JOURNAL && strcmp(text.s, first.s) == 0;
     free_set(&first_set);
     meg_str_free(&text);
     meg_str_free(&first);
+    return found;
+}
+
+bool meg_commit_is_pending(const char *path)
+{
+    struct set s = { 0 };
+    bool is_committed;
+
+    read_committed(&s, &is_committed, path);
+    free_set(&s);
     return is_committed;
+}
+
+/*
+ * Return the member of path whose temporary name is to be read.  A set of one member is a directory, which is complete
+ * if it has its final name.
+ */
+static const struct member *find_renamable(const struct set *s, const char *path)
+{
+    const struct member *m = find_member(s, path);
+
+    return m && has_tmp(m) && (s->n > 1 || access(path, F_OK) < 0) ? m : NULL;
 }
 
 char *meg_commit_resolve(const char *path)
 {
     struct set s = { 0 };
-    char *found = NULL, *journal = journal_path(path);
+    char *found = NULL;
+    bool is_committed;
+    const enum journal journal = read_committed(&s, &is_committed, path);
+    const struct member *m = is_committed ? find_renamable(&s, path) : NULL;
 
-    if (access(journal, F_OK) == 0 && read_committed(&s, path))
-        for (int i = 0; i < s.n && !found; i++)
-            if (strcmp(s.v[i].path, path) == 0 && access(s.v[i].tmp, F_OK) == 0)
-                found = meg_strdup(s.v[i].tmp);
-    if (found)
+    if (journal == OTHER_OWNER)
+        meg_warn("%s" MEG_COMMIT_JOURNAL ": this commit journal of another user is ignored; if %s is incomplete, run "
+                 "the interrupted command again",
+                 path, path);
+    if (m) {
+        found = meg_strdup(m->tmp);
         meg_info("%s: reading %s, which an interrupted command completed but did not rename", path, found);
+    }
     free_set(&s);
-    free(journal);
     return found ? found : meg_strdup(path);
 }
 
@@ -330,11 +409,36 @@ int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e)
 
 /* ---- directories ---- */
 
+int meg_commit_new_dir(const char *tmp, const char *dir, struct meg_err *e)
+{
+    if (rename(tmp, dir) == 0)
+        return meg_fsync_parent(dir, e);
+    if (errno == ENOTEMPTY || errno == EEXIST)
+        return meg_fail(e, MEG_EIO,
+                        "%s: another process wrote to this directory, which was new or empty; the output was not "
+                        "written; choose a different directory",
+                        dir);
+    return meg_fail_errno(e, "%s: rename from %s failed", dir, tmp);
+}
+
+/* Check the old directory, which now has the name `old`; the first argument of the check is its present name. */
+static int check_old(meg_commit_check *check, const char *old, const char *dir, struct meg_err *e)
+{
+    return check ? check(old, dir, e) : 0;
+}
+
+/* Rename the old directory back after an error, unless another process has created DIR. */
+static void restore_dir(const char *old, const struct set *s)
+{
+    if (rename(old, s->v->path) == 0)
+        remove_journals(s);
+}
+
 /*
  * Replace directory m->path with m->tmp, using two renames.  Between the two, readers that find the journal read the
- * new directory under its temporary name.  If the second rename fails, rename the old directory back.
+ * new directory under its temporary name.  If the check or the second rename fails, rename the old directory back.
  */
-static int replace_dir(const struct member *m, struct meg_err *e)
+static int replace_dir(const struct member *m, meg_commit_check *check, struct meg_err *e)
 {
     const struct set s = { (struct member *)m, 1 };
     char *old = backup_path(m);
@@ -345,10 +449,8 @@ static int replace_dir(const struct member *m, struct meg_err *e)
     if (rename(m->path, old) < 0) {
         r = meg_fail_errno(e, "%s: rename to %s failed", m->path, old);
         remove_journals(&s);
-    } else if (rename(m->tmp, m->path) < 0) {
-        r = meg_fail_errno(e, "%s: rename from %s failed", m->path, m->tmp);
-        if (rename(old, m->path) == 0)
-            remove_journals(&s);
+    } else if ((r = check_old(check, old, m->path, e)) < 0 || (r = meg_commit_new_dir(m->tmp, m->path, e)) < 0) {
+        restore_dir(old, &s);
     } else {
         r = fsync_and_clean(&s, e);
     }
@@ -357,63 +459,110 @@ out:
     return r;
 }
 
-int meg_commit_dir(const char *tmp, const char *dir, struct meg_err *e)
+/*
+ * Check the old directory, which has been exchanged with DIR and is now TMP, and remove it.  If the check fails, exchange
+ * the two again.
+ */
+static int check_exchanged(const char *tmp, const char *dir, meg_commit_check *check, struct meg_err *e)
 {
-    const struct member m = { .path = (char *)dir, .tmp = (char *)tmp };
-    int r;
+    int r = check_old(check, tmp, dir, e);
 
-    if (!exists(dir))
-        return meg_rename(tmp, dir, e);
-    if (renameat2(AT_FDCWD, tmp, AT_FDCWD, dir, RENAME_EXCHANGE) == 0) {
-        r = meg_fsync_parent(dir, e);
-        meg_remove_tree(tmp, NULL);
+    if (r < 0) {
+        renameat2(AT_FDCWD, tmp, AT_FDCWD, dir, RENAME_EXCHANGE);
         return r;
     }
+    r = meg_fsync_parent(dir, e);
+    meg_remove_tree(tmp, NULL);
+    return r;
+}
+
+int meg_commit_dir(const char *tmp, const char *dir, meg_commit_check *check, struct meg_err *e)
+{
+    const struct member m = { .path = (char *)dir, .tmp = (char *)tmp };
+
+    if (!exists(dir))
+        return meg_commit_new_dir(tmp, dir, e);
+    if (renameat2(AT_FDCWD, tmp, AT_FDCWD, dir, RENAME_EXCHANGE) == 0)
+        return check_exchanged(tmp, dir, check, e);
     if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
         return meg_fail_errno(e, "%s: cannot replace this directory with %s", dir, tmp);
-    return replace_dir(&m, e);
+    return replace_dir(&m, check, e);
 }
 
 /* ---- recovery after a killed process ---- */
 
-/*
- * Complete a committed set.  A directory cannot be renamed over one that is not empty, so an existing directory is
- * first renamed to its backup name.
- */
-static int roll_forward(const struct set *s, struct meg_err *e)
+/* Fail if a temporary file of a committed set belongs to another user, who may have created it after the commit. */
+static int check_owners(const struct set *s, struct meg_err *e)
 {
-    struct stat st;
-    int done, r = 0;
+    for (int i = 0; i < s->n; i++)
+        if (exists(s->v[i].tmp) && !has_tmp(&s->v[i]))
+            return meg_fail(e, MEG_EIO,
+                            "%s: this temporary file belongs to another user, so it is not renamed to %s; remove it",
+                            s->v[i].tmp, s->v[i].path);
+    return 0;
+}
 
-    if (stat(s->v[0].path, &st) == 0 && S_ISDIR(st.st_mode) && exists(s->v[0].tmp)) {
-        char *old = backup_path(&s->v[0]);
+/*
+ * Complete the replacement of a directory.  If it has its final name, the replacement has not begun or is complete, so
+ * only the journal and the backup of the old directory remain.  Otherwise, rename the new directory or, without one,
+ * the old one.
+ */
+static int recover_dir(const struct set *s, struct meg_err *e)
+{
+    const struct member *m = s->v;
+    char *old = backup_path(m);
+    int r = 0;
 
-        r = meg_rename(s->v[0].path, old, e);
-        free(old);
-    }
-    if (r == 0 && (r = rename_all(s, &done, e)) == 0)
-        r = fsync_and_clean(s, e);
-    return r;
+    if (!exists(m->path) && exists(m->tmp))
+        r = meg_rename(m->tmp, m->path, e);
+    else if (!exists(m->path) && exists(old))
+        r = meg_rename(old, m->path, e);
+    free(old);
+    return r < 0 ? r : fsync_and_clean(s, e);
+}
+
+static int recover(const struct set *s, const char *path, struct meg_err *e)
+{
+    int done, r;
+
+    meg_info("%s: completing a replacement of files that an interrupted command began", path);
+    if ((r = check_owners(s, e)) < 0)
+        return r;
+    if (s->n == 1)
+        return recover_dir(s, e);
+    return (r = rename_all(s, &done, e)) < 0 ? r : fsync_and_clean(s, e);
 }
 
 int meg_commit_recover(const char *path, struct meg_err *e)
 {
     struct set s = { 0 };
     char *journal = journal_path(path);
+    bool is_committed;
     int r = 0;
 
-    if (access(journal, F_OK) < 0)
-        goto out;
-    if (read_committed(&s, path)) {
-        meg_info("%s: completing a replacement of files that an interrupted command began", path);
-        r = roll_forward(&s, e);
-    } else if (s.n > 0) {
-        unlink(journal);
-    } else {
+    switch (read_committed(&s, &is_committed, path)) {
+    case NO_JOURNAL: break;
+    case JOURNAL:
+        if (is_committed)
+            r = recover(&s, path, e);
+        else
+            unlink(journal);
+        break;
+    case OTHER_OWNER:
+        if (unlink(journal) == 0)
+            meg_warn("%s: removed this commit journal of another user, because this command replaces %s", journal,
+                     path);
+        else
+            r = meg_fail_errno(e,
+                               "%s: this commit journal belongs to another user, and cannot be removed; remove it, or "
+                               "choose a different output",
+                               journal);
+        break;
+    case NOT_A_JOURNAL:
         r = meg_fail(e, MEG_EIO, "%s: this file has the name of a commit journal but is not one; rename or remove it",
                      journal);
+        break;
     }
-out:
     free_set(&s);
     free(journal);
     return r;

@@ -143,6 +143,25 @@ int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e)
     return fd < 0 ? fd : read_all(fd, path, out, e);
 }
 
+int meg_read_small(const char *path, size_t max, struct meg_str *out, struct stat *st, struct meg_err *e)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    int r = 0;
+
+    if (fd < 0)
+        return meg_fail_errno(e, "%s", path);
+    if (fstat(fd, st) < 0)
+        r = meg_fail_errno(e, "%s", path);
+    else if (!S_ISREG(st->st_mode))
+        r = meg_fail(e, MEG_EIO, "%s: not a regular file", path);
+    else if (st->st_size > (off_t)max)
+        r = meg_fail(e, MEG_EIO, "%s: %" PRId64 " bytes, expected at most %zu", path, (int64_t)st->st_size, max);
+    if (r == 0)
+        return read_all(fd, path, out, e);
+    close(fd);
+    return r;
+}
+
 /* Return the directory that contains path; the caller frees the result. */
 static char *parent_of(const char *path)
 {
@@ -364,6 +383,18 @@ int meg_mkdirs(const char *path, struct meg_err *e)
     } while (r == 0 && *p);
     free(dir);
     return r;
+}
+
+char *meg_real_dir(const char *dir)
+{
+    char *real = realpath(dir, NULL);
+
+    if (real)
+        return real;
+    real = meg_strdup(dir);
+    for (size_t n = strlen(real); n > 1 && real[n - 1] == '/'; n--)
+        real[n - 1] = 0;
+    return real;
 }
 
 static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *base)

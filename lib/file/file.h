@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "base/decls.h"
 #include "base/err.h"
@@ -45,6 +46,12 @@ int meg_read_text(const char *path, struct meg_str *out, struct meg_err *e);
  * would block, and a device may be endless.
  */
 int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
+/*
+ * Append the content of a regular file of at most `max` bytes to `out`, and set *st to its status.  Symbolic links and
+ * commit journals are not followed.  Use this function for locks and journals, which other users may have created.
+ * Returns MEG_ENOENT if path does not exist, and MEG_EIO for a symbolic link, another file type or a larger file.
+ */
+int meg_read_small(const char *path, size_t max, struct meg_str *out, struct stat *st, struct meg_err *e);
 
 /*
  * struct meg_file - a file that is written under a temporary name in the directory of PATH (temporary.h), and renamed
@@ -91,6 +98,11 @@ int meg_write_file(const char *path, const void *bytes, size_t n, struct meg_err
 
 /* Create a directory and its parents.  An existing directory is not an error. */
 int meg_mkdirs(const char *path, struct meg_err *e);
+/*
+ * Return the name of a directory without symbolic links if it exists, and otherwise without trailing slashes.  The
+ * caller frees the result.
+ */
+char *meg_real_dir(const char *dir);
 /* Create the directory that contains path, and its parents. */
 int meg_mkdirs_parent(const char *path, struct meg_err *e);
 /* Remove a file, or a directory and its contents.  A missing path is not an error. */

@@ -17,13 +17,18 @@
 
 /* ---- names ---- */
 
+static bool is_host_char(char c)
+{
+    return isalnum((unsigned char)c) || (c && strchr("-._", c));
+}
+
 void meg_host_name(char *out, size_t size)
 {
     if (gethostname(out, size) < 0)
         snprintf(out, size, "localhost");
     out[size - 1] = 0;
     for (char *c = out; *c; c++)
-        if (!isalnum((unsigned char)*c) && !strchr("-._", *c))
+        if (!is_host_char(*c))
             *c = '_';
 }
 
@@ -57,27 +62,50 @@ int meg_temporary_dir(char **out, const char *path, struct meg_err *e)
 }
 
 /*
+ * Return the host name and the rest of a temporary name for base, and set *pid; return NULL for any other name.
+ */
+static const char *parse_name(const char *name, const char *base, long *pid)
+{
+    const size_t nbase = strlen(base);
+    const char *p = name + nbase;
+    char *end;
+
+    if (strncmp(name, base, nbase) != 0 || strncmp(p, ".tmp.", 5) != 0 || !isdigit((unsigned char)p[5]))
+        return NULL;
+    errno = 0;
+    *pid = strtol(p + 5, &end, 10);
+    return errno || *pid <= 0 || *end != '.' ? NULL : end + 1;
+}
+
+bool meg_temporary_is_name(const char *name, const char *base)
+{
+    long pid;
+    const char *host = parse_name(name, base, &pid);
+
+    for (; host && *host; host++)
+        if (!is_host_char(*host))
+            return false;
+    return host && *base;
+}
+
+/*
  * Return whether a dead process on this host created name, a temporary name for base or for its journal, or a backup of
  * base.
  */
 static bool is_stale_name(const char *name, const char *base, const char *host)
 {
-    const size_t nbase = strlen(base), nhost = strlen(host);
-    const char *p = name + nbase;
-    char *end;
+    const size_t nhost = strlen(host);
+    struct meg_str journal = { 0 };
+    const char *end;
     long pid;
 
-    if (strncmp(name, base, nbase) != 0)
+    meg_str_printf(&journal, "%s" MEG_COMMIT_JOURNAL, base);
+    if (!(end = parse_name(name, base, &pid)))
+        end = parse_name(name, journal.s, &pid);
+    meg_str_free(&journal);
+    if (!end || strncmp(end, host, nhost) != 0)
         return false;
-    if (strncmp(p, MEG_COMMIT_JOURNAL, strlen(MEG_COMMIT_JOURNAL)) == 0)
-        p += strlen(MEG_COMMIT_JOURNAL);
-    if (strncmp(p, ".tmp.", 5) != 0 || !isdigit((unsigned char)p[5]))
-        return false;
-    errno = 0;
-    pid = strtol(p + 5, &end, 10);
-    if (errno || pid <= 0 || *end != '.' || strncmp(end + 1, host, nhost) != 0)
-        return false;
-    end += 1 + nhost;
+    end += nhost;
     if (*end == '.' && isdigit((unsigned char)end[1]))
         end += 1 + strspn(end + 1, "0123456789");
     if (strcmp(end, MEG_TEMPORARY_BACKUP) == 0)

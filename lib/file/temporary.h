@@ -6,6 +6,7 @@
 #ifndef MEG_FILE_TEMPORARY_H
 #define MEG_FILE_TEMPORARY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/decls.h"
@@ -25,6 +26,9 @@ void meg_host_name(char *out, size_t size);
  * while the name exists.  The caller frees the name.
  */
 char *meg_temporary_name(const char *path, int i);
+
+/* Return whether name is a temporary name for base, of any process on any host.  Neither contains a directory. */
+bool meg_temporary_is_name(const char *name, const char *base);
 
 /*
  * Create a directory under a temporary name for path.  The caller frees *out, the name.  Returns MEG_EIO, with *out

@@ -556,7 +556,7 @@ int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt
         return r;
     meg_temporary_remove_stale(s->dir);
     if ((r = meg_temporary_dir(&tmp, s->dir, e)) == 0 && (r = write_folder(tmp, family, s, to, e)) == 0)
-        r = meg_commit_dir(tmp, s->dir, e);
+        r = meg_commit_dir(tmp, s->dir, NULL, e);
     if (r < 0 && tmp)
         meg_remove_tree(tmp, NULL);
     free(tmp);

@@ -63,7 +63,7 @@ static int write_directory(const char *content, struct meg_err *e)
         r = meg_write_file(path, content, strlen(content), e);
     }
     if (r == 0)
-        r = meg_commit_dir(tmp, directory, e);
+        r = meg_commit_dir(tmp, directory, NULL, e);
     if (r < 0)
         meg_remove_tree(tmp, NULL);
     free(tmp);
@@ -306,6 +306,160 @@ static void a_journal_cannot_name_files_outside_its_directory(void **state)
     free(at);
 }
 
+/* Write a journal with this text, unless it is NULL, and call meg_commit_recover, which must refuse the journal. */
+static void assert_refuses(const char *text, const char *message)
+{
+    const char *vocab = in_dir("vocab.json"), *journal = in_dir("vocab.json.commit");
+    struct meg_err e;
+    char *at;
+
+    if (text)
+        assert_int_equal(meg_write_file(journal, text, strlen(text), NULL), 0);
+    at = meg_commit_resolve(vocab);
+    assert_string_equal(at, vocab);
+    free(at);
+    assert_int_equal(meg_commit_recover(vocab, &e), MEG_EIO);
+    if (!strstr(e.msg, message))
+        fail_msg("%s", e.msg);
+    assert_int_equal(access(vocab, F_OK), 0);
+    assert_int_equal(unlink(journal), 0);
+}
+
+static void a_journal_names_only_temporary_files_of_its_members(void **state)
+{
+    const char *const texts[] = {
+        "first line\nvocab.json\tvocab.json.tmp.1.h\n",           /* a table of the user */
+        "meg-commit 1 draft\nthesis\tdraft\n",                    /* files of the user */
+        "meg-commit 1 draft\nthesis\tdraft\nvocab.json\tdraft\n", /* the same, with the file itself */
+        "meg-commit 1 thesis.tmp.1.h\nthesis\tthesis.tmp.1.h\n",  /* does not contain the file itself */
+        "meg-commit 1 vocab.json.tmp.1.h\n",                      /* no members */
+        "meg-commit 1 x\nvocab.json\tvocab.json.tmp.1.h\n",       /* a different first member */
+        "meg-commit 1 vocab.json.tmp.0.h\nvocab.json\tvocab.json.tmp.0.h\n",
+        "meg-commit 1 vocab.json.tmp.1\nvocab.json\tvocab.json.tmp.1\n",
+        "meg-commit 1 vocab.json.tmp.1.h h\nvocab.json\tvocab.json.tmp.1.h h\n",
+        "meg-commit 1 vocab.json.tmp.1.h\nvocab.json\tvocab.json.tmp.1.h\nmore\n",
+    };
+
+    (void)state;
+    assert_int_equal(meg_write_file(in_dir("vocab.json"), "old", 3, NULL), 0);
+    assert_int_equal(meg_write_file(in_dir("thesis"), "thesis", 6, NULL), 0);
+    assert_int_equal(meg_write_file(in_dir("draft"), "draft", 5, NULL), 0);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        assert_refuses(texts[i], "has the name of a commit journal but is not one");
+    assert_int_equal(count_names(), 3); /* with vocab.json */
+}
+
+static void other_types_of_files_are_not_journals(void **state)
+{
+    const char *journal = in_dir("vocab.json.commit");
+
+    (void)state;
+    assert_int_equal(meg_write_file(in_dir("vocab.json"), "old", 3, NULL), 0);
+    assert_int_equal(mkfifo(journal, 0666), 0);
+    assert_refuses(NULL, "has the name of a commit journal but is not one");
+    assert_int_equal(symlink("/dev/zero", journal), 0);
+    assert_refuses(NULL, "has the name of a commit journal but is not one");
+    assert_int_equal(meg_write_file(journal, "", 0, NULL), 0);
+    assert_int_equal(truncate(journal, (off_t)1 << 40), 0);
+    assert_refuses(NULL, "has the name of a commit journal but is not one");
+}
+
+enum { VICTIM = 65533, ATTACKER = 65534 };
+
+static void become(uid_t user)
+{
+    if (setgid(user) < 0 || setuid(user) < 0)
+        _exit(1);
+}
+
+/* Write files and a committed journal of the set { vocab.json }, all owned by the attacker. */
+static void forge(void *unused)
+{
+    const char text[] = "meg-commit 1 vocab.json.tmp.1.h\nvocab.json\tvocab.json.tmp.1.h\n"
+                        "vocab.json.idx\tvocab.json.idx.tmp.1.h\n";
+
+    (void)unused;
+    become(ATTACKER);
+    if (meg_write_file(in_dir("vocab.json.tmp.1.h"), "forged", 6, NULL) < 0 ||
+        meg_write_file(in_dir("vocab.json.commit"), text, strlen(text), NULL) < 0)
+        _exit(1);
+}
+
+static void recover_as_victim(void *unused)
+{
+    struct meg_err e;
+    char *at;
+
+    (void)unused;
+    become(VICTIM);
+    at = meg_commit_resolve(in_dir("vocab.json"));
+    printf("%s\n", at);
+    free(at);
+    if (meg_commit_recover(in_dir("vocab.json"), &e) < 0) {
+        fprintf(stderr, "%s\n", e.msg);
+        exit(meg_exit_status(e.code));
+    }
+}
+
+static void a_journal_of_another_user_is_not_followed(void **state)
+{
+    struct child c;
+
+    (void)state;
+    if (geteuid() != 0)
+        skip(); /* only root can run as two users */
+    for (int is_sticky = 0; is_sticky <= 1; is_sticky++) {
+        assert_int_equal(chmod(dir, is_sticky ? 01777 : 0777), 0);
+        assert_int_equal(meg_write_file(in_dir("vocab.json"), "old", 3, NULL), 0);
+        child_run(&c, forge, NULL);
+        assert_int_equal(c.status, 0);
+        child_run(&c, recover_as_victim, NULL);
+        assert_int_equal(c.status, is_sticky ? 74 : 0);
+        assert_non_null(strstr(c.out, "/vocab.json\n"));
+        assert_non_null(strstr(c.err, "this commit journal of another user is ignored"));
+        assert_non_null(strstr(c.err, is_sticky ? "belongs to another user, and cannot be removed"
+                                                : "removed this commit journal of another user"));
+        assert_int_equal(access(in_dir("vocab.json.tmp.1.h"), F_OK), 0);
+        assert_int_equal(access(in_dir("vocab.json.commit"), F_OK), is_sticky ? 0 : -1);
+        assert_int_equal(unlink(in_dir("vocab.json.tmp.1.h")), 0);
+    }
+}
+
+static void a_temporary_file_of_another_user_is_not_renamed(void **state)
+{
+    const char text[] = "meg-commit 1 vocab.json.tmp.1.h\nvocab.json\tvocab.json.tmp.1.h\nx\tx.tmp.1.h\n";
+    struct meg_err e;
+    char *at;
+
+    (void)state;
+    if (geteuid() != 0)
+        skip(); /* only root can create a file of another user */
+    assert_int_equal(meg_write_file(in_dir("vocab.json.commit"), text, strlen(text), NULL), 0);
+    assert_int_equal(meg_write_file(in_dir("vocab.json.tmp.1.h"), "forged", 6, NULL), 0);
+    assert_int_equal(chown(in_dir("vocab.json.tmp.1.h"), ATTACKER, ATTACKER), 0);
+    at = meg_commit_resolve(in_dir("vocab.json"));
+    assert_string_equal(at, in_dir("vocab.json"));
+    free(at);
+    assert_int_equal(meg_commit_recover(in_dir("vocab.json"), &e), MEG_EIO);
+    assert_non_null(strstr(e.msg, "this temporary file belongs to another user"));
+}
+
+static void recovery_does_not_remove_an_existing_directory(void **state)
+{
+    const char text[] = "meg-commit 1 out.tmp.1.h\nout\tout.tmp.1.h\n";
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_mkdirs(in_dir("out"), NULL), 0);
+    assert_int_equal(meg_mkdirs(in_dir("out.tmp.1.h"), NULL), 0);
+    assert_int_equal(meg_write_file(in_dir("out/later"), "", 0, NULL), 0);
+    assert_int_equal(meg_write_file(in_dir("out.commit"), text, strlen(text), NULL), 0);
+    if (meg_commit_recover(in_dir("out"), &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(access(in_dir("out/later"), F_OK), 0);
+    assert_int_equal(access(in_dir("out.commit"), F_OK), -1);
+}
+
 static int make(void **state)
 {
     (void)state;
@@ -325,6 +479,11 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(a_journal_without_a_commit_record_changes_nothing, make, clear),
         cmocka_unit_test_setup_teardown(a_file_that_is_not_a_journal_is_not_removed, make, clear),
         cmocka_unit_test_setup_teardown(a_journal_cannot_name_files_outside_its_directory, make, clear),
+        cmocka_unit_test_setup_teardown(a_journal_names_only_temporary_files_of_its_members, make, clear),
+        cmocka_unit_test_setup_teardown(other_types_of_files_are_not_journals, make, clear),
+        cmocka_unit_test_setup_teardown(a_journal_of_another_user_is_not_followed, make, clear),
+        cmocka_unit_test_setup_teardown(a_temporary_file_of_another_user_is_not_renamed, make, clear),
+        cmocka_unit_test_setup_teardown(recovery_does_not_remove_an_existing_directory, make, clear),
         cmocka_unit_test_setup_teardown(files_are_all_old_or_all_new_whichever_call_fails, make, clear),
         cmocka_unit_test_setup_teardown(a_directory_is_old_or_new_whichever_call_fails, make, clear),
         cmocka_unit_test_setup_teardown(a_directory_is_old_or_new_without_renameat2_exchange, make, clear),
