@@ -146,21 +146,21 @@ sweep cache 'the index cache is'
 
 # racer A|B NAME: start a run, which tries to acquire the lock; if it succeeds, it waits until the other run has ended
 racer() { # A|B NAME
-    (export MEG_FAULT_AT=6 MEG_FAULT_ERRNO=WAIT MEG_FAULT_GO="$T/go" && preload && "$2_run" 2) 2>"err.$1"
+    (export MEG_FAULT_AT=7 MEG_FAULT_ERRNO=WAIT MEG_FAULT_GO="$T/go" && preload && "$2_run" 2) 2>"err.$1"
     echo $? >"status.$1"
 }
 one_has_ended() { [ -s status.A ] || [ -s status.B ]; }
-# one_of_two NAME: start two runs; print nothing if one succeeds and the other one fails and names it
-one_of_two() { # NAME
+# one_of_two A B: start two runs; print nothing if one succeeds and the other one fails and names it
+one_of_two() { # NAME NAME
     rm -f go status.? err.?
     racer A "$1" &
-    racer B "$1" &
+    racer B "$2" &
     until_true 60 one_has_ended || echo 'neither fails'
     touch go
     wait
     case $(cat status.A)-$(cat status.B) in
-    0-74) refused=B ;;
-    74-0) refused=A ;;
+    0-74) refused=B winner=$1 ;;
+    74-0) refused=A winner=$2 ;;
     *)
         echo "statuses $(cat status.A status.B): $(cat err.A err.B)"
         return
@@ -168,7 +168,7 @@ one_of_two() { # NAME
     esac
     grep -Eq ': meg-[a-z]+ on host [^ ]+, process [0-9]+, started .* UTC, is writing to this output' err.$refused ||
         cat err.$refused
-    one_found=$("$1_state" out 2>&1)
+    one_found=$("${winner}_state" out 2>&1)
     [ "$one_found" = 2 ] || echo "found: $one_found"
 }
 races() { # NAME WHAT
@@ -177,7 +177,7 @@ races() { # NAME WHAT
         i=$((i + 1))
         rm -rf out out.* out_*
         "$1_run" 1
-        wrong="$wrong$(one_of_two "$1" 2>&1)"
+        wrong="$wrong$(one_of_two "$1" "$1" 2>&1)"
     done
     is "one of two concurrent runs of $2 fails and names the other, $i times" "$wrong" ''
 }
@@ -188,4 +188,63 @@ races hf 'meg-convert to a Hugging Face directory'
 races native 'meg-convert to a checkpoint'
 races mcore "meg-convert to Megatron's files"
 races train meg-train
+
+# Commands that write different outputs in one directory, which is new or empty.
+wrong=''
+for pair in 'hf train' 'hf vocab' 'hf native' 'native mcore'; do
+    for dir in new empty; do
+        i=0
+        while [ $i -lt $((TRIALS / 2)) ]; do
+            i=$((i + 1))
+            rm -rf out out.*
+            [ $dir = new ] || mkdir out
+            # shellcheck disable=SC2086 # two words
+            wrong="$wrong$(one_of_two $pair 2>&1 | sed "s/^/$pair, $dir directory: /")"
+        done
+    done
+done
+is 'one of two commands that write different outputs in one directory fails and names the other' "$wrong" ''
+left=$(find . -name '*.lock' -o -name .meg-lock)
+is 'no lock file remains' "$left" ''
+
+# ---- other programs ----
+
+# interrupted AT NAME SCRIPT: run NAME_run 2, and evaluate SCRIPT before call AT; the run's status is in $code
+interrupted() {
+    rm -f go
+    : >calls
+    (export MEG_FAULT_AT="$1" MEG_FAULT_ERRNO=WAIT MEG_FAULT_GO="$T/go" MEG_FAULT_LOG="$T/calls" &&
+        preload && "$2_run" 2) 2>err &
+    until_true 60 eval "[ \"\$(wc -l <calls)\" -ge $1 ]"
+    eval "$3"
+    touch go
+    wait $!
+    code=$?
+}
+for name in hf moved; do
+    rm -rf out out.*
+    hf_run 1
+    interrupted 8 $name 'echo mine >out/mine'
+    is "$name: a directory to which another program writes is not replaced" \
+        "$code $(cat out/mine) $(rm out/mine && hf_state out)" '2 mine 1'
+    like "$name: the message names the file" "$(cat err)" 'out/mine is not a file of a Hugging Face checkpoint'
+done
+rm -rf out out.* && mkdir out
+interrupted 8 hf 'echo mine >out/mine'
+is 'a directory that was empty is not replaced either' "$code $(ls out)" '74 mine'
+like 'the message says why' "$(cat err)" 'another process wrote to this directory, which was new or empty'
+
+# train_3: save the iterations 1, 2 and 3
+# shellcheck disable=SC2086 # words
+train_3_run() { meg-train -q $train_options --save out --train-iters 3 --save-interval 1 >log; }
+rm -rf out out.*
+interrupted 8 train_3 'rm out/.meg-lock'
+is 'a run whose lock file was removed saves all iterations' "$code $(echo out/iter_*)" \
+    '0 out/iter_0000001 out/iter_0000002 out/iter_0000003'
+like 'a warning names the lock file' "$(cat err)" 'out/.meg-lock: this lock file was removed .* created again'
+rm -rf out
+interrupted 8 train_3 'printf "program meg-train\nhost other\npid 1\n" >out/.meg-lock'
+is 'a run ends at the first save after another run acquired its lock' "$code $(echo out/iter_*)" '74 out/iter_*'
+like 'the message names the other run' "$(cat err)" \
+    'meg-train on host other, process 1, .* is writing to this output; .*; the lock file of this process was removed'
 done_testing

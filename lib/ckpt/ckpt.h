@@ -333,20 +333,22 @@ int meg_ckpt_read(const struct meg_ckpt_reader *r, const struct meg_param *row, 
 /* ---- other formats ------------------------------------------------------------------------------ */
 
 /*
- * Check that dir may be replaced.  It must be a Hugging Face directory that can be opened.  Each file in dir must have
- * a name that transformers, the model hub or meg uses in such directories.  Otherwise returns MEG_EUSAGE.
+ * Check that the directory `at`, which messages call `dir`, may be replaced.  It must be a Hugging Face directory that
+ * can be opened.  Each file in it must have a name that transformers, the model hub or meg uses in such directories.
+ * Otherwise returns MEG_EUSAGE.
  */
-int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e);
+int meg_ckpt_check_replaceable(const char *at, const char *dir, struct meg_err *e);
 
-/* Data type and file size of an export to Hugging Face's format. */
+/* Data type, file size and lock of an export to Hugging Face's format. */
 struct meg_ckpt_hf_conf {
-    enum meg_dtype dtype; /* dtype of the weights: F32, BF16 or F16 */
-    int64_t shard_bytes;  /* maximum tensor bytes per file; a larger tensor has a file of its own; 0: one file */
+    enum meg_dtype dtype;      /* dtype of the weights: F32, BF16 or F16 */
+    int64_t shard_bytes;       /* maximum tensor bytes per file; a larger tensor has a file of its own; 0: one file */
+    struct meg_dir_lock *lock; /* the locks of the directory */
 };
 /*
  * Write a Hugging Face directory: config.json, the weights and the tokenizer's files.  The files are written to a
- * temporary directory, which is renamed to s->dir (file/commit.h).  If s->dir exists, it is removed with all of its
- * contents; the caller must check that s->dir may be removed.  A BERT model is exported as model type bert if its norms
+ * temporary directory, which is renamed to s->dir (meg_lock_commit_dir).  If s->dir exists and is not empty, it is
+ * removed with all of its contents, after meg_ckpt_check_replaceable has accepted it at that time.  A BERT model is exported as model type bert if its norms
  * are after the residual connections, else as megatron-bert.  A T5 model is exported as t5.  A GPT model with
  * learned positions is exported as gpt2, and one with rotary positions as llama or qwen2.  Returns MEG_EUSAGE if the
  * chosen type cannot represent the model.

@@ -4,7 +4,6 @@
  */
 #include "ckpt/convert.h"
 
-#include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +11,6 @@
 #include <strings.h>
 
 #include "base/log.h"
-#include "file/commit.h"
 #include "io/json.h"
 #include "model/family.h"
 
@@ -177,54 +175,10 @@ static int open_source(struct meg_ckpt **ckpt, const struct meg_convert_conf *c,
 
 /* ---- the target ---- */
 
-/*
- * Return the path of --save-dir: without symbolic links if the directory exists, and otherwise without trailing
- * slashes.  The caller frees the result.
- */
-static char *resolve_target(const char *save_dir)
+/* Lock the target directory.  In Hugging Face's format the directory itself is replaced, in the others its files are. */
+static int lock_target(struct meg_dir_lock *l, const char *dir, enum target_format to, struct meg_err *e)
 {
-    char *target = realpath(save_dir, NULL);
-
-    if (target)
-        return target;
-    target = meg_strdup(save_dir);
-    for (size_t n = strlen(target); n > 1 && target[n - 1] == '/'; n--)
-        target[n - 1] = 0;
-    return target;
-}
-
-/*
- * Lock the target directory.  In Hugging Face's format the directory itself is replaced, so the lock file is beside it:
- * DIR.lock.  An interrupted replacement is completed or undone.  In the other formats, the lock file is in the
- * directory.
- */
-static int lock_target(struct meg_lock *l, const char *dir, enum target_format to, struct meg_err *e)
-{
-    struct meg_str path = { 0 };
-    int r;
-
-    if (to != TO_HF)
-        return meg_lock_dir(l, dir, e);
-    meg_str_printf(&path, "%s.lock", dir);
-    if ((r = meg_mkdirs_parent(dir, e)) == 0 && (r = meg_lock_acquire(l, path.s, dir, e)) == 0)
-        r = meg_commit_recover(dir, e);
-    meg_str_free(&path);
-    return r;
-}
-
-/* Return whether dir has no files other than a lock file.  The result is also true if dir cannot be opened. */
-static bool is_empty_dir(const char *dir)
-{
-    DIR *d = opendir(dir);
-    struct dirent *ent;
-    bool is_empty = true;
-
-    while (d && (ent = readdir(d)))
-        is_empty = is_empty && (strcmp(ent->d_name, ".") == 0 || strcmp(ent->d_name, "..") == 0 ||
-                                strcmp(ent->d_name, MEG_LOCK_DIR_FILE) == 0);
-    if (d)
-        closedir(d);
-    return is_empty;
+    return to == TO_HF ? meg_lock_replaced_dir(l, dir, e) : meg_lock_dir(&l->content, dir, e);
 }
 
 /*
@@ -233,7 +187,7 @@ static bool is_empty_dir(const char *dir)
  */
 static int check_target(const struct meg_convert_conf *c, const char *dir, enum target_format to, struct meg_err *e)
 {
-    if (is_empty_dir(dir))
+    if (meg_lock_dir_is_empty(dir))
         return 0;
     if (!meg_ckpt_exists(dir))
         return meg_fail(e, MEG_EUSAGE,
@@ -243,7 +197,7 @@ static int check_target(const struct meg_convert_conf *c, const char *dir, enum 
         return meg_fail(e, MEG_EUSAGE,
                         "--save-dir %s: the directory contains a checkpoint; choose a new directory or use --overwrite",
                         c->save_dir);
-    return to == TO_HF ? meg_ckpt_check_replaceable(dir, e) : 0;
+    return to == TO_HF ? meg_ckpt_check_replaceable(dir, dir, e) : 0;
 }
 
 /* ---- conversion ---- */
@@ -281,9 +235,9 @@ static int export_megatron(const struct meg_convert_conf *c, const struct meg_ck
 }
 
 static int write_target(const struct meg_convert_conf *c, const struct meg_ckpt *ckpt, enum target_format to,
-                        const struct meg_ckpt_save_args *s, struct meg_err *e)
+                        const struct meg_ckpt_save_args *s, struct meg_dir_lock *lock, struct meg_err *e)
 {
-    const struct meg_ckpt_hf_conf hf = { dtype_of(c, ckpt, to), meg_convert_shard_nbytes(c->shard_size) };
+    const struct meg_ckpt_hf_conf hf = { dtype_of(c, ckpt, to), meg_convert_shard_nbytes(c->shard_size), lock };
 
     switch (to) {
     case TO_NATIVE: return meg_ckpt_save(s, e);
@@ -355,14 +309,15 @@ int meg_convert(const struct meg_convert_conf *c, struct meg_err *e)
 {
     struct source src = { .tok = { .vocab_size = MEG_UNSET, .vocab_extra_ids = MEG_UNSET } };
     struct meg_ckpt *ckpt = NULL;
-    struct meg_lock lock = { 0 };
-    char *target = resolve_target(c->save_dir);
+    struct meg_dir_lock lock = { 0 };
+    char *target = meg_real_dir(c->save_dir);
     struct meg_ckpt_save_args save = { .dir = target,
                                        .iteration = MEG_CKPT_RELEASE,
                                        .model = &src.model,
                                        .mesh = &meg_mesh_one,
                                        .params = &src.params,
-                                       .tok = &src.files };
+                                       .tok = &src.files,
+                                       .lock = &lock.content };
     enum target_format to;
     int r;
 
@@ -373,11 +328,11 @@ int meg_convert(const struct meg_convert_conf *c, struct meg_err *e)
         (r = set_vocab_size(c, ckpt, e)) < 0 || (r = meg_ckpt_model_conf(ckpt, &src.model, e)) < 0 ||
         (r = check_model_type(c, &src.model, e)) < 0 || (r = open_weights(&src, &save, c, ckpt, to, e)) < 0)
         goto out;
-    if ((r = meg_lock_check(&lock, e)) == 0 && (r = write_target(c, ckpt, to, &save, e)) == 0)
+    if ((r = meg_lock_check_dir(&lock, e)) == 0 && (r = write_target(c, ckpt, to, &save, &lock, e)) == 0)
         meg_info("%s: %d tensors, %" PRId64 " parameters, format %s", c->save_dir, src.params.n, src.params.numel,
                  target_names[to]);
 out:
-    meg_lock_release(&lock);
+    meg_lock_release_dir(&lock);
     free(target);
     free_source(&src);
     meg_ckpt_close(ckpt);

@@ -2,19 +2,25 @@
 #define _GNU_SOURCE /* flock, program_invocation_short_name */
 #include "file/lock.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/num.h"
+#include "file/commit.h"
 #include "file/file.h"
 #include "file/temporary.h"
 
@@ -43,10 +49,10 @@ static void read_line(char out[128], const char *path)
 }
 
 /*
- * Set out to field 22 of /proc/PID/stat, the start time of a process in clock ticks after boot, or to "" if no such
- * process runs.
+ * Set out to field 22 of /proc/PID/stat, the start time of a process in clock ticks after boot, or to "" if the process
+ * has ended.  Returns false if the file cannot be read; /proc may hide the processes of other users (hidepid).
  */
-static void start_ticks(char out[128], const char *pid)
+static bool start_ticks(char out[128], const char *pid)
 {
     char path[160], stat[1024] = "", *p;
     size_t n = 0;
@@ -55,7 +61,7 @@ static void start_ticks(char out[128], const char *pid)
     out[0] = 0;
     snprintf(path, sizeof path, "/proc/%s/stat", pid);
     if (!(f = fopen(path, "re")))
-        return;
+        return false;
     n = fread(stat, 1, sizeof stat - 1, f);
     fclose(f);
     stat[n] = 0;
@@ -67,6 +73,7 @@ static void start_ticks(char out[128], const char *pid)
         if (p)
             snprintf(out, 128, "%.*s", (int)strspn(p, "0123456789"), p);
     }
+    return p != NULL;
 }
 
 static void describe_start(char out[128], const char *ticks)
@@ -122,24 +129,20 @@ static void format_holder(const struct holder *h, struct meg_str *out)
  */
 static bool read_holder(struct holder *h, const char *path)
 {
-    char text[NKEYS * 160];
-    FILE *f = fopen(path, "re");
-    size_t n;
+    struct meg_str text = { 0 };
+    struct stat st;
+    const int r = meg_read_small(path, NKEYS * sizeof *h->value, &text, &st, NULL);
 
     memset(h, 0, sizeof *h);
-    if (!f)
-        return errno != ENOENT;
-    n = fread(text, 1, sizeof text - 1, f);
-    fclose(f);
-    text[n] = 0;
-    for (char *line = text, *rest = NULL; (line = strtok_r(line, "\n", &rest)); line = NULL)
+    for (char *line = r == 0 ? text.s : NULL, *rest = NULL; line && (line = strtok_r(line, "\n", &rest)); line = rest)
         for (int i = 0; i < NKEYS; i++) {
             const size_t nkey = strlen(keys[i]);
 
             if (strncmp(line, keys[i], nkey) == 0 && line[nkey] == ' ')
                 snprintf(h->value[i], sizeof *h->value, "%s", line + nkey + 1);
         }
-    return true;
+    meg_str_free(&text);
+    return r != MEG_ENOENT;
 }
 
 static bool same_key(const struct holder *a, const struct holder *b, int key)
@@ -156,19 +159,60 @@ static bool is_visible(const struct holder *h, const struct holder *self)
     return same_key(h, self, HOST) && same_key(h, self, BOOT) && same_key(h, self, PID_NAMESPACE);
 }
 
-/* Return true if the holder is dead, and false if it is alive or this process cannot determine whether it is. */
-static bool is_dead(const struct holder *h, const struct holder *self)
+/*
+ * Return whether the process with the id of the holder has ended, or is a later process with the same id, if ids are
+ * those of this process's namespace.
+ */
+static bool has_ended(const struct holder *h)
 {
     char ticks[128];
+    int64_t pid;
 
-    if (same_key(h, self, SLURM_JOB) && strcmp(h->value[SLURM_RESTART], self->value[SLURM_RESTART]) != 0)
-        return true; /* Slurm requeues a job after all of its processes have ended */
-    if (same_key(h, self, HOST) && !same_key(h, self, BOOT))
-        return *h->value[BOOT] && *self->value[BOOT]; /* the host was rebooted after the holder started */
-    if (!is_visible(h, self))
+    if (!meg_parse_i64(h->value[PID], &pid) || pid <= 0)
         return false;
-    start_ticks(ticks, h->value[PID]);
-    return strcmp(ticks, h->value[START_TICKS]) != 0;
+    if (kill((pid_t)pid, 0) < 0 && errno == ESRCH)
+        return true;
+    return *h->value[START_TICKS] && start_ticks(ticks, h->value[PID]) && strcmp(ticks, h->value[START_TICKS]) != 0;
+}
+
+/* Return whether only one running kernel at a time can mount the file system of path. */
+static bool is_on_local_disk(const char *path)
+{
+    struct statfs fs;
+
+    if (statfs(path, &fs) < 0)
+        return false;
+    switch ((uint32_t)fs.f_type) {
+    case EXT4_SUPER_MAGIC:
+    case XFS_SUPER_MAGIC:
+    case BTRFS_SUPER_MAGIC:
+    case F2FS_SUPER_MAGIC: return true;
+    default: return false;
+    }
+}
+
+/*
+ * Return whether the holder is a process of an earlier boot of the machine that now has the disk of the lock file.  The
+ * host name does not show this: several machines may have the same name.
+ */
+static bool is_from_earlier_boot(const struct holder *h, const struct holder *self, const char *path)
+{
+    return *h->value[BOOT] && *self->value[BOOT] && !same_key(h, self, BOOT) && is_on_local_disk(path) && has_ended(h);
+}
+
+static int64_t restart_count(const struct holder *h)
+{
+    int64_t n;
+
+    return meg_parse_i64(h->value[SLURM_RESTART], &n) ? n : 0;
+}
+
+/* Return true if the holder is dead, and false if it is alive or this process cannot determine whether it is. */
+static bool is_dead(const struct holder *h, const struct holder *self, const char *path)
+{
+    if (same_key(h, self, SLURM_JOB) && restart_count(h) < restart_count(self))
+        return true; /* Slurm requeues a job after all of its processes have ended */
+    return is_visible(h, self) ? has_ended(h) : is_from_earlier_boot(h, self, path);
 }
 
 static int fail_locked(const char *path, const char *output, const struct holder *h, const struct holder *self,
@@ -192,9 +236,12 @@ static int fail_locked(const char *path, const char *output, const struct holder
 
 /* ---- acquisition and release ---- */
 
+enum { MAX_TRIES = 100 };
+
 /* The locks that this process holds.  They are released at exit. */
 struct entry {
     char *path, *text; /* the lock file and its content; NULL if the entry is free */
+    char *output;      /* the protected output, for messages */
     char *new_dir;     /* the directory that meg_lock_dir created, or NULL */
     int cleanup_slot;  /* slot returned by meg_temporary_register */
 };
@@ -225,6 +272,7 @@ static void release(struct entry *h)
     meg_temporary_unregister(h->cleanup_slot);
     free(h->path);
     free(h->text);
+    free(h->output);
     free(h->new_dir);
     memset(h, 0, sizeof *h);
 }
@@ -239,7 +287,7 @@ static void release_all(void)
 }
 
 /* Add a lock to the table, which takes ownership of text. */
-static void add_entry(struct meg_lock *l, const char *path, char *text)
+static void add_entry(struct meg_lock *l, const char *path, const char *output, char *text)
 {
     int i = 0;
 
@@ -250,7 +298,10 @@ static void add_entry(struct meg_lock *l, const char *path, char *text)
             atexit(release_all);
         locks = meg_realloc_array(locks, (size_t)++nlocks, sizeof *locks);
     }
-    locks[i] = (struct entry){ .path = meg_strdup(path), .text = text, .cleanup_slot = meg_temporary_register(path) };
+    locks[i] = (struct entry){ .path = meg_strdup(path),
+                               .output = meg_strdup(output),
+                               .text = text,
+                               .cleanup_slot = meg_temporary_register(path) };
     l->slot = i + 1;
 }
 
@@ -272,8 +323,8 @@ static int take_over(const char *tmp, const char *path, const struct holder *sel
         r = meg_fail(e, MEG_EIO,
                      "%s: flock failed: %s; the process that created this lock file is dead, so remove the file", path,
                      strerror(errno));
-    else if (fstat(fd, &opened) == 0 && stat(path, &named) == 0 && opened.st_ino == named.st_ino &&
-             opened.st_dev == named.st_dev && read_holder(&h, path) && is_dead(&h, self)) {
+    else if (fstat(fd, &opened) == 0 && lstat(path, &named) == 0 && opened.st_ino == named.st_ino &&
+             opened.st_dev == named.st_dev && read_holder(&h, path) && is_dead(&h, self, path)) {
         *is_ours = rename(tmp, path) == 0;
         if (*is_ours)
             meg_info("%s: this lock was taken over from %s on host %s, process %s, which is dead", path,
@@ -320,7 +371,7 @@ static int acquire(const char *tmp, const char *path, const char *output, const 
     struct stat st;
     int r = 0;
 
-    while (r == 0 && !is_ours) {
+    for (int i = 0; r == 0 && !is_ours && i < MAX_TRIES; i++) {
         /* If link fails because NFS lost the reply of the server, the link exists, so the link count of tmp is 2. */
         is_ours = link(tmp, path) == 0 || (stat(tmp, &st) == 0 && st.st_nlink == 2);
         if (!is_ours && (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS))
@@ -330,59 +381,73 @@ static int acquire(const char *tmp, const char *path, const char *output, const 
         if (errno != EEXIST)
             r = meg_fail_errno(e, "%s: cannot create this lock file", path);
         else if (read_holder(&h, path))
-            r = is_dead(&h, self) ? take_over(tmp, path, self, &is_ours, e) : fail_locked(path, output, &h, self, e);
+            r = is_dead(&h, self, path) ? take_over(tmp, path, self, &is_ours, e)
+                                        : fail_locked(path, output, &h, self, e);
     }
+    if (r == 0 && !is_ours)
+        r = meg_fail(e, MEG_EIO, "%s: other processes created and removed this lock file %d times; try again later",
+                     path, MAX_TRIES);
     unlink(tmp);
+    return r;
+}
+
+/* Write text, the description of this process, to a temporary file, and acquire the lock with this file. */
+static int write_lock(const char *path, const char *output, const struct holder *self, const struct meg_str *text,
+                      struct meg_err *e)
+{
+    struct meg_file own = { 0 };
+    struct holder h;
+    int r;
+
+    if (read_holder(&h, path) && !is_dead(&h, self, path))
+        return fail_locked(path, output, &h, self, e);
+    if ((r = meg_file_create(&own, path, e)) == 0 && (r = meg_file_write(&own, text->s, text->n, e)) == 0 &&
+        (r = meg_file_sync(&own, e)) == 0)
+        r = acquire(own.tmp, path, output, self, e);
+    meg_file_abandon(&own);
     return r;
 }
 
 int meg_lock_acquire(struct meg_lock *l, const char *path, const char *output, struct meg_err *e)
 {
     struct meg_str text = { 0 };
-    struct meg_file own = { 0 };
     struct holder self;
     int r;
 
     l->slot = 0;
     describe_self(&self);
     format_holder(&self, &text);
-    if ((r = meg_file_create(&own, path, e)) < 0 || (r = meg_file_write(&own, text.s, text.n, e)) < 0 ||
-        (r = meg_file_sync(&own, e)) < 0 || (r = acquire(own.tmp, path, output, &self, e)) < 0)
-        goto out;
-    add_entry(l, path, text.s);
-    text.s = NULL;
-out:
-    meg_file_abandon(&own);
-    meg_str_free(&text);
-    return r;
-}
-
-int meg_lock_dir(struct meg_lock *l, const char *dir, struct meg_err *e)
-{
-    const bool is_new = access(dir, F_OK) < 0;
-    struct meg_str path = { 0 };
-    int r;
-
-    l->slot = 0;
-    meg_str_printf(&path, "%s/" MEG_LOCK_DIR_FILE, dir);
-    if ((r = meg_mkdirs(dir, e)) == 0 && (r = meg_lock_acquire(l, path.s, dir, e)) < 0 && is_new)
-        rmdir(dir);
-    if (r == 0 && is_new)
-        locks[l->slot - 1].new_dir = meg_strdup(dir);
-    meg_str_free(&path);
+    if ((r = write_lock(path, output, &self, &text, e)) == 0)
+        add_entry(l, path, output, text.s);
+    else
+        meg_str_free(&text);
     return r;
 }
 
 int meg_lock_check(const struct meg_lock *l, struct meg_err *e)
 {
-    const struct entry *h = &locks[l->slot - 1];
+    struct entry *h = l->slot ? &locks[l->slot - 1] : NULL;
+    struct meg_str text = { 0 };
+    struct meg_err unused;
+    struct holder self;
+    int r;
 
-    if (is_ours(h))
+    if (!h || is_ours(h))
         return 0;
-    return meg_fail(e, MEG_EIO,
-                    "%s: the lock file of this process was removed; the output was not replaced, because another "
-                    "process may be writing to it",
-                    h->path);
+    e = e ? e : &unused;
+    describe_self(&self);
+    meg_str_add(&text, h->text, strlen(h->text));
+    if ((r = write_lock(h->path, h->output, &self, &text, e)) == 0) {
+        meg_warn("%s: this lock file was removed while this process used it, and has been created again", h->path);
+    } else {
+        struct meg_err busy = *e;
+
+        meg_fail(e, r, "%.1800s; the lock file of this process was removed", busy.msg);
+        meg_temporary_unregister(h->cleanup_slot); /* a signal must not remove the lock of another process */
+        h->cleanup_slot = 0;
+    }
+    meg_str_free(&text);
+    return r;
 }
 
 void meg_lock_release(struct meg_lock *l)
@@ -390,4 +455,112 @@ void meg_lock_release(struct meg_lock *l)
     if (l->slot)
         release(&locks[l->slot - 1]);
     l->slot = 0;
+}
+
+/* ---- directories ---- */
+
+static bool is_dir(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static int acquire_content(struct meg_lock *l, const char *dir, struct meg_err *e)
+{
+    struct meg_str path = { 0 };
+    int r;
+
+    meg_str_printf(&path, "%s/" MEG_LOCK_DIR_FILE, dir);
+    r = meg_lock_acquire(l, path.s, dir, e);
+    meg_str_free(&path);
+    return r;
+}
+
+/* Acquire DIR.lock for a path without a trailing slash, and complete or undo an interrupted replacement of DIR. */
+static int acquire_name(struct meg_lock *l, const char *dir, struct meg_err *e)
+{
+    struct meg_str path = { 0 };
+    int r;
+
+    meg_str_printf(&path, "%s.lock", dir);
+    if ((r = meg_mkdirs_parent(dir, e)) == 0 && (r = meg_lock_acquire(l, path.s, dir, e)) == 0 &&
+        (r = meg_commit_recover(dir, e)) < 0)
+        meg_lock_release(l);
+    meg_str_free(&path);
+    return r;
+}
+
+int meg_lock_dir(struct meg_lock *l, const char *dir, struct meg_err *e)
+{
+    char *real = meg_real_dir(dir);
+    struct meg_lock name = { 0 };
+    bool is_new = false;
+    int r = 0;
+
+    l->slot = 0;
+    if (!is_dir(real) || meg_commit_is_pending(real))
+        r = acquire_name(&name, real, e);
+    if (r == 0) {
+        is_new = !is_dir(real);
+        r = meg_mkdirs(dir, e);
+    }
+    if (r == 0 && (r = acquire_content(l, dir, e)) < 0 && is_new)
+        rmdir(dir);
+    if (r == 0 && is_new)
+        locks[l->slot - 1].new_dir = meg_strdup(dir);
+    meg_lock_release(&name);
+    free(real);
+    return r;
+}
+
+bool meg_lock_dir_is_empty(const char *dir)
+{
+    DIR *d = opendir(dir);
+    struct dirent *f;
+    bool is_empty = true;
+
+    while (d && (f = readdir(d)))
+        is_empty = is_empty && (strcmp(f->d_name, ".") == 0 || strcmp(f->d_name, "..") == 0 ||
+                                strncmp(f->d_name, MEG_LOCK_DIR_FILE, strlen(MEG_LOCK_DIR_FILE)) == 0);
+    if (d)
+        closedir(d);
+    return is_empty;
+}
+
+int meg_lock_replaced_dir(struct meg_dir_lock *l, const char *dir, struct meg_err *e)
+{
+    int r = acquire_name(&l->name, dir, e);
+
+    l->content.slot = 0;
+    if (r == 0 && is_dir(dir) && (r = acquire_content(&l->content, dir, e)) < 0)
+        meg_lock_release(&l->name);
+    l->was_empty = meg_lock_dir_is_empty(dir);
+    return r;
+}
+
+int meg_lock_check_dir(const struct meg_dir_lock *l, struct meg_err *e)
+{
+    const int r = meg_lock_check(&l->name, e);
+
+    return r < 0 ? r : meg_lock_check(&l->content, e);
+}
+
+int meg_lock_commit_dir(struct meg_dir_lock *l, const char *tmp, const char *dir, meg_commit_check *check,
+                        struct meg_err *e)
+{
+    int r = meg_lock_check_dir(l, e);
+
+    if (r < 0)
+        return r;
+    if (!l->was_empty)
+        return meg_commit_dir(tmp, dir, check, e);
+    meg_lock_release(&l->content); /* the last file in the directory */
+    return meg_commit_new_dir(tmp, dir, e);
+}
+
+void meg_lock_release_dir(struct meg_dir_lock *l)
+{
+    meg_lock_release(&l->content);
+    meg_lock_release(&l->name);
 }

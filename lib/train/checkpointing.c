@@ -548,6 +548,9 @@ int meg_train_save(struct meg_trainer *t, enum meg_save_failure failure, struct 
 
     if ((r = meg_train_save_poll(t, true, MEG_SAVE_MAY_FAIL, e)) < 0)
         return r;
+    /* if another run writes to --save, this run ends: later saves would mix the checkpoints of both runs */
+    if (failure != MEG_SAVE_BEFORE_ERROR && (r = meg_train_agree_or_exit(t, meg_lock_check(&t->lock, e))) < 0)
+        return r;
     meg_optim_finish_param_sync(t->optim);
     state = pack_state(t);
     meg_opt_dump(t->groups, &run_conf);

@@ -116,7 +116,8 @@ static inline int export_hf(const struct ckpt_fixture *b, const char *dir, struc
 {
     const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
 
-    return meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, e);
+    return meg_ckpt_export_hf(
+        &s, &(const struct meg_ckpt_hf_conf){ .lock = &(struct meg_dir_lock){ .was_empty = true } }, e);
 }
 
 static inline void export_hf_ok(const struct ckpt_fixture *b, const char *dir)

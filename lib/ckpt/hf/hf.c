@@ -511,6 +511,7 @@ static const char *const known_files[] = {
     "preprocessor_config.json",
     MEG_MODEL,
     T5_MODEL,
+    MEG_LOCK_DIR_FILE "*",
 };
 
 static bool is_known(const char *name)
@@ -521,20 +522,20 @@ static bool is_known(const char *name)
     return false;
 }
 
-int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e)
+int meg_ckpt_check_replaceable(const char *at, const char *dir, struct meg_err *e)
 {
     struct meg_ckpt *c = NULL;
     struct dirent *f;
     int r = 0;
     DIR *d;
 
-    if (meg_ckpt_open(&c, dir, MEG_UNSET, NULL) < 0 || strcmp(meg_ckpt_path(c), dir) != 0 || c->is_native)
+    if (meg_ckpt_open(&c, at, MEG_UNSET, NULL) < 0 || strcmp(meg_ckpt_path(c), at) != 0 || c->is_native)
         r = meg_fail(e, MEG_EUSAGE,
                      "--overwrite: %s does not contain a complete Hugging Face checkpoint, so it is not replaced; "
                      "choose a new directory",
                      dir);
     meg_ckpt_close(c);
-    d = opendir(dir);
+    d = opendir(at);
     while (r == 0 && d && (f = readdir(d)))
         if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0 && !is_known(f->d_name))
             r = meg_fail(e, MEG_EUSAGE,
@@ -552,11 +553,11 @@ int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt
     char *tmp = NULL;
     int r = choose_family(&family, s->model, e);
 
-    if (r < 0 || (r = meg_mkdirs_parent(s->dir, e)) < 0 || (r = meg_commit_recover(s->dir, e)) < 0)
+    if (r < 0)
         return r;
     meg_temporary_remove_stale(s->dir);
     if ((r = meg_temporary_dir(&tmp, s->dir, e)) == 0 && (r = write_folder(tmp, family, s, to, e)) == 0)
-        r = meg_commit_dir(tmp, s->dir, NULL, e);
+        r = meg_lock_commit_dir(to->lock, tmp, s->dir, meg_ckpt_check_replaceable, e);
     if (r < 0 && tmp)
         meg_remove_tree(tmp, NULL);
     free(tmp);

@@ -370,7 +370,10 @@ static void the_tokenizer_follows_from_vocab_txt(void **state)
     s.model = &a.m;
     s.params = &a.p;
     s.weights.data = a.w;
-    assert_int_equal(meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, &e), 0);
+    assert_int_equal(
+        meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ .lock = &(struct meg_dir_lock){ .was_empty = true } },
+                           &e),
+        0);
     config = read_bytes("tok/config.json");
     assert_contains(config.s, "\"pad_token_id\": 2");
     assert_null(strstr(config.s, "eos_token_id"));

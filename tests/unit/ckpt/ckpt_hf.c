@@ -300,7 +300,10 @@ static void refuses_to_export_what_gpt2_cannot_express(void **state)
     m = small_gpt_conf(1, 8);
     m.kv_channels = 16;
     s.model = &m;
-    assert_int_equal(meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, &e), MEG_EUSAGE);
+    assert_int_equal(
+        meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ .lock = &(struct meg_dir_lock){ .was_empty = true } },
+                           &e),
+        MEG_EUSAGE);
     assert_contains(e.msg, "gpt2|--kv-channels");
     assert_int_equal(access("wide", F_OK), -1);
 }

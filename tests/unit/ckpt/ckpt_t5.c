@@ -434,7 +434,10 @@ static void the_first_token_of_the_decoder_is_bos(void **state)
     s.model = &a.m;
     s.params = &a.p;
     s.weights.data = a.w;
-    assert_int_equal(meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, &e), 0);
+    assert_int_equal(
+        meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ .lock = &(struct meg_dir_lock){ .was_empty = true } },
+                           &e),
+        0);
     config = read_bytes("tok/config.json");
     generation = read_bytes("tok/generation_config.json");
     assert_contains(config.s, "\"decoder_start_token_id\": 3|\"eos_token_id\": 4|\"pad_token_id\": 0");
@@ -472,7 +475,7 @@ static void the_tokenizer_follows_from_the_files(void **state)
         assert_string_equal(tok.type, variant[i].type);
         assert_contains(tok.tokenizer_model, "set/spiece.model");
         meg_ckpt_close(c);
-        assert_int_equal(meg_ckpt_check_replaceable("set", &e), 0);
+        assert_int_equal(meg_ckpt_check_replaceable("set", "set", &e), 0);
     }
     free_fixture(&a);
 }

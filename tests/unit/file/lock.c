@@ -4,9 +4,12 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include "file/file.h"
 #include "file/lock.h"
@@ -23,10 +26,36 @@ int link(const char *from, const char *to)
     return -1;
 }
 
+static long fs_type = EXT4_SUPER_MAGIC;
+
+int statfs(const char *at, struct statfs *fs)
+{
+    (void)at;
+    memset(fs, 0, sizeof *fs);
+    fs->f_type = fs_type;
+    return 0;
+}
+
+static bool hides_processes; /* /proc has no file PID/stat, as for processes of other users with hidepid=2 */
+
+FILE *fopen(const char *name, const char *mode)
+{
+    int fd;
+
+    if (hides_processes && strncmp(name, "/proc/", 6) == 0 && strstr(name, "/stat")) {
+        errno = ENOENT;
+        return NULL;
+    }
+    fd = open(name, *mode == 'r' ? O_RDONLY : O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    return fd < 0 ? NULL : fdopen(fd, mode);
+}
+
 static int make(void **state)
 {
     (void)state;
     has_links = true;
+    hides_processes = false;
+    fs_type = EXT4_SUPER_MAGIC;
     make_dir(dir, sizeof dir);
     snprintf(path, sizeof path, "%s/out.lock", dir);
     unsetenv("SLURM_JOB_ID");
@@ -152,16 +181,72 @@ static void a_reused_process_id_is_not_the_holder(void **state)
     assert_int_equal(c.status, 0);
 }
 
+#define OTHER_BOOT "01234567-89ab-cdef-0123-456789abcdef"
+
 static void a_lock_from_before_a_reboot_is_taken_over(void **state)
+{
+    struct child c;
+
+    (void)state;
+    leave_a_dead_lock(NULL);
+    edit("boot", OTHER_BOOT);
+    edit("host", "name-before-reboot");
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 0);
+}
+
+static void assert_refused_with_advice(void)
+{
+    struct child c;
+
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 74);
+    assert_non_null(strstr(c.err, "if that process is dead, remove "));
+    assert_int_equal(access(path, F_OK), 0);
+}
+
+static void a_lock_of_a_machine_with_the_same_host_name_is_not_taken_over(void **state)
+{
+    struct meg_lock l = { 0 };
+
+    (void)state;
+    leave_a_dead_lock(NULL);
+    edit("boot", OTHER_BOOT);
+    fs_type = NFS_SUPER_MAGIC; /* the other machine may be running */
+    assert_refused_with_advice();
+    unlink(path);
+    fs_type = EXT4_SUPER_MAGIC;
+    assert_int_equal(meg_lock_acquire(&l, path, "out", NULL), 0);
+    edit("boot", OTHER_BOOT); /* the process is running in spite of this */
+    assert_refused_with_advice();
+    meg_lock_release(&l);
+}
+
+static void take_as_another_user(void *unused)
+{
+    if (setgid(65534) < 0 || setuid(65534) < 0)
+        _exit(1);
+    take_and_say(unused);
+}
+
+static void a_lock_of_a_hidden_process_is_not_taken_over(void **state)
 {
     struct meg_lock l = { 0 };
     struct child c;
 
     (void)state;
     assert_int_equal(meg_lock_acquire(&l, path, "out", NULL), 0);
-    edit("boot", "01234567-89ab-cdef-0123-456789abcdef");
+    hides_processes = true;
     child_run(&c, take_and_say, NULL);
-    assert_int_equal(c.status, 0);
+    assert_int_equal(c.status, 74);
+    if (geteuid() == 0) { /* kill(2) fails with EPERM */
+        assert_int_equal(chmod(dir, 0777), 0);
+        assert_int_equal(chmod(path, 0666), 0);
+        child_run(&c, take_as_another_user, NULL);
+        assert_int_equal(c.status, 74);
+    }
+    hides_processes = false;
+    assert_int_equal(meg_lock_check(&l, NULL), 0);
     meg_lock_release(&l);
 }
 
@@ -172,7 +257,8 @@ static void a_lock_of_another_host_is_not_taken_over(void **state)
     (void)state;
     leave_a_dead_lock(NULL);
     edit("host", "node17.cluster");
-    edit("boot", "01234567-89ab-cdef-0123-456789abcdef");
+    edit("boot", OTHER_BOOT);
+    fs_type = NFS_SUPER_MAGIC;
     child_run(&c, take_and_say, NULL);
     assert_int_equal(c.status, 74);
     assert_non_null(strstr(c.err, "on host node17.cluster, process "));
@@ -206,6 +292,12 @@ static void a_requeued_slurm_job_takes_over_its_own_lock(void **state)
     setenv("SLURM_RESTART_COUNT", "1", 1);
     child_run(&c, take_and_say, NULL);
     assert_int_equal(c.status, 0);
+    setenv("SLURM_RESTART_COUNT", "2", 1);
+    leave_a_dead_lock("4711");
+    edit("host", "node17");
+    setenv("SLURM_RESTART_COUNT", "1", 1); /* an earlier run of the job, which still ends */
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 74);
 }
 
 static void locks_work_without_hard_links(void **state)
@@ -242,15 +334,48 @@ static void a_file_that_is_not_a_lock_is_not_removed(void **state)
     assert_int_equal(access(path, F_OK), 0);
 }
 
-static void a_lost_lock_is_detected(void **state)
+static void other_types_of_files_are_not_locks(void **state)
+{
+    struct child c;
+
+    (void)state;
+    assert_int_equal(symlink("nowhere", path), 0);
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 74);
+    assert_non_null(strstr(c.err, "is empty or unreadable, or was not written by meg"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0666), 0);
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 74);
+    assert_non_null(strstr(c.err, "is empty or unreadable, or was not written by meg"));
+}
+
+static void a_removed_lock_is_acquired_again(void **state)
+{
+    struct meg_lock l = { 0 };
+    struct child c;
+
+    (void)state;
+    assert_int_equal(meg_lock_acquire(&l, path, "out", NULL), 0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(meg_lock_check(&l, NULL), 0);
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 74);
+    meg_lock_release(&l);
+    assert_int_equal(count_names(), 0);
+}
+
+static void a_lock_lost_to_another_process_is_detected(void **state)
 {
     struct meg_lock l = { 0 };
     struct meg_err e;
 
     (void)state;
     assert_int_equal(meg_lock_acquire(&l, path, "out", NULL), 0);
-    edit("pid", "1");
+    edit("host", "node17");
     assert_int_equal(meg_lock_check(&l, &e), MEG_EIO);
+    assert_non_null(strstr(e.msg, "on host node17, process "));
+    assert_non_null(strstr(e.msg, "the lock file of this process was removed"));
     meg_lock_release(&l);
     assert_int_equal(access(path, F_OK), 0); /* the lock of another process is not removed */
 }
@@ -334,6 +459,84 @@ static void one_of_many_processes_takes_over_a_dead_lock(void **state)
     munmap(s, sizeof *s);
 }
 
+/* ---- directories ---- */
+
+static const char *in_dir(const char *name)
+{
+    static char paths[8][400];
+    static int i;
+
+    i = (i + 1) % 8;
+    snprintf(paths[i], sizeof paths[i], "%s/%s", dir, name);
+    return paths[i];
+}
+
+static void writing_in_a_directory_and_replacing_it_exclude_each_other(void **state)
+{
+    struct meg_dir_lock replace = { 0 };
+    struct meg_lock l = { 0 };
+
+    (void)state;
+    for (int exists = 0; exists <= 1; exists++) {
+        if (exists)
+            assert_int_equal(mkdir(in_dir("new"), 0777), 0);
+        assert_int_equal(meg_lock_dir(&l, in_dir("new/"), NULL), 0);
+        assert_int_equal(meg_lock_replaced_dir(&replace, in_dir("new"), NULL), MEG_EIO);
+        meg_lock_release(&l);
+        assert_int_equal(meg_lock_replaced_dir(&replace, in_dir("new"), NULL), 0);
+        assert_int_equal(meg_lock_dir(&l, in_dir("new"), NULL), MEG_EIO);
+        meg_lock_release_dir(&replace);
+        assert_int_equal(count_names(), exists);
+    }
+}
+
+static int accept_only_old(const char *at, const char *name, struct meg_err *e)
+{
+    char file[500];
+
+    snprintf(file, sizeof file, "%s/mine", at);
+    return access(file, F_OK) == 0 ? meg_fail(e, MEG_EUSAGE, "%s/mine would be removed", name) : 0;
+}
+
+static void a_directory_that_another_program_writes_to_is_not_replaced(void **state)
+{
+    struct meg_dir_lock replace = { 0 };
+    struct meg_err e;
+
+    (void)state;
+    for (int was_empty = 0; was_empty <= 1; was_empty++) {
+        assert_int_equal(meg_mkdirs(in_dir("out"), NULL), 0);
+        assert_int_equal(meg_mkdirs(in_dir("out.tmp"), NULL), 0);
+        if (!was_empty)
+            assert_int_equal(meg_write_file(in_dir("out/old"), "", 0, NULL), 0);
+        assert_int_equal(meg_lock_replaced_dir(&replace, in_dir("out"), NULL), 0);
+        assert_int_equal(meg_write_file(in_dir("out/mine"), "", 0, NULL), 0);
+        assert_int_equal(meg_lock_commit_dir(&replace, in_dir("out.tmp"), in_dir("out"), accept_only_old, &e),
+                         was_empty ? MEG_EIO : MEG_EUSAGE);
+        assert_non_null(
+            strstr(e.msg, was_empty ? "another process wrote to this directory" : "/out/mine would be removed"));
+        assert_int_equal(access(in_dir("out/mine"), F_OK), 0);
+        assert_int_equal(access(in_dir("out.tmp"), F_OK), 0);
+        meg_lock_release_dir(&replace);
+        assert_int_equal(meg_remove_tree(in_dir("out"), NULL), 0);
+    }
+}
+
+static void an_empty_directory_is_replaced_by_one_rename(void **state)
+{
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_mkdirs(in_dir("out"), NULL), 0);
+    assert_int_equal(meg_mkdirs(in_dir("out.tmp"), NULL), 0);
+    assert_int_equal(meg_write_file(in_dir("out/mine"), "", 0, NULL), 0);
+    assert_int_equal(meg_commit_new_dir(in_dir("out.tmp"), in_dir("out"), &e), MEG_EIO);
+    assert_non_null(strstr(e.msg, "another process wrote to this directory"));
+    assert_int_equal(unlink(in_dir("out/mine")), 0);
+    assert_int_equal(meg_commit_new_dir(in_dir("out.tmp"), in_dir("out"), &e), 0);
+    assert_int_equal(access(in_dir("out.tmp"), F_OK), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -346,7 +549,14 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_requeued_slurm_job_takes_over_its_own_lock, make, clear),
         cmocka_unit_test_setup_teardown(locks_work_without_hard_links, make, clear),
         cmocka_unit_test_setup_teardown(a_file_that_is_not_a_lock_is_not_removed, make, clear),
-        cmocka_unit_test_setup_teardown(a_lost_lock_is_detected, make, clear),
+        cmocka_unit_test_setup_teardown(other_types_of_files_are_not_locks, make, clear),
+        cmocka_unit_test_setup_teardown(a_removed_lock_is_acquired_again, make, clear),
+        cmocka_unit_test_setup_teardown(a_lock_lost_to_another_process_is_detected, make, clear),
+        cmocka_unit_test_setup_teardown(writing_in_a_directory_and_replacing_it_exclude_each_other, make, clear),
+        cmocka_unit_test_setup_teardown(a_directory_that_another_program_writes_to_is_not_replaced, make, clear),
+        cmocka_unit_test_setup_teardown(an_empty_directory_is_replaced_by_one_rename, make, clear),
+        cmocka_unit_test_setup_teardown(a_lock_of_a_machine_with_the_same_host_name_is_not_taken_over, make, clear),
+        cmocka_unit_test_setup_teardown(a_lock_of_a_hidden_process_is_not_taken_over, make, clear),
         cmocka_unit_test_setup_teardown(exit_releases_the_locks, make, clear),
         cmocka_unit_test_setup_teardown(one_of_many_processes_takes_over_a_dead_lock, make, clear),
     };
