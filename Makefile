@@ -478,12 +478,13 @@ check-gpu bench-gpu: all $(CHECK_GPU)
 check-chroot:
 	tests/chroot.sh
 
-# Each harness in tests/fuzz is linked with the modules and files of lib/ckpt that parse untrusted files.
+# Each harness in tests/fuzz is linked with the modules and files of lib/ckpt that parse untrusted files, and with what
+# these files call.
 FUZZ_S     ?= 60
 FUZZ_CC    ?= clang
 FUZZ_MODULES := base foreign file option unicode io sentence tokenizer data preprocess
 FUZZ_SRCS  := $(foreach m,$(FUZZ_MODULES),$(wildcard lib/$m/*.c lib/$m/*/*.c)) \
-              $(patsubst %,lib/ckpt/%.c,safetensors megatron/pt megatron/pickle megatron/zip)
+              $(patsubst %,lib/ckpt/%.c,safetensors megatron/pt megatron/pickle megatron/zip) lib/tensor/dtype.c
 FUZZERS    := $(patsubst %.c,build/fuzz/%,$(wildcard tests/fuzz/*.c))
 FUZZ_FLAGS := -O1 -g -std=gnu11 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
 build/fuzz/%: %.c $(FUZZ_SRCS)
