@@ -68,7 +68,6 @@ printf 'text\n' >a.txt
 tar -cf files/tar a.txt
 printf 'name: x\n' >model_config.yaml
 tar -cf files/nemo model_config.yaml
-cp files/nemo x.nemo
 rows() {
     table | cut -d '|' -f 1-3
     echo 'tar|a tar archive|tar -xf'
@@ -194,6 +193,10 @@ status 'a FIFO as tokenizer does not block' 74 timeout 20 meg-preprocess -q --to
 like 'the FIFO is named' "$(cat err)" 'fifo: found a FIFO, expected a regular file; give the name of a file'
 status 'a FIFO as checkpoint does not block' 74 timeout 20 meg-convert --info fifo
 like 'the FIFO is named as that of a tokenizer' "$(cat err)" 'fifo: found a FIFO, expected a regular file'
+
+gzip -c files/nemo >y.nemo
+meg-convert --info y.nemo 2>err
+like 'a compressed .nemo file is named' "$(cat err)" 'y.nemo: found a NeMo archive, expected the directory of a checkpoint; export the model with NeMo'
 
 # Each line: a directory, what is found, a part of the remedy, and files or directories in it.
 folders() {
@@ -347,6 +350,17 @@ for command in 'meg-generate --load real --input' 'meg-eval --task logprobs --lo
     status "$command of a directory ends with 74" 74 $command real
     like "$command of a directory names it" "$(cat err)" 'real: found a directory, expected a file or a pipe; give the name of a file'
 done
+for task in logprobs ppl; do
+    for name in pretty pretty2 array2; do
+        status "meg-eval --task $task of JSON that is not lines ends with 65: $name" 65 meg-eval --task $task --load real --input files/$name
+        like "meg-eval --task $task names it: $name" "$(cat err)" "files/$name: found $(rows | grep "^$name|" | cut -d '|' -f 2), expected JSON lines; convert it to one object per line"
+    done
+done
+gzip -c files/pretty >pretty.gz
+meg-eval --task ppl --load real --input pretty.gz 2>err
+like 'meg-eval names JSON in gzip data' "$(cat err)" 'pretty.gz: found a JSON object over several lines, expected JSON lines; '
+meg-generate --load real --input files/pretty 2>err
+like 'meg-generate names JSON' "$(cat err)" 'files/pretty: found a JSON object over several lines, expected JSON lines; '
 status 'meg-preprocess of a directory ends with 74' 74 $null --input real
 like 'the directory is named as by meg-eval' "$(cat err)" 'real: found a directory, expected a file or a pipe; give the name of a file'
 

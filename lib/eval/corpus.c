@@ -21,7 +21,7 @@ static int add_lines(const struct meg_line_block *b, const struct meg_prompt_for
             continue;
         was = ids->n;
         if ((r = meg_prompt_read(format, b->name, line, text, (size_t)n, ids, NULL, e)) < 0)
-            return r;
+            return meg_line_block_explain(r, b, e);
         ++*documents;
         if (eod >= 0 && eod < format->vocab_size && ids->n > was)
             meg_ids_add(ids, eod);
@@ -54,14 +54,19 @@ static int64_t skip_space(const struct meg_line_block *b, int64_t at)
     return at;
 }
 
-/* Return the first byte that is not whitespace, or 0.  Overwrite a byte order mark before JSON with spaces. */
+/*
+ * Return the first byte that is not whitespace, or 0.  Overwrite a byte order mark before JSON with spaces.  For an
+ * array of objects, return '{', so that it is refused as a JSON line instead of read as text.
+ */
 static char first_nonspace(struct meg_line_block *b)
 {
     const int64_t mark = b->first_line_in_file == 1 ? meg_utf8_bom(b->s, b->n) : 0;
-    const int64_t at = skip_space(b, mark);
+    const int64_t at = skip_space(b, mark), next = at < b->n ? skip_space(b, at + 1) : b->n;
 
     if (at == b->n)
         return 0;
+    if (b->s[at] == '[' && next < b->n && b->s[next] == '{')
+        return '{';
     if (b->s[at] == '{')
         memset(b->s, ' ', (size_t)mark);
     return b->s[at];

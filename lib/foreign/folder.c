@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "base/mem.h"
 #include "foreign/internal.h"
 
@@ -286,13 +285,10 @@ static int choose_snapshot(char **out, const char *model, struct meg_err *e)
         chosen = x.v[0];
     else if (commit && exists(snapshots, commit))
         chosen = commit;
-    if (chosen) {
+    if (chosen)
         *out = path_in(snapshots, chosen);
-        if (x.n > 1)
-            meg_info("%s: found %zu snapshots; reading %s, the one of refs/main", snapshots, x.n, chosen);
-    } else {
+    else
         r = refuse_snapshots(snapshots, &x, e);
-    }
     free_names(&x);
     free(commit);
     free(snapshots);

@@ -125,8 +125,10 @@ static int read_prompt(struct server *s, struct meg_request *request, struct meg
     int r;
 
     s->ids.n = 0;
-    if ((r = meg_line_reader_next(s->in, &text, &n, e)) <= 0 ||
-        (r = meg_prompt_read(&s->format, s->in->name, s->in->line, text, n, &s->ids, request, e)) < 0)
+    if ((r = meg_line_reader_next(s->in, &text, &n, e)) <= 0)
+        return r;
+    r = meg_prompt_read(&s->format, s->in->name, s->in->line, text, n, &s->ids, request, e);
+    if ((r = meg_line_reader_explain(r, s->in, e)) < 0)
         return r;
     if (s->ids.n >= positions)
         return meg_fail(e, MEG_EFORMAT,

@@ -104,3 +104,10 @@ int meg_line_reader_next(struct meg_line_reader *in, char **text, size_t *n, str
     in->line++;
     return 1;
 }
+
+int meg_line_reader_explain(int r, const struct meg_line_reader *in, struct meg_err *e)
+{
+    if (r == MEG_EFORMAT && in->line == 1 && in->fd > STDIN_FILENO)
+        meg_foreign_check_path(in->name, MEG_EXPECT_JSON_LINES, e);
+    return r;
+}

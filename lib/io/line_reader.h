@@ -52,6 +52,14 @@ bool meg_line_reader_is_ready(struct meg_line_reader *in);
  */
 int meg_line_reader_next(struct meg_line_reader *in, char **text, size_t *n, struct meg_err *e);
 
+/*
+ * meg_line_reader_explain - explain why the last line returned is not a JSON line
+ *   r  0, or the error of the line, whose message is in *e
+ * If r is MEG_EFORMAT and this is the first line of a file in a foreign format (foreign/foreign.h), replaces the message.
+ * Returns r.
+ */
+int meg_line_reader_explain(int r, const struct meg_line_reader *in, struct meg_err *e);
+
 MEG_END_DECLS
 
 #endif
