@@ -12,62 +12,108 @@
 enum {
     DEFAULT_SIZE = 131072, /* default size of a JSON vocabulary, including special tokens, as in Megatron-LM */
     MAX_TOKEN = 4096,      /* maximum bytes of a token; enumerating its splits takes quadratic time */
+    MAX_RANK = 1 << 21,    /* maximum rank in a text vocabulary; each unused rank takes memory */
     LLAMA3_RANKS = 128000,
     LLAMA3_SPECIAL = 256
 };
 
-/* Decode the token s [n], in base64, and add it with the next rank. */
-static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char *location, struct meg_err *e)
-{
-    struct meg_str bytes = { 0 };
-    int64_t was = t->n, k;
-
-    if (meg_base64_decode(&bytes, s, n) < 0 || bytes.n == 0) {
-        meg_str_free(&bytes);
-        return meg_fail(e, MEG_EFORMAT, "%s: '%.*s' is not a token in base64", location, (int)(n < 80 ? n : 80), s);
-    }
-    if (bytes.n > MAX_TOKEN) {
-        int r = meg_fail(e, MEG_EFORMAT, "%s: the token has %zu bytes; the limit is %d", location, bytes.n, MAX_TOKEN);
-
-        meg_str_free(&bytes);
-        return r;
-    }
-    k = meg_strtab_add(t, bytes.s, (int64_t)bytes.n);
-    meg_str_free(&bytes);
-    if (k < was)
-        return meg_fail(e, MEG_EFORMAT, "%s: duplicate token, which already has rank %" PRId64, location, k);
-    return 0;
-}
-
-static int read_text(struct meg_strtab *t, const char *path, const struct meg_str *file, struct meg_err *e)
-{
-    const char *s = file->s, *end = s + file->n;
-    char location[4200];
-
-    for (int64_t line = 1; s < end; line++) {
-        const char *stop = memchr(s, '\n', (size_t)(end - s)), *space;
-        char *rest = NULL;
-        long long rank;
-        int r;
-
-        stop = stop ? stop : end;
-        snprintf(location, sizeof location, "%s: line %" PRId64, path, line);
-        if (!(space = memchr(s, ' ', (size_t)(stop - s))))
-            return meg_fail(e, MEG_EFORMAT, "%s: expected a token in base64 and its rank", location);
-        rank = strtoll(space + 1, &rest, 10); /* strtoll stops at the zero byte after the file */
-        if (rest == space + 1 || (rest != stop && !(rest + 1 == stop && *rest == '\r')) || rank != line - 1)
-            return meg_fail(e, MEG_EFORMAT, "%s: rank is '%.*s', expected %" PRId64, location,
-                            (int)(stop - space - 1 < 40 ? stop - space - 1 : 40), space + 1, line - 1);
-        if ((r = add_token(t, s, space - s, location, e)) < 0)
-            return r;
-        s = stop + 1;
-    }
-    return 0;
-}
-
-static int read_json(struct meg_strtab *t, const char *path, const struct meg_str *file, int64_t max_tokens,
+/* Decode the token s [n], in base64, add it to t, and set *k to its index. */
+static int add_token(struct meg_strtab *t, const char *s, int64_t n, int64_t *k, const char *location,
                      struct meg_err *e)
 {
+    struct meg_str bytes = { 0 };
+    int r = 0;
+
+    if (meg_base64_decode(&bytes, s, n) < 0 || bytes.n == 0)
+        r = meg_fail(e, MEG_EFORMAT, "%s: '%.*s' is not a token in base64", location, (int)(n < 80 ? n : 80), s);
+    else if (bytes.n > MAX_TOKEN)
+        r = meg_fail(e, MEG_EFORMAT, "%s: the token has %zu bytes; the limit is %d", location, bytes.n, MAX_TOKEN);
+    else
+        *k = meg_strtab_add(t, bytes.s, (int64_t)bytes.n);
+    meg_str_free(&bytes);
+    return r;
+}
+
+struct ranked {
+    int64_t rank, k; /* k is the index of the token in the order of the file */
+};
+
+static int compare_ranks(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/*
+ * Read the lines of a text vocabulary, as load_tiktoken_bpe of tiktoken does: fields are separated by whitespace, empty
+ * lines are ignored, and ranks may be in any order.  Of lines with equal tokens, the last one is used.
+ */
+static int read_lines(struct meg_strtab *t, struct ranked **list, const char *path, const struct meg_str *file,
+                      struct meg_err *e)
+{
+    static const char space[] = " \t\v\f";
+    const char *s = file->s, *end = s + file->n;
+    char location[4200];
+    int64_t cap = 0;
+
+    for (int64_t line = 1, k; s < end; line++) {
+        const char *stop = s + strcspn(s, "\r\n"), *token = s + strspn(s, space);
+        const char *blank = token + strcspn(token, " \t\v\f\r\n"), *rank = blank + strspn(blank, space);
+        char *rest = NULL;
+        long long value;
+        int r;
+
+        snprintf(location, sizeof location, "%s: line %" PRId64, path, line);
+        s = stop + 1 + (stop[0] == '\r' && stop[1] == '\n');
+        if (token == stop)
+            continue;
+        if (rank >= stop)
+            return meg_fail(e, MEG_EFORMAT, "%s: expected a token in base64 and its rank", location);
+        value = strtoll(rank, &rest, 10); /* strtoll stops at the zero byte after the file */
+        if (rest == rank || rest + strspn(rest, space) != stop || value < 0 || value > MAX_RANK)
+            return meg_fail(e, MEG_EFORMAT, "%s: rank is '%.*s', expected a number from 0 to %d", location,
+                            (int)(stop - rank < 40 ? stop - rank : 40), rank, MAX_RANK);
+        if ((r = add_token(t, token, blank - token, &k, location, e)) < 0)
+            return r;
+        if (k == cap) {
+            cap = 2 * cap + 1024;
+            *list = meg_realloc_array(*list, (size_t)cap, sizeof **list);
+        }
+        (*list)[k] = (struct ranked){ value, k };
+    }
+    return 0;
+}
+
+/* Read a text vocabulary: b->tokens in the order of ranks, and their ids, which are the ranks. */
+static int read_text(struct meg_bytebpe *b, const char *path, const struct meg_str *file, struct meg_err *e)
+{
+    struct meg_strtab t = { 0 };
+    struct ranked *list = NULL;
+    int r = read_lines(&t, &list, path, file, e);
+
+    if (r == 0 && t.n > 0)
+        qsort(list, (size_t)t.n, sizeof *list, compare_ranks);
+    b->token_id = meg_realloc_array(NULL, (size_t)t.n + 1, sizeof *b->token_id);
+    for (int64_t i = 0; i < t.n && r == 0; i++) {
+        struct meg_str token = meg_strtab_get(&t, list[i].k);
+
+        if (i > 0 && list[i].rank == list[i - 1].rank)
+            r = meg_fail(e, MEG_EFORMAT, "%s: several tokens have rank %" PRId64 "; give each token another rank", path,
+                         list[i].rank);
+        meg_strtab_add(&b->tokens, token.s, (int64_t)token.n);
+        b->token_id[i] = (int32_t)list[i].rank;
+    }
+    free(list);
+    meg_strtab_free(&t);
+    return r;
+}
+
+/* Read a JSON vocabulary of at most max_tokens tokens, whose ids begin at first_id. */
+static int read_json(struct meg_bytebpe *b, const char *path, const struct meg_str *file, int64_t max_tokens,
+                     int32_t first_id, struct meg_err *e)
+{
+    struct meg_strtab *t = &b->tokens;
     json_t *list;
     char location[4200];
     size_t i;
@@ -81,7 +127,7 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
     json_array_foreach(list, i, item)
     {
         const char *bytes;
-        int64_t rank;
+        int64_t rank, k;
 
         snprintf(location, sizeof location, "%s: element %zu", path, i);
         if (r < 0 || (int64_t)i == max_tokens)
@@ -92,8 +138,8 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
                    (r = meg_json_get_str(item, "token_bytes", MEG_JSON_REQUIRED, &bytes, location, e)) == 0) {
             if (rank != (int64_t)i)
                 r = meg_fail(e, MEG_EFORMAT, "%s: rank is %" PRId64 ", expected %zu", location, rank, i);
-            else
-                r = add_token(t, bytes, (int64_t)strlen(bytes), location, e);
+            else if ((r = add_token(t, bytes, (int64_t)strlen(bytes), &k, location, e)) == 0 && k < (int64_t)i)
+                r = meg_fail(e, MEG_EFORMAT, "%s: duplicate token, which already has rank %" PRId64, location, k);
         }
         if (r == 0 && i < 256) {
             struct meg_str byte = meg_strtab_get(t, (int64_t)i);
@@ -102,6 +148,9 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
                 r = meg_fail(e, MEG_EFORMAT, "%s: the first 256 tokens must be the 256 bytes in order", location);
         }
     }
+    b->token_id = meg_realloc_array(NULL, (size_t)t->n + 1, sizeof *b->token_id);
+    for (int64_t k = 0; k < t->n; k++)
+        b->token_id[k] = (int32_t)k + first_id;
     json_decref(list);
     return r;
 }
@@ -146,17 +195,16 @@ static int32_t find(const struct meg_strtab *t, const char *token)
     return (int32_t)meg_strtab_find(t, token, (int64_t)strlen(token));
 }
 
-/* A split of a token into two tokens; all three are represented by their ranks. */
+/* A split of a token into two tokens; all three are represented by their indices in the order of ranks. */
 struct token_split {
     int32_t left, right, id;
 };
 
 /*
- * Set the merges, byte_id and token_id of a vocabulary from its ranked tokens.  The id of a token is rank + first_id.
- * Each split of a token into two tokens becomes a merge with the rank of the token that is split.  Return MEG_EFORMAT
- * if one of the 256 single bytes is not a token.
+ * Set the merges and byte_id of a vocabulary from its ranked tokens.  Each split of a token into two tokens becomes a
+ * merge with the rank of the token that is split.  Return MEG_EFORMAT if one of the 256 single bytes is not a token.
  */
-static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path, struct meg_err *e)
+static int fill_merges(struct meg_bytebpe *b, const char *path, struct meg_err *e)
 {
     struct token_split *split = NULL;
     int64_t n = 0, cap = 0;
@@ -168,13 +216,11 @@ static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path
         if (k < 0)
             return meg_fail(e, MEG_EFORMAT, "%s: byte 0x%02x is not a token; all 256 single bytes must be tokens", path,
                             i);
-        b->byte_id[i] = (int32_t)k + first_id;
+        b->byte_id[i] = b->token_id[k];
     }
-    b->token_id = meg_realloc_array(NULL, (size_t)b->tokens.n, sizeof *b->token_id);
     for (int64_t k = 0; k < b->tokens.n; k++) {
         struct meg_str token = meg_strtab_get(&b->tokens, k);
 
-        b->token_id[k] = (int32_t)k + first_id;
         for (size_t i = 1; i < token.n; i++) {
             int64_t l = meg_strtab_find(&b->tokens, token.s, (int64_t)i);
             int64_t r = l < 0 ? -1 : meg_strtab_find(&b->tokens, token.s + i, (int64_t)(token.n - i));
@@ -190,7 +236,8 @@ static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path
     }
     meg_bpe_init(&b->bpe, n);
     for (int64_t i = 0; i < n; i++)
-        meg_bpe_add(&b->bpe, split[i].left + first_id, split[i].right + first_id, split[i].id, split[i].id + first_id);
+        meg_bpe_add(&b->bpe, b->token_id[split[i].left], b->token_id[split[i].right], split[i].id,
+                    b->token_id[split[i].id]);
     free(split);
     b->is_leftmost = true;
     return 0;
@@ -261,8 +308,34 @@ static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_co
 }
 
 /*
- * Assign the ids of a text vocabulary: first to the ranked tokens, then to the special tokens.  If no special tokens
- * are given and the number of ranked tokens equals Llama 3's, add Llama 3's special tokens.
+ * Add tokens by id: the ranked tokens, whose ids are their ranks, and the special tokens, which have the ids that are
+ * not ranks and then those after the last rank.  A rank without a token gets a name, because each id needs one.
+ */
+static int add_by_id(struct meg_tiktoken_files *f, const struct meg_strtab *special, struct meg_err *e)
+{
+    const struct meg_bytebpe *v = &f->vocab;
+    const int64_t nranks = v->tokens.n > 0 ? v->token_id[v->tokens.n - 1] + (int64_t)1 : 0;
+    char name[64];
+
+    for (int64_t id = 0, k = 0, i = 0; id < nranks || i < special->n; id++) {
+        struct meg_str token = { name, 0, 0 };
+
+        if (k < v->tokens.n && v->token_id[k] == id)
+            token = meg_strtab_get(&v->tokens, k++);
+        else if (i < special->n)
+            token = meg_strtab_get(special, i++);
+        else
+            token.n = (size_t)snprintf(name, sizeof name, "<|unused_%" PRId64 "|>", id);
+        if (meg_strtab_add(&f->tokens, token.s, (int64_t)token.n) < id)
+            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%.*s' is also another token of the vocabulary",
+                            (int)token.n, token.s);
+    }
+    return 0;
+}
+
+/*
+ * Assign the ids of a text vocabulary.  If no special tokens are given and the number of ranked tokens equals Llama 3's,
+ * add Llama 3's special tokens.
  */
 static int assign_ids_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
@@ -278,16 +351,15 @@ static int assign_ids_text(struct meg_tiktoken_files *f, const struct meg_tok_co
                                    "<|eot_id|>" };
     static const struct meg_str_list none, llama3 = { names, sizeof names / sizeof *names };
     const bool is_llama3 = c->tiktoken_special_tokens.n == 0 && f->vocab.tokens.n == LLAMA3_RANKS;
-    int r;
+    struct meg_strtab special = { 0 };
+    int r =
+        add_special(&special, &c->tiktoken_special_tokens, is_llama3 ? LLAMA3_SPECIAL : c->tiktoken_special_tokens.n,
+                    is_llama3 ? &llama3 : &none, "<|reserved_special_token_%" PRId64 "|>", 5, e);
 
-    for (int64_t k = 0; k < f->vocab.tokens.n; k++) {
-        struct meg_str token = meg_strtab_get(&f->vocab.tokens, k);
-
-        meg_strtab_add(&f->tokens, token.s, (int64_t)token.n);
-    }
-    if ((r = add_special(&f->tokens, &c->tiktoken_special_tokens,
-                         is_llama3 ? LLAMA3_SPECIAL : c->tiktoken_special_tokens.n, is_llama3 ? &llama3 : &none,
-                         "<|reserved_special_token_%" PRId64 "|>", 5, e)) < 0)
+    if (r == 0)
+        r = add_by_id(f, &special, e);
+    meg_strtab_free(&special);
+    if (r < 0)
         return r;
     f->special_ids.bos = find(&f->tokens, "<|begin_of_text|>");
     f->special_ids.eos = find(&f->tokens, "<|end_of_text|>");
@@ -330,8 +402,8 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
         goto out;
     }
     f->vocab.pretok = pattern_of(c->tiktoken_pattern, is_json);
-    if ((r = is_json ? read_json(&f->vocab.tokens, path, &file, size - nspecial, e)
-                     : read_text(&f->vocab.tokens, path, &file, e)) < 0)
+    if ((r = is_json ? read_json(&f->vocab, path, &file, size - nspecial, (int32_t)nspecial, e)
+                     : read_text(&f->vocab, path, &file, e)) < 0)
         goto out;
     if (c->vocab_size != MEG_UNSET && is_json && f->vocab.tokens.n < size - nspecial) {
         r = meg_fail(e, MEG_EUSAGE,
@@ -341,7 +413,7 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
         goto out;
     }
     if ((r = is_json ? assign_ids_json(f, c, e) : assign_ids_text(f, c, e)) < 0 ||
-        (r = fill_merges(&f->vocab, is_json ? (int32_t)nspecial : 0, path, e)) < 0)
+        (r = fill_merges(&f->vocab, path, e)) < 0)
         goto out;
     *out = f;
     f = NULL;
