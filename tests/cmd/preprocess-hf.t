@@ -115,4 +115,10 @@ files byte.json "{$fast,\"add_prefix_space\":true}" '' ''
 is 'add_prefix_space true keeps that of tokenizer.json' "$(encode d 'a')" "$with"
 files byte.json '{"tokenizer_class":"T5Tokenizer","extra_ids":0}' '' ''
 is 'T5Tokenizer does not change the prefix space' "$(encode d 'a')" "$with"
+
+# Metaspace with the scheme "first" puts a mark only before a text whose start the normalizer keeps.
+jq -c '.normalizer = {type: "Strip", strip_left: true, strip_right: true} | .model.vocab = {u: 0, a: 1, "\u2581a": 2, "<e>": 3}
+    | .pre_tokenizer = {type: "Metaspace", replacement: "\u2581", prepend_scheme: "first", split: true}' plain.json >strip.json
+gives 'a mark is put before a text' '[2,2]' 'a a' strip.json '' '' ''
+gives 'no mark is put before a text whose first space is stripped' '[1,2]' ' a a' strip.json '' '' ''
 done_testing

@@ -368,6 +368,7 @@ static int encode_part(struct hf *t, const char *s, int64_t n, bool is_text_star
     if ((r = meg_hf_normalizer_run(f->normalizer, s, n, is_first_chunk,
                                    f->safe_split ? f->safe_split->max_gap : max_bytes, &t->normalized, e)) < 0)
         return r;
+    is_text_start = is_text_start && !meg_hf_normalizer_strips_start(f->normalizer, s, n);
     return encode_between_added(t, true, t->normalized.s, (int64_t)t->normalized.n, is_text_start, out, sink, e);
 }
 

@@ -105,6 +105,12 @@ int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text
                           int64_t max_bytes, struct meg_str *out, struct meg_err *e);
 
 /*
+ * Return true if the normalizer removes whitespace at the start of text [n].  The normalized text then does not begin at
+ * the start of the input text: a Metaspace with the scheme "first" prepends nothing to it.
+ */
+bool meg_hf_normalizer_strips_start(const struct meg_hf_normalizer *norm, const char *text, int64_t n);
+
+/*
  * Return true if cutting text before a space, tab, newline or carriage return (but not inside \r\n) does not change the
  * normalized text.  If true, set two flags:
  *   is_by_char            text can be cut before any other ASCII character

@@ -308,6 +308,19 @@ int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text
     return r;
 }
 
+bool meg_hf_normalizer_strips_start(const struct meg_hf_normalizer *norm, const char *text, int64_t n)
+{
+    int32_t cp;
+
+    if (n == 0 || meg_utf8_decode(text, n, &cp) < 0 || meg_char_class_of(cp) != MEG_CHAR_SPACE)
+        return false;
+    for (int64_t i = 0; norm && i < norm->n && norm->step[i].type != PREPEND; i++) {
+        if (norm->step[i].type == STRIP && norm->step[i].left)
+            return true;
+    }
+    return false;
+}
+
 /* ---- Points at which text can be cut before it is normalized ---- */
 
 /*
