@@ -79,6 +79,9 @@ int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e);
 
 /* Return the path of the file `name` in the directory dir [ndir], or NULL if there is no such file. */
 char *meg_tok_path_in_dir(const char *dir, int ndir, const char *name);
+bool meg_tok_is_dir(const char *path);
+/* Fail because path has no tokenizer.json: the message names the tokenizer that is there, and its options. */
+int meg_tok_refuse_path(const char *path, struct meg_err *e);
 
 extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepiece, meg_tok_gpt_sentencepiece,
     meg_tok_llama2, meg_tok_bert_lower, meg_tok_bert_case, meg_tok_tiktoken, meg_tok_hf, meg_tok_hf_pretrained;

@@ -120,7 +120,9 @@ static int class_of_dir(const struct meg_tok_class **out, const struct meg_tok_c
 
     meg_tok_find_files(&found, owned);
     *out = &meg_tok_hf;
-    if (!found.tokenizer_json && !c->name_or_path)
+    if (!found.tokenizer_json && c->tokenizer_model && meg_tok_is_dir(c->tokenizer_model))
+        r = meg_tok_refuse_path(c->tokenizer_model, e);
+    else if (!found.tokenizer_json && !c->name_or_path)
         r = meg_fail(e, MEG_EUSAGE,
                      "--tokenizer-type is required, unless --tokenizer-model or --tokenizer-name-or-path names a "
                      "directory with tokenizer.json");

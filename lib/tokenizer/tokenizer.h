@@ -92,6 +92,14 @@ enum { MEG_TOK_MAX_FOUND = 4 };
 void meg_tok_find_files(struct meg_tok_conf *c, char *owned[MEG_TOK_MAX_FOUND]);
 
 /*
+ * meg_tok_guess - set the options of a tokenizer from the path of its directory or of one of its files
+ * If c->type is NULL, sets it to the type that the name or the content of the file suggests.  Sets the members of c that
+ * take the files of this type.  Returns MEG_ENOENT if path is a directory without a known file.
+ *   owned  out  paths that c may refer to, or NULL; the caller frees them after c is used
+ */
+int meg_tok_guess(struct meg_tok_conf *c, const char *path, char *owned[2], struct meg_err *e);
+
+/*
  * meg_tokenizer_open - load the tokenizer that c describes; c is borrowed for the call
  * Returns:
  *   - MEG_EUSAGE if an option is missing or invalid

@@ -116,6 +116,28 @@ is 'add_prefix_space true keeps that of tokenizer.json' "$(encode d 'a')" "$with
 files byte.json '{"tokenizer_class":"T5Tokenizer","extra_ids":0}' '' ''
 is 'T5Tokenizer does not change the prefix space' "$(encode d 'a')" "$with"
 
+# A directory without tokenizer.json is refused with the options for the files that are there.
+refused() { # NAME MESSAGE FILE...
+    name=$1 want=$2
+    shift 2
+    rm -rf d
+    mkdir d
+    for f in "$@"; do
+        printf '\n' >"d/$f"
+    done
+    [ ! -e d/tokenizer.model ] || printf 'YQ== 0\n' >d/tokenizer.model
+    status "$name is refused" 66 meg-preprocess --input in.jsonl --output-prefix x --tokenizer-type HuggingFaceTokenizer --tokenizer-model d
+    like "$name: the message names the options" "$(cat "$T/err")" "$want"
+}
+refused 'a directory of GPT-2' 'd: found vocab.json and merges.txt, expected tokenizer.json; use --tokenizer-type GPT2BPETokenizer --vocab-file d/vocab.json --merge-file d/merges.txt$' \
+    vocab.json merges.txt tokenizer_config.json
+meg-preprocess --input in.jsonl --output-prefix x --tokenizer-model d 2>err
+is 'without --tokenizer-type, the message is the same' "$(cat err)" "$(cat "$T/err")"
+refused 'a directory with vocab.txt' 'found vocab.txt, .* BertWordPieceLowerCase --vocab-file d/vocab.txt$' vocab.txt
+refused 'a directory with spiece.model' 'GPTSentencePieceTokenizer --tokenizer-model d/spiece.model$' spiece.model
+refused 'a directory with a vocabulary of tiktoken' 'TikTokenizer --tokenizer-model d/tokenizer.model$' tokenizer.model
+refused 'a directory without a tokenizer' 'd: not a directory with tokenizer.json' README.md
+
 # Metaspace with the scheme "first" puts a mark only before a text whose start the normalizer keeps.
 jq -c '.normalizer = {type: "Strip", strip_left: true, strip_right: true} | .model.vocab = {u: 0, a: 1, "\u2581a": 2, "<e>": 3}
     | .pre_tokenizer = {type: "Metaspace", replacement: "\u2581", prepend_scheme: "first", split: true}' plain.json >strip.json

@@ -40,6 +40,13 @@ struct hf {
 
 /* ---- Opening ---- */
 
+bool meg_tok_is_dir(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static bool is_file(const char *path)
 {
     struct stat st;
@@ -118,10 +125,7 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
                         "use only one of them");
     meg_tok_find_files(&c, owned);
     if (!c.tokenizer_json)
-        return name ? meg_fail(e, MEG_ENOENT,
-                               "%s: not a directory with tokenizer.json; models are not downloaded by name from the "
-                               "Hugging Face Hub",
-                               name)
+        return name ? meg_tok_refuse_path(name, e)
                     : meg_fail(e, MEG_EUSAGE, "%s requires --%s, a directory with tokenizer.json", class->name,
                                class == &meg_tok_hf ? "tokenizer-model" : "tokenizer-name-or-path");
     if ((r = meg_hf_files_load(&files, &c, e)) == 0) {
