@@ -13,8 +13,9 @@
 const char *const meg_split_names[MEG_NUM_SPLITS] = { "train", "valid", "test" };
 
 /*
- * Parse n bytes as a plain decimal number, and reject other forms.  Megatron-LM searches --split for digits, so
- * Megatron-LM reads 0x10 as the two numbers 0 and 10, and 1e2 as 1 and 2.
+ * Parse n bytes as a plain decimal number, and reject other forms.  Megatron-LM reads every run of digits and dots in
+ * --split, so any punctuation, also quotes, may separate the numbers.  Words that it reads as other numbers than those
+ * that are written are rejected: 0x10, which it reads as 0 and 10, 1e2, and -1.
  */
 static int parse_ratio(double *out, const char *word, size_t n, const char *text, struct meg_err *e)
 {
@@ -33,7 +34,7 @@ static int parse_ratio(double *out, const char *word, size_t n, const char *text
 
 int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err *e)
 {
-    static const char separators[] = ",/ \t";
+    static const char separators[] = " \t\r\n,/'\"()[]{}<>:;|_%&*=";
     double v[MEG_NUM_SPLITS] = { 0 }, sum = 0, at = 0;
     const char *p = text;
     int n = 0, r;

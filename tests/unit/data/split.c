@@ -23,6 +23,22 @@ static void boundaries_are_rounded_half_to_even(void **state)
     assert_false(s.is_present[MEG_SPLIT_TEST]);
 }
 
+static void quotes_and_punctuation_separate_numbers(void **state)
+{
+    const char *const text[] = { "'949,50,1'",    "\"949\" \"50\" \"1\"", "(949; 50; 1)",
+                                 "[949.,50.0,1]", "949:50|1\n",           "949%,50%,1%" };
+    struct meg_split_matrix want, s;
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_split_parse(&want, "949,50,1", &e), 0);
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        if (meg_split_parse(&s, text[i], &e) < 0)
+            fail_msg("%s", e.msg);
+        assert_memory_equal(&s, &want, sizeof s);
+    }
+}
+
 static void an_invalid_split_is_refused(void **state)
 {
     struct meg_split_matrix s;
@@ -42,10 +58,10 @@ static void an_invalid_split_is_refused(void **state)
     assert_string_equal(e.msg, "--split: '-99,1,0' has a minus sign; ratios must be 0 or more");
 }
 
-/* Megatron-LM uses all runs of digits and points, such as 0 and 10 in the first value, and ignores the rest. */
+/* Megatron-LM reads other numbers than the written ones, such as 0 and 10 in the first value. */
 static void a_word_that_is_not_a_decimal_number_is_refused(void **state)
 {
-    static const char *const text[] = { "0x10,1", "nan,1,1", "1,inf", "1e2,1", "90%,10", "+9,1", ".,1", "90;10" };
+    static const char *const text[] = { "0x10,1", "nan,1,1", "1,inf", "1e2,1", "+9,1", ".,1", "a9,1" };
     struct meg_split_matrix s;
     struct meg_err e;
 
@@ -124,6 +140,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(boundaries_are_rounded_half_to_even),
+        cmocka_unit_test(quotes_and_punctuation_separate_numbers),
         cmocka_unit_test(an_invalid_split_is_refused),
         cmocka_unit_test(a_word_that_is_not_a_decimal_number_is_refused),
         cmocka_unit_test(samples_follow_iterations_and_evaluations),
