@@ -72,12 +72,13 @@ static int check_options(struct meg_trainer *t, struct meg_err *e)
 }
 
 /*
- * Use GPT2BPETokenizer if --vocab-file and --merge-file are given without a type, as Megatron's pretrain_gpt.py does.
+ * Use the tokenizer type of Megatron's pretrain_gpt.py, pretrain_bert.py and pretrain_t5.py if --vocab-file is given
+ * without a type.
  */
-static void set_default_tokenizer_type(struct meg_tok_conf *c)
+static void set_default_tokenizer_type(struct meg_tok_conf *c, const struct meg_model_conf *model)
 {
-    if (!c->type && c->vocab_file && c->merge_file)
-        c->type = "GPT2BPETokenizer";
+    if (!c->type && c->vocab_file && !c->name_or_path && !c->tokenizer_model)
+        c->type = meg_family_of(model)->samples == MEG_SAMPLES_GPT ? "GPT2BPETokenizer" : "BertWordPieceLowerCase";
 }
 
 /*
@@ -102,7 +103,7 @@ static int open_tokenizer(struct meg_trainer *t, struct meg_err *e)
     struct meg_train_job *job = t->job;
     int r;
 
-    set_default_tokenizer_type(&job->tok);
+    set_default_tokenizer_type(&job->tok, &job->model);
     /* the canonical name, which checkpoints store */
     job->tok.megatron_release = meg_megatron_release_find(job->tok.megatron_release)->name;
     if ((r = meg_tokenizer_open(&t->tokenizer, &job->tok, e)) < 0 ||

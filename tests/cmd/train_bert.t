@@ -39,6 +39,17 @@ for option in --apply-residual-connection-post-layernorm --openai-gelu '--mask-p
     go other $option
     ok "$option has an effect" differs other
 done
+for model in bert t5; do
+    grep -v '^tokenizer-type\|^model' "$T/conf" >"$T/untyped"
+    decoder=$([ $model = bert ] || echo --decoder-seq-length 16 --vocab-extra-ids 30)
+    # shellcheck disable=SC2086 # nothing, or options
+    status "--model $model: --vocab-file needs no type" 0 meg-train -q --config "$T/untyped" --model $model $decoder \
+        --lr-warmup-iters 0 --train-iters 1 --eval-iters 0 --split 1,0,0 --save "$T/untyped-$model"
+    like "--model $model: the type is that of Megatron's program" "$(cat "$T/untyped-$model/iter_0000001/run.conf")" \
+        '^tokenizer-type = BertWordPieceLowerCase$'
+done
+status 'a GPT without a type requires merges' 2 meg-train --config "$T/untyped" --model gpt
+like 'the message names --merge-file' "$(cat "$T/err")" 'merge-file'
 go mlm --bert-no-binary-head
 is '--bert-no-binary-head: there is no sop loss' "$(grep -c ',null\]' "$T/mlm")" 5
 ok '--bert-no-binary-head: samples are other samples' differs mlm
