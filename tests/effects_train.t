@@ -35,6 +35,7 @@ dry_iterations() {
     gpt --global-batch-size 4 --dry-run "$@"
 }
 dry_batch() { gpt --train-iters 4 --dry-run --world-size 2 --global-batch-size $((4 + ($# > 0))) "$@"; }
+dry_deepspeed() { gpt --train-iters 4 --dry-run "$@"; }
 dry_samples() { gpt --train-samples 16 --global-batch-size 4 --dry-run "$@"; }
 log_eval() { log --eval-iters 1 "$@"; }
 log_masked() { log --eod-mask-loss --micro-batch-size 1 "$@"; }
@@ -45,6 +46,8 @@ dry_full() { dry_long --recompute-granularity full --recompute-method uniform --
 dry_full_tp() { dry_full --world-size 2 --tensor-model-parallel-size 2 "$@"; }
 effect dry '^> run .* micro-batch 1,' --micro-batch-size 1
 effect dry '^> run .* global batch 8,' --global-batch-size 8
+echo '{"train_batch_size": 6}' >ds.json
+effect dry_deepspeed '^> run .* global batch 6,' --deepspeed_config ds.json
 effect dry_samples '^> ramp-up  *from 2 by 2 over 8 samples' --rampup-batch-size 2 2 8
 effect dry_batch '^> run .* global batch 5,' --decrease-batch-size-if-needed
 effect dry '^> run .* sequence 8' --seq-length 8

@@ -22,6 +22,12 @@ int main(int argc, char **argv)
     meg_opt_set_unsupported(meg_train_unsupported);
     meg_train_option_groups(groups, &job);
     meg_opt_parse(groups, "[options]", "Train a GPT, BERT or T5 on a token dataset.", argc, argv);
+    if (meg_train_read_deepspeed_config(&job, &e) < 0) {
+        meg_log_rank0_first();
+        if (e.code == MEG_EUSAGE)
+            meg_usage_err(&e);
+        meg_die_err(&e);
+    }
     timeout_s = job.train.timeout_min > 0 ? job.train.timeout_min * 60 : 60; /* meg_train rejects an invalid value */
     meg_comm_set_timeout(ranks.world, timeout_s);
     meg_comm_watchdog_open(&ranks, timeout_s);

@@ -36,6 +36,14 @@ enum { MEG_TRAIN_OPTION_GROUPS = 13 };
 void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], struct meg_train_job *job);
 
 /*
+ * Set the fields of *job that the user has not given from the file job->train.deepspeed_config, if it is not NULL:
+ * train_micro_batch_size_per_gpu, train_batch_size, gradient_clipping, zero_optimization.stage, and those of fp16 and
+ * bf16.  Other settings, and values "auto", are skipped.  Returns MEG_EUSAGE if a given field differs from the file,
+ * MEG_EFORMAT if a setting has another type, and the errors of meg_json_load.
+ */
+int meg_train_read_deepspeed_config(struct meg_train_job *job, struct meg_err *e);
+
+/*
  * Options of Megatron-LM, of BigScience's and of Microsoft's Megatron-DeepSpeed: those that have another name here, those
  * that have no effect, and those that meg-train does not support.
  */

@@ -15,6 +15,10 @@ const struct meg_opt meg_train_opts[] = {
       "--train-samples" },
     { "decrease-batch-size-if-needed", 0, MEG_BOOL(C, decrease_batch_size_if_needed), NULL, "no",
       "round the global batch size down to a multiple of --micro-batch-size times the data-parallel size" },
+    { "deepspeed_config", 0, MEG_STR(C, deepspeed_config), "FILE", NULL,
+      "take batch sizes, --clip-grad, --zero-stage and the options of fp16 and bf16 that are not given from FILE, a "
+      "configuration of DeepSpeed" },
+    MEG_ALIAS("deepscale_config", "deepspeed_config"),
     { "seq-length", 0, MEG_I64(C, seq_length), "N", NULL,
       "number of tokens per sample; with --model t5: in the encoder" },
     MEG_ALIAS("encoder-seq-length", "seq-length"),

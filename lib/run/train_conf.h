@@ -32,6 +32,7 @@ struct meg_train_conf {
     int64_t micro_batch_size, global_batch_size;
     struct meg_str_list rampup_batch_size; /* START INCREMENT SAMPLES */
     bool decrease_batch_size_if_needed;
+    const char *deepspeed_config;
     int64_t seq_length, decoder_seq_length;
     int64_t train_iters, train_samples; /* exactly one is required; with skip_train, at most one */
     int64_t exit_interval;

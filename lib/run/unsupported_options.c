@@ -24,8 +24,6 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "enable-chunked-prefill num-speculative-tokens=0 no-inference-* use-same-sampling-seed-across-dp-ranks" },
     { "use --config FILE, with a line `name = value` per option; see meg-conf(5)",
       "yaml-cfg" },
-    { "remove it; the settings in DeepSpeed's file are options here, such as --zero-stage",
-      "deepspeed_config deepscale_config" },
     { "use --zero-stage 3 to shard parameters",
       "use-megatron-fsdp megatron-fsdp-* torch-fsdp2-* fsdp-* suggested-communication-unit-size "
       "keep-fp8-transpose-cache enable-full-sharding-in-hsdp outer-dp-sharding-strategy=no_shard" },

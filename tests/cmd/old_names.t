@@ -46,4 +46,29 @@ ok 'there are losses' grep -q '[0-9]E' "$T/got"
 is 'one message names all of them' "$(grep -c . "$T/err")" 1
 like 'a feature that is off has no effect' "$(cat "$T/err")" 'no effect.*: --DDP-impl, .* --rerun-mode, --error-injection-rate, '
 status 'a feature that is on is refused' 2 meg-train --rerun-mode validate_results
+
+# ---- --deepspeed_config ----
+cat >"$T/ds.json" <<'end'
+{"train_micro_batch_size_per_gpu": 2, "train_batch_size": 4, "gradient_clipping": 0.5, "zero_optimization": {"stage": 0},
+ "fp16": {"enabled": true, "loss_scale": 0, "loss_scale_window": 500, "hysteresis": 2, "min_loss_scale": 1,
+          "initial_scale_power": 12}, "steps_per_print": 2000, "wall_clock_breakdown": false}
+end
+train --global-batch-size 4 --clip-grad 0.5 --fp16 --loss-scale-window 500 --initial-loss-scale 4096 >"$T/want"
+train --deepspeed --deepspeed_config "$T/ds.json" >"$T/got"
+ok 'the settings of DeepSpeed are those of the options' cmp "$T/want" "$T/got"
+ok 'there are losses, and loss scales of 4096' grep -q 'loss scale: 4096' "$T/log"
+train --deepspeed_config "$T/ds.json" --clip-grad 0.5 --fp16 >"$T/got"
+ok 'equal options may be given, too' cmp "$T/want" "$T/got"
+status 'a contradiction ends with 2' 2 meg-train --deepspeed_config "$T/ds.json" --clip-grad 1
+like 'the message has both values' "$(cat "$T/err")" \
+    '^meg-train: --clip-grad is 0.5 in --deepspeed_config .*/ds.json \(gradient_clipping\), but 1.0 on the command line'
+status 'a contradiction in a section ends with 2' 2 meg-train --deepspeed_config "$T/ds.json" --hysteresis 3
+like 'the message names the section' "$(cat "$T/err")" '\(fp16.hysteresis\), but 3.0 on'
+echo '{"train_batch_size": "auto", "bf16": {"enabled": "auto"}}' >"$T/auto.json"
+train >"$T/want"
+train --deepspeed_config "$T/auto.json" >"$T/got"
+ok '"auto" leaves an option unset' cmp "$T/want" "$T/got"
+echo '{"train_batch_size": 2.5}' >"$T/bad.json"
+status 'a wrong type ends with 65' 65 meg-train --deepspeed_config "$T/bad.json"
+status 'a missing file ends with 66' 66 meg-train --deepspeed_config "$T/none.json"
 done_testing
