@@ -1,9 +1,10 @@
 #!/bin/sh
-# No option of Megatron-LM or its forks is unknown.  tests/data/parsers has the option names of four parsers:
+# No option of Megatron-LM or its forks is unknown.  tests/data/parsers has the option names of five parsers:
 #   megatron-core-0.10  megatron/training/arguments.py of core_r0.10.0, complete
 #   megatron-0.20       the same file of the development tree of August 2026, complete
 #   bigscience          megatron/arguments.py of BigScience's Megatron-DeepSpeed, last commit, complete
 #   microsoft           megatron/arguments.py of Microsoft's Megatron-DeepSpeed, December 2024, complete
+#   readmes             the options in the readmes of Megatron-LM 23.08, 0.10 and 0.20 and of BigScience, for any command
 . "${0%/*}/lib.sh"
 parsers=${0%/*}/data/parsers not_yet=$T/not-yet
 
@@ -34,4 +35,10 @@ is 'meg(7) lists each feature under NOT YET' "$(tr '[:upper:]' '[:lower:]' <"$T/
     while IFS= read -r feature; do grep -qF "$feature" "$not_yet" || echo "$feature"; done)" ''
 is 'each message is one line of at most 400 bytes' "$(awk 'length > 400 || !/^meg-train: --|^Try/' "$T/replies")" ''
 
+for main in "${0%/*}"/../cmd/*/main.c; do
+    command=$(basename "${main%/main.c}")
+    replies "meg-$command" "$parsers/readmes.txt"
+    sed -n 's/.*unknown option --\([^;]*\).*/\1/p' "$T/replies" | sort >"$T/unknown.$command"
+done
+is 'each option of the readmes belongs to a command' "$(sort "$T"/unknown.* | uniq -c | awk '$1 == 7 { print $2 }')" ''
 done_testing

@@ -14,8 +14,10 @@ static const struct meg_opt_names ignored[] = {
     { "checks are always performed", "no-checking" },
     { "the names of norms of either implementation are recognized", "loader-transformer-impl=NAME" },
     { "the format of --load-dir is detected", "checkpoint-type=TYPE" },
+    { "the parallel layout of --load-dir is detected", "pipeline-model-parallel-size=N" },
+    { "the checkpoint stores the sequence length", "seq-length=N" },
     { "the sizes of the model are read from the checkpoint", "model-size=NAME" },
-    { "the tokenizer's files in --load-dir are copied", "tokenizer-model=FILE" },
+    { "the tokenizer's files in --load-dir are copied", "tokenizer-type=TYPE tokenizer-model=FILE merge-file=FILE" },
     { "--params-dtype sets the dtype", "bf16 fp16" },
     { 0 }
 };
@@ -47,7 +49,10 @@ out:
 int main(int argc, char **argv)
 {
     struct meg_convert_conf c = { 0 };
-    const struct meg_optgroup groups[] = { { "convert", meg_convert_opts, &c }, { 0 } };
+    const struct meg_optgroup groups[] = { { "convert", meg_convert_opts, &c },
+                                           { "model shape, as in the checkpoint", meg_given_model_opts(), &c.model },
+                                           { "old names", meg_convert_old_opts, NULL },
+                                           { 0 } };
     struct meg_err e;
 
     meg_opt_set_ignored(ignored);

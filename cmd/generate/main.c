@@ -46,9 +46,12 @@ int main(int argc, char **argv)
                                            { "sampling", meg_sampling_opts, &sampling },
                                            { "device", meg_device_opts, &lc.device },
                                            { "tokenizer", meg_tok_opts, &tc },
+                                           { "model shape, as in the checkpoint", meg_given_model_opts(), &lc.model },
                                            { 0 } };
     struct meg_err e;
 
+    meg_opt_set_ignored(meg_load_ignored);
+    meg_opt_set_unsupported(meg_load_unsupported);
     meg_opt_parse(groups, "[options] --load DIR < PROMPTS", "Continue prompts with a trained model.", argc, argv);
     if (!lc.load)
         meg_usage("--load is required");

@@ -8,6 +8,24 @@
 #include "tokenizer/tokenizer.h"
 #include "unicode/char_class.h"
 
+/* Options of the preprocessing programs of BigScience's Megatron-DeepSpeed. */
+static const struct meg_opt old_opts[] = { MEG_RENAMED("columns", "KEY...", "json-keys"), { 0 } };
+
+static const struct meg_opt_names ignored[] = {
+    { "the vocabulary is not padded", "make-vocab-size-divisible-by=N pad-vocab-size-to=N" },
+    { "--workers sets the number of threads of one process", "torch-backend=gloo|mpi local-rank=N" },
+    { "the output is written once, in the order of the input", "merge=parallel|serial|both scratch=DIR" },
+    { 0 }
+};
+
+static const struct meg_opt_names unsupported[] = {
+    { "use meg-merge(1) to merge datasets", "datasets" },
+    { "the input has no splits; use meg-train --split", "split=train" },
+    { "select lines before, for example with: head -n N FILE | meg-preprocess --input -", "count" },
+    { "shuffle lines before, for example with: shuf FILE | meg-preprocess --input -", "shuffle seed" },
+    { 0 }
+};
+
 int main(int argc, char **argv)
 {
     struct meg_preprocess_conf c;
@@ -17,12 +35,15 @@ int main(int argc, char **argv)
     const struct meg_optgroup groups[] = { { "preprocess", meg_preprocess_opts, &c },
                                            { "inspect", meg_inspect_opts, &in },
                                            { "tokenizer", meg_tok_opts, &tc },
+                                           { "old names", old_opts, NULL },
                                            { 0 } };
     struct meg_tokenizer *tok = NULL;
     struct meg_err e;
     int r;
 
     meg_opt_add_version_line(meg_unicode_version());
+    meg_opt_set_ignored(ignored);
+    meg_opt_set_unsupported(unsupported);
     meg_opt_parse(groups,
                   "[options] --input FILE... --output-prefix PREFIX | "
                   "--decode PREFIX [FIRST[:COUNT]] | --info PREFIX",

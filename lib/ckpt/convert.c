@@ -33,7 +33,7 @@ const struct meg_opt meg_convert_opts[] = {
       "pad the vocabulary rows of each tensor-parallel rank to a multiple of N" },
     { "true-vocab-size", 0, MEG_I64(C, true_vocab), "N", NULL, "vocabulary size of the source, without padding" },
     { "vocab-file", 0, MEG_STR(C, vocab_file), "FILE", NULL,
-      "JSON vocabulary; its number of tokens is used as --true-vocab-size" },
+      "JSON vocabulary, or that of a BERT; its number of tokens is used as --true-vocab-size" },
     { "saver-transformer-impl", 0, MEG_STR(C, saver_impl), "local|transformer_engine", "local",
       "with --saver mcore: name the norm tensors as this layer implementation of Megatron does" },
     { "params-dtype", 0, MEG_STR(C, dtype), "auto|fp32|bf16|fp16", "auto",
@@ -48,6 +48,14 @@ const struct meg_opt meg_convert_opts[] = {
     { 0 }
 };
 #undef C
+
+const struct meg_opt meg_convert_old_opts[] = {
+    MEG_RENAMED("load", "DIR", "load-dir"),
+    MEG_RENAMED("save", "DIR", "save-dir"),
+    MEG_RENAMED("tensor-model-parallel-size", "N", "target-tensor-parallel-size=1 saver=megatron"),
+    MEG_RENAMED("target-pipeline-model-parallel-size", "N", "target-pipeline-parallel-size saver=megatron"),
+    { 0 }
+};
 
 /* ---- formats ---- */
 
@@ -141,25 +149,45 @@ static int check_loader(const struct meg_convert_conf *c, const struct meg_ckpt 
                     meg_ckpt_path(ckpt), c->loader, format);
 }
 
+/* Count the tokens of --vocab-file: of a JSON object, or else of the vocabulary of a BERT, in which each line is one. */
+static int count_tokens(int64_t *n, const char *file, struct meg_err *e)
+{
+    const struct meg_tok_conf bert = { .type = "BertWordPieceLowerCase", .vocab_file = file };
+    struct meg_str text = { 0 };
+    struct meg_tokenizer *tok;
+    json_t *vocab;
+    int r = meg_read_file(file, &text, e);
+
+    if (r == 0 && text.n > 0 && strchr("{ \n", text.s[0])) {
+        if ((r = meg_json_load(&vocab, file, e)) == 0) {
+            if (!json_is_object(vocab))
+                r = meg_fail(e, MEG_EFORMAT, "%s: expected a JSON object that maps each token to its id", file);
+            *n = (int64_t)json_object_size(vocab);
+            json_decref(vocab);
+        }
+    } else if (r == 0 && (r = meg_tokenizer_open(&tok, &bert, e)) == 0) {
+        *n = meg_tokenizer_vocab_size(tok);
+        meg_tokenizer_close(tok);
+    }
+    meg_str_free(&text);
+    return r;
+}
+
 /* Set the size of the vocabulary from --true-vocab-size or --vocab-file. */
 static int set_vocab_size(const struct meg_convert_conf *c, struct meg_ckpt *ckpt, struct meg_err *e)
 {
-    int64_t n = c->true_vocab;
-    json_t *vocab = NULL;
+    int64_t n = c->true_vocab, counted = 0;
     int r = 0;
 
     if (c->vocab_file) {
-        if ((r = meg_json_load(&vocab, c->vocab_file, e)) < 0)
+        if ((r = count_tokens(&counted, c->vocab_file, e)) < 0)
             return r;
-        if (!json_is_object(vocab))
-            r = meg_fail(e, MEG_EFORMAT, "%s: expected a JSON object that maps each token to its id", c->vocab_file);
-        else if (n != MEG_UNSET && n != (int64_t)json_object_size(vocab))
+        if (n != MEG_UNSET && n != counted)
             r = meg_fail(e, MEG_EUSAGE,
-                         "--true-vocab-size %" PRId64
-                         ": contradicts --vocab-file %s, which has %zu tokens; use only one of the two options",
-                         n, c->vocab_file, json_object_size(vocab));
-        n = (int64_t)json_object_size(vocab);
-        json_decref(vocab);
+                         "--true-vocab-size %" PRId64 ": contradicts --vocab-file %s, which has %" PRId64
+                         " tokens; use only one of the two options",
+                         n, c->vocab_file, counted);
+        n = counted;
     }
     if (r == 0 && n != MEG_UNSET)
         r = meg_ckpt_set_vocab_size(ckpt, n, e);
@@ -326,7 +354,8 @@ int meg_convert(const struct meg_convert_conf *c, struct meg_err *e)
     to = target_format_of(c, meg_ckpt_is_native(ckpt));
     if ((r = lock_target(&lock, target, to, e)) < 0 || (r = check_target(c, target, to, e)) < 0 ||
         (r = set_vocab_size(c, ckpt, e)) < 0 || (r = meg_ckpt_model_conf(ckpt, &src.model, e)) < 0 ||
-        (r = check_model_type(c, &src.model, e)) < 0 || (r = open_weights(&src, &save, c, ckpt, to, e)) < 0)
+        (r = check_model_type(c, &src.model, e)) < 0 || (r = meg_given_model_check(&c->model, ckpt, e)) < 0 ||
+        (r = open_weights(&src, &save, c, ckpt, to, e)) < 0)
         goto out;
     if ((r = meg_lock_check_dir(&lock, e)) == 0 && (r = write_target(c, ckpt, to, &save, &lock, e)) == 0)
         meg_info("%s: %d tensors, %" PRId64 " parameters, format %s", c->save_dir, src.params.n, src.params.numel,

@@ -3,7 +3,7 @@
  */
 #ifndef MEG_CKPT_CONVERT_H
 #define MEG_CKPT_CONVERT_H
-#include "ckpt/ckpt.h"
+#include "ckpt/given_model.h"
 
 MEG_BEGIN_DECLS
 
@@ -11,8 +11,11 @@ struct meg_convert_conf {
     const char *load_dir, *save_dir, *loader, *saver, *model_type, *saver_impl, *vocab_file, *info, *dtype, *shard_size;
     int64_t ckpt_step, tensor, pipeline, vocab_multiple, true_vocab;
     bool overwrite, json, verify;
+    struct meg_given_model model; /* model options, which must agree with the source */
 };
 extern const struct meg_opt meg_convert_opts[];
+/* Options of Megatron's merge_mp_partitions.py that have other names here. */
+extern const struct meg_opt meg_convert_old_opts[];
 
 /*
  * Check the options.  Returns MEG_EUSAGE if a required option is missing, a value is invalid, or an option cannot be

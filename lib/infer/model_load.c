@@ -7,6 +7,44 @@
 #include "ckpt/ckpt.h"
 #include "model/family.h"
 
+/* clang-format off */
+const struct meg_opt_names meg_load_ignored[] = {
+    { "it configures training", "finetune no-load-optim no-load-rng global-batch-size=N log-interval=N num-workers=N "
+      "use-checkpoint-args exit-on-missing-checkpoint recompute-activations checkpoint-activations "
+      "checkpoint-num-layers=N sequence-parallel distributed-backend=nccl|gloo DDP-impl=local|torch deepspeed" },
+    { "sequences of any length up to that of the model are read, several at once", "micro-batch-size=N" },
+    { "keys and values are cached in any case", "recompute inference-max-requests=N inference-max-seq-length=N "
+      "inference-batch-times-seqlen-threshold=N flash-decode" },
+    { "it selects kernels of Megatron", "use-mcore-models use-legacy-models transformer-impl=NAME use-flash-attn "
+      "attention-backend=NAME no-masked-softmax-fusion no-bias-dropout-fusion no-bias-swiglu-fusion no-rope-fusion "
+      "no-gradient-accumulation-fusion no-persist-layer-norm" },
+    { "attention scores and softmax are fp32", "attention-softmax-in-fp32 apply-query-key-layer-scaling "
+      "no-query-key-layer-scaling" },
+    { "the vocabulary is not padded", "make-vocab-size-divisible-by=N" },
+    { 0 }
+};
+
+#define NOT_YET(feature) "not supported yet: " feature "; see NOT YET in meg(7)"
+const struct meg_opt_names meg_load_unsupported[] = {
+    { "a model is loaded on one device, in any layout of its checkpoint; remove the option",
+      "tensor-model-parallel-size=1 pipeline-model-parallel-size=1 context-parallel-size=1" },
+    { "print to standard output and redirect it to a file", "sample-output-file" },
+    { NOT_YET("generation without a prompt"), "genfile num-samples=0" },
+    { NOT_YET("the REST server"), "port" },
+    { NOT_YET("beam search"), "beam-width beam-search" },
+    { NOT_YET("WikiText, LAMBADA, RACE, MNLI and QQP tasks"),
+      "task:WIKITEXT103 task:LAMBADA task:RACE task:MNLI task:QQP strict-lambada train-data valid-data epochs keep-last "
+      "eval-micro-batch-size pretrained-checkpoint num-microbatches-in-minibatch" },
+    { NOT_YET("retrieval models"), "task:ICT-ZEROSHOT-NQ task:RETRIEVER-EVAL task:RET-FINETUNE-NQ qa-data-* faiss-* "
+      "train-with-neg train-hard-neg val-av-rank-* titles-data-path evidence-data-path block-data-path embedding-path "
+      "indexer-* retriever-* ict-* bert-load biencoder-* query-in-block-prob" },
+    { NOT_YET("mixture of experts"), "num-experts moe-* expert-*" },
+    { NOT_YET("multi-latent attention"), "multi-latent-attention" },
+    { NOT_YET("Mamba-2 and hybrid models"), "hybrid-* mamba-*" },
+    { 0 }
+};
+/* clang-format on */
+
 const struct meg_opt meg_load_opts[] = {
     { "load", 0, MEG_STR(struct meg_load_conf, load), "DIR", NULL,
       "load the model in DIR: a checkpoint of meg-train or Megatron, or a Hugging Face model" },
@@ -124,7 +162,7 @@ int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf,
     *m = (struct meg_loaded_model){ 0 };
     if ((r = check_dtype(conf, e)) < 0 || (r = meg_device_open(&device, &conf->device, e)) < 0 ||
         (r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
-        (r = meg_ckpt_model_conf(ckpt, &model, e)) < 0 ||
+        (r = meg_ckpt_model_conf(ckpt, &model, e)) < 0 || (r = meg_given_model_check(&conf->model, ckpt, e)) < 0 ||
         (r = check_family(&model, predicts, meg_ckpt_path(ckpt), e)) < 0 || (r = open_tokenizer(m, ckpt, tc, e)) < 0)
         goto out;
     set_eos_ids(m, ckpt);

@@ -1,6 +1,7 @@
 /* model_load.h - load a trained model and its tokenizer for inference. */
 #ifndef MEG_INFER_MODEL_LOAD_H
 #define MEG_INFER_MODEL_LOAD_H
+#include "ckpt/given_model.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
 
@@ -14,8 +15,11 @@ struct meg_load_conf {
     enum meg_load_dtype params_dtype; /* --params-dtype; MEG_LOAD_AUTO: the dtype of the weights in the checkpoint */
     bool bf16, fp16;                  /* --bf16, --fp16 */
     struct meg_device_conf device;
+    struct meg_given_model model; /* model options, which must agree with the checkpoint */
 };
 extern const struct meg_opt meg_load_opts[];
+/* Options of Megatron's programs for generation and evaluation that have no effect, or that are not supported. */
+extern const struct meg_opt_names meg_load_ignored[], meg_load_unsupported[];
 
 /* The prediction that a family of models makes: the next token (GPT), or masked tokens (BERT, T5). */
 enum meg_prediction { MEG_PREDICT_NEXT, MEG_PREDICT_MASKED };
@@ -36,7 +40,7 @@ struct meg_loaded_model {
  * Weights and activations are held in the dtype that conf specifies, and logits are f32.  On failure, *m owns nothing.
  * Returns MEG_EUSAGE if the dtype options contradict each other, meg_ckpt_check_tokenizer refuses the tokenizer, or
  * models of this family do not make the required prediction.  Also returns the errors of meg_device_open,
- * meg_ckpt_open, meg_ckpt_model_conf, meg_tokenizer_open, meg_model_create and meg_ckpt_load.
+ * meg_ckpt_open, meg_ckpt_model_conf, meg_given_model_check, meg_tokenizer_open, meg_model_create and meg_ckpt_load.
  */
 int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, enum meg_prediction predicts,
                    const struct meg_tok_conf *tc, struct meg_err *e);

@@ -28,6 +28,9 @@ const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *na
  */
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, const char *value, struct meg_err *e);
 
+/* Return why an option of the tables does not support this value (meg_opt_set_unsupported), or NULL. */
+const char *opt_unsupported_value(const struct meg_opt *row, const char *value);
+
 /*
  * Set the field of an option to the value in `words`.  An ignored option is only remembered for
  * opt_print_remarks.  Returns MEG_EUSAGE if the

@@ -210,7 +210,7 @@ static const char *next_choice(const char **p, const char *end, size_t *n)
 /* Return the index of word among the row's choices, 0 if any value is allowed, or MEG_EUSAGE. */
 static int find_choice(const struct meg_opt *row, const char *word, struct meg_err *e)
 {
-    const char *p = row->metavar, *end = p ? p + opt_choices(p) : p, *choice;
+    const char *p = row->metavar, *end = p ? p + opt_choices(p) : p, *choice, *why;
     size_t n;
 
     if (p == end)
@@ -218,6 +218,9 @@ static int find_choice(const struct meg_opt *row, const char *word, struct meg_e
     for (int i = 0; (choice = next_choice(&p, end, &n)); i++)
         if (n == strlen(word) && memcmp(choice, word, n) == 0)
             return i;
+    why = opt_unsupported_value(row, word);
+    if (why)
+        return meg_fail(e, MEG_EUSAGE, "--%s %s: %s", row->name, word, why);
     return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is not one of %s", row->name, word, row->metavar);
 }
 

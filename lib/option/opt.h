@@ -188,8 +188,8 @@ struct meg_opt_names {
 };
 /*
  * Set the options that this command does not support.  `why`, a phrase, replaces "unknown option".  A name that ends in
- * * matches all names with that prefix.  NAME=VALUE means that the option has no effect if it has this value.  The
- * first name that matches is used.
+ * * matches all names with that prefix.  NAME=VALUE means that the option has no effect if it has this value.
+ * NAME:VALUE is a value that an option of the tables does not support.  The first name that matches is used.
  */
 void meg_opt_set_unsupported(const struct meg_opt_names *rows);
 /*

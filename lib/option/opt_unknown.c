@@ -78,6 +78,17 @@ static const char *find_unsupported(const char *name, size_t n, const char **why
     return NULL;
 }
 
+const char *opt_unsupported_value(const struct meg_opt *row, const char *value)
+{
+    struct meg_str name = { 0 };
+    const char *why, *pattern;
+
+    meg_str_printf(&name, "%s:%s", row->name, value);
+    pattern = find_unsupported(name.s, name.n, &why);
+    meg_str_free(&name);
+    return pattern ? why : NULL;
+}
+
 /* Return whether `value` (or NULL) equals the value after the = of a pattern. */
 static bool is_off(const char *pattern, const char *value)
 {

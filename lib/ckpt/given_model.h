@@ -1,0 +1,30 @@
+/*
+ * given_model.h - model options that a command accepts only to check them against a checkpoint.  Commands of Megatron-LM
+ * that load a model require its sizes on the command line; here, the checkpoint has them.
+ */
+#ifndef MEG_CKPT_GIVEN_MODEL_H
+#define MEG_CKPT_GIVEN_MODEL_H
+#include "ckpt/ckpt.h"
+
+MEG_BEGIN_DECLS
+
+enum { MEG_GIVEN_MODEL_MAX = 64 };
+
+/* The values that the user has given, indexed as the rows of meg_model_opts: text, or true for a flag. */
+struct meg_given_model {
+    const char *value[MEG_GIVEN_MODEL_MAX];
+    bool is_set[MEG_GIVEN_MODEL_MAX];
+};
+
+/* Return an option table with the names of meg_model_opts, without defaults, which fills a struct meg_given_model. */
+const struct meg_opt *meg_given_model_opts(void);
+
+/*
+ * Compare the given options with the model of a checkpoint.  Dropout probabilities and the initialization are not
+ * compared, because they do not affect a trained model.  Returns MEG_EUSAGE if a value is invalid or differs; the
+ * message has both values.  Also returns the errors of meg_ckpt_model_conf.
+ */
+int meg_given_model_check(const struct meg_given_model *given, const struct meg_ckpt *ckpt, struct meg_err *e);
+
+MEG_END_DECLS
+#endif
