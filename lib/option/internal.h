@@ -48,8 +48,11 @@ int opt_give_renamed(const struct meg_optgroup *groups, const struct meg_opt *ro
 void opt_remark_ignored(const char *name, size_t n);
 /* Print the remembered options with new names or without effect, on rank 0, in one warning. */
 void opt_print_remarks(void);
-/* Return one row per name of meg_opt_set_ignored.  The array ends with { 0 } and is allocated until the process ends. */
-const struct meg_opt *opt_ignored_rows(void);
+/*
+ * Return one row per name of meg_opt_set_ignored that no table in `groups` has.  The array ends with { 0 } and is
+ * allocated until the process ends.
+ */
+const struct meg_opt *opt_ignored_rows(const struct meg_optgroup *groups);
 /* Append the options that replace a MEG_RENAMED row, as a user would write them. */
 void opt_add_replacement(struct meg_str *out, const struct meg_opt *row);
 /* Return the next of the words at *p that spaces separate, and its length *n, and advance *p; NULL after the last. */

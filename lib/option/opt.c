@@ -522,7 +522,7 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
         n++;
     all = (struct meg_optgroup *)meg_new((n + 3) * sizeof *all);
     memcpy(all, groups, n * sizeof *all);
-    all[n].rows = opt_ignored_rows();
+    all[n].rows = opt_ignored_rows(groups);
     if (all[n].rows->name)
         all[n++].title = "accepted and ignored";
     all[n].title = "every command";

@@ -21,8 +21,9 @@ const char *opt_next_name(const char **p, size_t *n)
     return *n ? name : NULL;
 }
 
-const struct meg_opt *opt_ignored_rows(void)
+const struct meg_opt *opt_ignored_rows(const struct meg_optgroup *groups)
 {
+    const struct meg_optgroup *found;
     struct meg_opt *rows, *row;
     const char *p, *name;
     size_t nrows = 1, n;
@@ -32,13 +33,15 @@ const struct meg_opt *opt_ignored_rows(void)
             ;
     row = rows = (struct meg_opt *)opt_alloc(nrows * sizeof *rows);
     for (const struct meg_opt_names *a = ignored; a && a->names; a++) {
-        for (p = a->names; (name = opt_next_name(&p, &n)); row++) {
+        for (p = a->names; (name = opt_next_name(&p, &n));) {
             const size_t name_length = strcspn(name, "= ");
 
+            if (opt_find(groups, name, name_length, &found))
+                continue;
             row->type = MEG_OPT_IGNORED;
             row->name = opt_intern(name, name_length);
             row->metavar = name_length < n ? opt_intern(name + name_length + 1, n - name_length - 1) : NULL;
-            row->help = a->why;
+            (row++)->help = a->why;
         }
     }
     return rows;

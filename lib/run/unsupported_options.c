@@ -29,6 +29,8 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "keep-fp8-transpose-cache enable-full-sharding-in-hsdp outer-dp-sharding-strategy=no_shard" },
     { "use --zero-stage 0 to 3",
       "data-parallel-sharding-strategy" },
+    { "use --swiglu",
+      "glu-activation:swiglu" },
     { "use --cuda-graph-impl local",
       "external-cuda-graph" },
     { "use --pipeline-model-parallel-layout 'E|...'",
@@ -57,7 +59,9 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "use-one-sent-docs evidence-data-path block-data-path embedding-path indexer-*" },
     { NOT_YET("vision and multimodal models"),
       "vision-* dino-* img-* patch-dim swin-* num-classes num-channels classes-fraction data-per-class-fraction "
-      "head-lr-mult mask-type mask-factor iter-per-epoch mrope-section" },
+      "head-lr-mult mask-type mask-factor iter-per-epoch mrope-section position-embedding-type:mrope "
+      "dataloader-type:external use-te prompt-path dataloader-save tokenizer-prompt-format freeze-LM freeze-ViT "
+      "language-model-type disable-vision-class-token allow-missing-vision-projection-checkpoint" },
     { NOT_YET("normalization of queries and keys"),
       "qk-layernorm qk-l2-norm qk-clip qk-clip-* apply-wd-to-qk-layernorm no-weight-decay-cond-type" },
     { NOT_YET("norms with zero-centered weights"),
@@ -68,9 +72,9 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "squared-relu quick-geglu onnx-safe glu-linear-offset=0.0 activation-func-clamp-value "
       "use-fused-weighted-squared-relu" },
     { NOT_YET("YaRN"),
-      "yarn-* no-yarn-* rope-type=rope" },
+      "yarn-* no-yarn-* rope-type=rope position-embedding-type:yarn" },
     { NOT_YET("layers without position embeddings"),
-      "no-rope-freq" },
+      "no-rope-freq position-embedding-type:none" },
     { NOT_YET("sliding-window attention"),
       "window-*" },
     { NOT_YET("attention with a softmax offset"),
@@ -96,7 +100,7 @@ const struct meg_opt_names meg_train_unsupported[] = {
     { NOT_YET("results that do not depend on the batch"),
       "batch-invariant-*" },
     { NOT_YET("CUDA graphs of complete iterations, or of parts of layers"),
-      "cuda-graph-* optimizer-cuda-graph" },
+      "cuda-graph-* optimizer-cuda-graph cuda-graph-impl:transformer_engine cuda-graph-impl:full_iteration" },
     { NOT_YET("overlap of tensor-parallel communication"),
       "tp-comm-*" },
     { NOT_YET("sharding of weights over tensor-parallel replicas"),
@@ -110,7 +114,8 @@ const struct meg_opt_names meg_train_unsupported[] = {
     { NOT_YET("sequence parallelism in chunks"),
       "ds-sequence-parallel-fpdt ds-sequence-parallel-fpdt-*" },
     { NOT_YET("optimizers other than Adam and SGD"),
-      "muon-* lion-* no-use-layer-wise-param-layout use-bnb-optimizer" },
+      "muon-* lion-* no-use-layer-wise-param-layout use-bnb-optimizer optimizer:muon optimizer:dist_muon "
+      "optimizer:lion optimizer:adaptive_muon optimizer:soap" },
     { NOT_YET("offloading"),
       "optimizer-cpu-offload optimizer-offload-fraction cpu-offloading* remote-device=none "
       "use-torch-optimizer-for-cpu-offload overlap-cpu-optimizer-d2h-h2d no-pin-cpu-* fine-grained-* "
@@ -142,7 +147,7 @@ const struct meg_opt_names meg_train_unsupported[] = {
     { NOT_YET("fill-in-the-middle"),
       "fim-*" },
     { NOT_YET("instruction tuning"),
-      "sft*" },
+      "sft* tokenizer-type:SFTTokenizer" },
     { NOT_YET("reinforcement learning"),
       "rl-* no-rl-* grpo-* perform-rl-step langrl-env-config refit-method" },
     { NOT_YET("other settings of tokenizers"),
@@ -164,5 +169,11 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "fault-injector-* gpu-sniff-test-interval" },
     { NOT_YET("in-job restart"),
       "inprocess-* enable-ft-package calc-ft-timeouts ft-num-warmup-iters" },
+    { NOT_YET("multimodal tokenizers"),
+      "tokenizer-type:MultimodalTokenizer tokenizer-type:NullMultimodalTokenizer" },
+    { NOT_YET("ALiBi"),
+      "position-embedding-type:alibi" },
+    { NOT_YET("WikiText, LAMBADA, RACE, MNLI and QQP tasks"),
+      "task train-data valid-data epochs keep-last strict-lambada" },
     { 0 }
 };
