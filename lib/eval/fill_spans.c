@@ -7,6 +7,7 @@
 /* The state of decoding one text. */
 struct decoder {
     struct meg_model *g;
+    int64_t max_tokens;               /* maximum number of tokens of all spans, with the sentinels */
     int64_t nids;                     /* ids below nids may be predicted; those from nids on are padding */
     struct meg_model_kv_cache *cache; /* with one slot */
     const float *logits;              /* [vocabulary] of the next token */
@@ -39,16 +40,15 @@ static bool ends_span(const struct meg_span_vocab *v, int32_t id)
 static int predict_span(struct decoder *d, const struct meg_span_vocab *v, int64_t k, struct meg_ids *filled,
                         struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
 {
-    const int64_t positions = d->g->conf.max_position_embeddings;
     bool is_first = true;
     int32_t id;
 
-    if (meg_model_kv_cache_len(d->cache, 0) == positions)
+    if (meg_model_kv_cache_len(d->cache, 0) == d->max_tokens)
         return meg_fail(e, MEG_EFORMAT,
                         "the spans before mask %" PRId64 " (counted from 0) have %" PRId64
                         " tokens, the most that the decoder takes; write fewer masks in the line",
-                        k, positions);
-    for (id = v->sentinel[k]; meg_model_kv_cache_len(d->cache, 0) < positions; is_first = false) {
+                        k, d->max_tokens);
+    for (id = v->sentinel[k]; meg_model_kv_cache_len(d->cache, 0) < d->max_tokens; is_first = false) {
         double lse;
         int r;
 
@@ -74,11 +74,24 @@ static int64_t num_ids(const struct meg_loaded_model *m, const struct meg_span_v
     return n;
 }
 
+/*
+ * Return the maximum number of tokens of the decoder for a line of n tokens: the larger of n and the 512 tokens of the
+ * original T5, but at most the maximum sequence length of the model.  The relative bias of a T5 has no such limit, and
+ * the time of decoding grows with the square of the number of tokens.
+ */
+static int64_t max_decoded(const struct meg_model *g, int64_t n)
+{
+    enum { T5_TOKENS = 512 };
+    const int64_t positions = g->conf.max_position_embeddings, limit = n > T5_TOKENS ? n : T5_TOKENS;
+
+    return limit < positions ? limit : positions;
+}
+
 int meg_fill_spans_predict(const struct meg_loaded_model *m, struct meg_model_kv_cache *cache,
                            const struct meg_ids *ids, const struct meg_span_vocab *v, struct meg_ids *filled,
                            struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
 {
-    struct decoder d = { .g = m->g, .cache = cache, .nids = num_ids(m, v) };
+    struct decoder d = { .g = m->g, .cache = cache, .nids = num_ids(m, v), .max_tokens = max_decoded(m->g, ids->n) };
     int64_t k = 0;
     int r;
 

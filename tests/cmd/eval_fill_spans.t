@@ -61,6 +61,10 @@ echo 'a [MASK] b [MASK]' >"$T/two"
 status 'a span that begins after that: exit status 65' 65 meg-eval --task fill-mask --load "$T/random" --input "$T/two"
 like 'a span that begins after that: the message says why' "$(cat "$T/err")" \
     'line 1: the spans before mask 1 .counted from 0. have 16 tokens, the most that the decoder takes; write fewer masks'
+ok 'a T5 with a long maximum sequence length is initialized' meg-train -q --config "$T/conf" --lr 0 --train-iters 1 \
+    --seed 2 --untie-embeddings-and-output-weights --position-embedding-type relative --max-position-embeddings 65536 \
+    --lr-warmup-iters 0 --save "$T/long"
+is 'all spans have at most 512 tokens' "$(timeout 60 meg-eval --task fill-mask --load "$T/long" --input "$T/one" | jq '.ids | length')" 513
 
 # A T5 in the format of Hugging Face, and the tokenizers of Hugging Face: a tokenizer.json with sentinels after its 400
 # tokens, and a SentencePiece model, to whose 420 pieces T5Tokenizer adds them.  With small random weights and tied
