@@ -389,6 +389,8 @@ struct ckpt_hf_family {
     const struct ckpt_format *format;
     const struct ckpt_format *gated_format; /* T5: the format if the MLP is gated */
     int (*read_config)(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e);
+    /* Adapt a model that read_config returned to the tensors in the files of c; NULL: config.json determines the model. */
+    void (*fit_tensors)(struct meg_model_conf *m, const struct meg_ckpt *c);
     /* Return the reason why the family cannot represent a model, or NULL if it can. */
     const char *(*unsupported_reason)(const struct meg_model_conf *m);
     json_t *(*make_config)(const struct meg_model_conf *m); /* config.json without the members common to all families */
@@ -401,6 +403,15 @@ struct ckpt_hf_fixed {
     bool value;
 };
 extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_bert, ckpt_hf_megatron_bert, ckpt_hf_t5;
+
+/* ---- hf/model_type.c ---- */
+
+/*
+ * Find the family of a model by config.json, which was read from the file `from`.  If config has no model_type, as in
+ * directories from before 2020, infer it from the class of the model or from other members, and set it.  Returns
+ * MEG_EFORMAT if the type is unknown or not supported.
+ */
+int ckpt_hf_find_family(const struct ckpt_hf_family **out, json_t *config, const char *from, struct meg_err *e);
 
 /* ---- hf/settings.c: members of config.json that several families have ---- */
 

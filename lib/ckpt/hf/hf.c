@@ -75,21 +75,6 @@ static int open_weights(struct meg_ckpt *c, struct meg_err *e)
                     c->path);
 }
 
-static const struct ckpt_hf_family *const families[] = { &ckpt_hf_gpt2, &ckpt_hf_llama, &ckpt_hf_bert,
-                                                         &ckpt_hf_megatron_bert, &ckpt_hf_t5 };
-enum { NFAMILIES = sizeof families / sizeof families[0] };
-
-static const struct ckpt_hf_family *family_of(const char *model_type, struct meg_str *known)
-{
-    for (int i = 0; i < NFAMILIES; i++)
-        for (const char *const *name = families[i]->model_types; *name; name++) {
-            if (strcmp(*name, model_type) == 0)
-                return families[i];
-            meg_str_printf(known, "%s%s", known->n ? ", " : "", *name);
-        }
-    return NULL;
-}
-
 static const struct ckpt_format *format_of(const struct ckpt_hf_family *family, const struct meg_model_conf *m)
 {
     return family->gated_format && meg_model_is_gated(m) ? family->gated_format : family->format;
@@ -240,10 +225,13 @@ static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *
                : "Llama2Tokenizer";
 }
 
-/* Set the tokenizer options from the files of the directory. */
-static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, struct meg_tok_conf *tok,
-                          const struct ckpt_hf_family *family, struct meg_err *e)
+/* Set c->options to the options of the model and those of the tokenizer, which the files of the directory determine. */
+static int set_options(struct meg_ckpt *c, struct meg_model_conf *m, const struct ckpt_hf_family *family,
+                       struct meg_err *e)
 {
+    struct meg_tok_conf tok = { 0 };
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { "tokenizer", meg_tok_opts, &tok }, { 0 } };
+    struct meg_str options = { 0 };
     json_t *config = NULL;
     int r = 0;
 
@@ -251,45 +239,33 @@ static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, 
     if (c->tok_file[MEG_TOK_FILE_CONFIG] &&
         (r = meg_json_load_regular(&config, c->tok_file[MEG_TOK_FILE_CONFIG], e)) < 0)
         return r;
-    if (!read_own_options(c, config, group, tok))
-        tok->type = guess_tokenizer_type(c, config, family);
+    meg_opt_defaults(groups + 1);
+    if (!read_own_options(c, config, groups + 1, &tok))
+        tok.type = guess_tokenizer_type(c, config, family);
     json_decref(config);
+    meg_opt_dump(groups, &options);
+    c->options = options.s;
     return 0;
 }
 
-static int read_config(struct meg_ckpt *c, const struct ckpt_hf_family **family, struct meg_err *e)
+/* Read config.json: set *family and *m, the model without changes of family->fit_tensors, and the eos ids. */
+static int read_config(struct meg_ckpt *c, const struct ckpt_hf_family **family, struct meg_model_conf *m,
+                       struct meg_err *e)
 {
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { 0 } };
     char *path = ckpt_path(c->path, "config.json");
-    struct meg_model_conf m = { 0 };
-    struct meg_tok_conf tok = { 0 };
-    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &m },
-                                           { "tokenizer", meg_tok_opts, &tok },
-                                           { 0 } };
-    struct meg_str options = { 0 }, known = { 0 };
     const struct ckpt_hf_family *f;
-    const char *type = NULL;
     int r;
 
-    if ((r = meg_json_load_regular(&c->state, path, e)) < 0 ||
-        (r = meg_json_get_str(c->state, "model_type", MEG_JSON_REQUIRED, &type, path, e)) < 0)
+    if ((r = meg_json_load_regular(&c->state, path, e)) < 0 || (r = ckpt_hf_find_family(&f, c->state, path, e)) < 0)
         goto out;
-    f = family_of(type, &known);
-    if (!f) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: unsupported model_type %.40s; expected one of %s", path, type, known.s);
-        goto out;
-    }
     meg_opt_defaults(groups);
-    if ((r = f->read_config(&m, c->state, path, e)) < 0 || (r = read_text_ids(c, f, m.vocab_size, e)) < 0)
+    if ((r = f->read_config(m, c->state, path, e)) < 0 || (r = read_text_ids(c, f, m->vocab_size, e)) < 0)
         goto out;
     *family = f;
-    c->format = format_of(f, &m);
-    c->vocab_size = m.vocab_size;
-    if ((r = read_tokenizer(c, groups + 1, &tok, f, e)) < 0)
-        goto out;
-    meg_opt_dump(groups, &options);
-    c->options = options.s;
+    c->format = format_of(f, m);
+    c->vocab_size = m->vocab_size;
 out:
-    meg_str_free(&known);
     free(path);
     return r;
 }
@@ -320,13 +296,18 @@ static int rename_norms(struct meg_st *st, struct meg_err *e)
 int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e)
 {
     const struct ckpt_hf_family *family = NULL;
-    int r = read_config(c, &family, e);
+    struct meg_model_conf m = { 0 };
+    int r = read_config(c, &family, &m, e);
 
     if (r < 0 || (r = open_weights(c, e)) < 0)
         return r;
     for (int i = 0; family->is_encoder && i < c->nfiles && r == 0; i++)
         r = rename_norms(c->file[i], e);
-    return r;
+    if (r < 0)
+        return r;
+    if (family->fit_tensors)
+        family->fit_tensors(&m, c);
+    return set_options(c, &m, family, e);
 }
 
 /* ---- writing; weights.c writes the weights ---- */

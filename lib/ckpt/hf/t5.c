@@ -124,8 +124,8 @@ static const struct activation *activation_of(const struct meg_model_conf *m)
 }
 
 /*
- * Read whether the output layer is tied to the word embedding.  The input of the output layer is scaled if and only if
- * the output layer is tied.  transformers 5 stores this in scale_decoder_outputs, and always sets tie_word_embeddings
+ * Read whether the output layer is tied to the word embedding.  The input of the output layer is scaled if the output
+ * layer is tied, except in a model without lm_head.weight (fit_tensors).  transformers 5 stores this in scale_decoder_outputs, and always sets tie_word_embeddings
  * to true.
  */
 static int read_tie(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
@@ -188,6 +188,20 @@ static int read_config(struct meg_model_conf *m, const json_t *config, const cha
     return ckpt_hf_check_fixed(config, fixed, from, e);
 }
 
+/*
+ * If the files have no lm_head.weight, the output layer is tied to the word embedding, whether or not its input is
+ * scaled: transformers 5 saves such a model, with scale_decoder_outputs false.  If tie_word_embeddings is false,
+ * lm_head.weight is required.
+ */
+static void fit_tensors(struct meg_model_conf *m, const struct meg_ckpt *c)
+{
+    struct meg_st *st;
+
+    if (!json_is_false(json_object_get(c->state, "tie_word_embeddings")) &&
+        !ckpt_find_tensor(c, 0, "lm_head.weight", &st))
+        m->is_untied = false;
+}
+
 static const char *unsupported_reason(const struct meg_model_conf *m)
 {
     const double scale = m->logits_scale > 0 ? m->logits_scale : 1;
@@ -243,6 +257,7 @@ const struct ckpt_hf_family ckpt_hf_t5 = { .model_types = model_types,
                                            .format = &format,
                                            .gated_format = &gated_format,
                                            .read_config = read_config,
+                                           .fit_tensors = fit_tensors,
                                            .unsupported_reason = unsupported_reason,
                                            .make_config = make_config,
                                            .bos_key = "decoder_start_token_id" };
