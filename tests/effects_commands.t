@@ -327,9 +327,10 @@ if [ -z "${MEG_RESET:-}" ]; then # no table of the command has these options
 fi
 
 # ---- each group of options of each command is covered by a test ----
+# tests/cmd/given_model.t has the options that a command only compares with the checkpoint.
 for command in preprocess merge train convert eval generate vocab; do
     meg-$command --list-options | awk -F '\t' '$6 == "" { print $4 }' | sort -u |
-        grep -vx -e 'every command' -e ignored -e 'accepted and ignored' |
+        grep -vx -e 'every command' -e ignored -e 'accepted and ignored' -e 'model shape, as in the checkpoint' |
         while read -r group; do
             grep -Eqx " *covers (meg-$command|\\\$command) .*('$group'|$group).*" "$tests"/effects_*.t || echo "meg-$command: $group"
         done

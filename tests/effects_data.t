@@ -1,4 +1,5 @@
 #!/bin/sh
+# needs: ranks/comm
 # The effect of each option of meg-train on data and tokenizer, in a plan, a log or files.
 # shellcheck disable=SC2317  # functions are called by effect
 . "${0%/*}/lib.sh"

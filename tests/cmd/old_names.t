@@ -32,7 +32,7 @@ same --eval-only true = --skip-train
 
 # A run with old names, those without effect and a feature that is off equals the run with the new names.
 train() {
-    meg-train --num-layers 2 --hidden-size 32 --num-attention-heads 2 --seq-length 16 --max-position-embeddings 16 \
+    meg-train -q --num-layers 2 --hidden-size 32 --num-attention-heads 2 --seq-length 16 --max-position-embeddings 16 \
         --micro-batch-size 2 --train-iters 2 --lr 1e-3 --mock-data --tokenizer-type NullTokenizer --vocab-size 99 \
         --eval-iters 0 --log-interval 1 --split 1,0,0 "$@" >"$T/log" 2>"$T/err" || cat "$T/err"
     sed 's/.*lm loss: \([^|]*\).*grad norm: \([^|]*\).*/\1 \2/' "$T/log"
