@@ -286,6 +286,17 @@ status 'several snapshots end with 65' 65 meg-convert --info cache/models--a--b
 like 'the snapshots are named' "$(cat err)" "$snapshots: found 2 snapshots of the Hugging Face Hub, expected one; use the directory of one of them: 0123456789abcdef, fedcba9876543210"
 printf 0123456789abcdef >cache/models--a--b/refs/main
 status 'of several snapshots, the one of refs/main is read' 0 meg-convert --info cache/models--a--b
+cp gpt2/tokenizer.json $snapshots/0123456789abcdef
+echo '{"text":"hello"}' >hello.jsonl
+for path in cache/models--a--b $snapshots; do
+    status "the tokenizer of a snapshot is read from $path" 0 \
+        meg-preprocess -q --tokenizer-type HuggingFaceTokenizer --tokenizer-model $path --input hello.jsonl --output-prefix s
+    isnt "the tokenizer in $path encodes text" "$(meg-preprocess --decode s_text_document --tokenizer-type HuggingFaceTokenizer --tokenizer-model $path)" ''
+done
+printf none >cache/models--a--b/refs/main
+status 'several snapshots with a tokenizer end with 65' 65 \
+    meg-preprocess -q --tokenizer-type HuggingFaceTokenizer --tokenizer-model cache/models--a--b --input hello.jsonl --output-prefix s
+like 'they are named' "$(cat err)" "$snapshots: found 2 snapshots of the Hugging Face Hub, expected one"
 status 'a file of a checkpoint ends with 65' 65 meg-convert --info real/model.safetensors
 like 'the directory is named' "$(cat err)" 'real/model.safetensors: found a safetensors file, expected the directory of a checkpoint; use the directory real$'
 status 'a configuration as checkpoint ends with 65' 65 meg-convert --info real/config.json

@@ -144,15 +144,17 @@ static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf 
 }
 
 /*
- * Check that no file is in a foreign format.  A file of merges or tokens can contain any bytes, so this is checked
+ * Check that no file is in a foreign format, and that a directory in the cache of the Hub has one snapshot to read.  A file of merges or tokens can contain any bytes, so this is checked
  * before the files are read.  A directory is left to the type of tokenizer.
  */
 static int check_files(const struct meg_tok_conf *c, struct meg_err *e)
 {
+    const char *dir = c->name_or_path ? c->name_or_path : c->tokenizer_model;
     struct meg_tok_conf found = *c;
-    char *owned[MEG_TOK_MAX_FOUND];
-    int r = 0;
+    char *owned[MEG_TOK_MAX_FOUND], *snapshot = NULL;
+    int r = dir ? meg_foreign_hub_snapshot(&snapshot, dir, e) : 0;
 
+    free(snapshot);
     meg_tok_find_files(&found, owned);
     for (int i = 0; r == 0 && i < MEG_NUM_TOK_FILES; i++) {
         const char *path = *meg_tok_file_path(&found, i);

@@ -85,6 +85,7 @@ static inline const char **meg_tok_file_path(struct meg_tok_conf *c, int file)
  *   - c->tokenizer_json, c->tokenizer_config, c->special_tokens_map and c->added_tokens: the paths of the files; NULL
  *     for a missing file
  *   - c->tokenizer_model: NULL
+ * Of a directory in the cache of the Hugging Face Hub, reads the snapshot (meg_foreign_hub_snapshot).
  * Otherwise, c is unchanged.  If c->tokenizer_json is already set, c is unchanged as well.
  *   owned  out  the paths, or NULL; the caller frees them
  */

@@ -20,6 +20,7 @@
 #include <utf8proc.h>
 
 #include "file/commit.h"
+#include "foreign/foreign.h"
 #include "tokenizer/bpe/byte_alphabet.h"
 #include "tokenizer/hf/files.h"
 #include "tokenizer/internal.h"
@@ -65,18 +66,14 @@ char *meg_tok_path_in_dir(const char *dir, int ndir, const char *name)
     return NULL;
 }
 
-void meg_tok_find_files(struct meg_tok_conf *c, char *owned[MEG_TOK_MAX_FOUND])
+/* Find the files of a tokenizer from the path of its directory or of its tokenizer.json. */
+static void find_files_from(const char *given, struct meg_tok_conf *c, char *owned[MEG_TOK_MAX_FOUND])
 {
-    const char *given = c->name_or_path ? c->name_or_path : c->tokenizer_model;
-    const char *slash = given ? strrchr(given, '/') : NULL;
+    const char *slash = strrchr(given, '/');
     const char *dir = given;
     struct stat st;
-    int ndir;
+    int ndir = (int)strlen(given);
 
-    memset(owned, 0, MEG_TOK_MAX_FOUND * sizeof *owned);
-    if (!given || c->tokenizer_json)
-        return;
-    ndir = (int)strlen(given);
     if (stat(given, &st) != 0)
         return;
     if (!S_ISDIR(st.st_mode)) {
@@ -91,6 +88,19 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *owned[MEG_TOK_MAX_FOUND])
     c->special_tokens_map = owned[2] = meg_tok_path_in_dir(dir, ndir, "special_tokens_map.json");
     c->added_tokens = owned[3] = meg_tok_path_in_dir(dir, ndir, "added_tokens.json");
     c->tokenizer_model = NULL;
+}
+
+void meg_tok_find_files(struct meg_tok_conf *c, char *owned[MEG_TOK_MAX_FOUND])
+{
+    const char *given = c->name_or_path ? c->name_or_path : c->tokenizer_model;
+    char *snapshot;
+
+    memset(owned, 0, MEG_TOK_MAX_FOUND * sizeof *owned);
+    if (!given || c->tokenizer_json)
+        return;
+    meg_foreign_hub_snapshot(&snapshot, given, NULL);
+    find_files_from(snapshot ? snapshot : given, c, owned);
+    free(snapshot);
 }
 
 /*
