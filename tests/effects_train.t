@@ -129,6 +129,7 @@ effect saved_each '^< ck/iter_0000001/' --keep-last-n 1
 effect saved_over '^< status' --overwrite-checkpoints
 effect failing '^> status' --exit-on-save-failure
 effect log '^< .* iteration  *1/' --load old
+effect log '^> .* iteration  *1/.*lm loss' --pretrained-checkpoint old
 effect resumed '^> .* iteration  *2/' --ckpt-step 1
 effect missing '^> status' --exit-on-missing-checkpoint
 effect resumed '^> .* iteration  *1/' --finetune

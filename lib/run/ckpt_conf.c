@@ -18,6 +18,9 @@ const struct meg_opt meg_train_ckpt_opts[] = {
       "end the run when a checkpoint cannot be saved, instead of continuing and trying again at the next save" },
     { "load", 0, MEG_STR(C, load), "DIR", NULL,
       "start from the model in DIR: a checkpoint of meg-train or Megatron, or a Hugging Face model" },
+    { "pretrained-checkpoint", 0, MEG_STR(C, pretrained), "DIR", NULL,
+      "start from the weights in DIR, as --load DIR --finetune does, unless the --load directory contains a "
+      "checkpoint" },
     { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL, "iteration to load; default: the latest" },
     { "exit-on-missing-checkpoint", 0, MEG_BOOL(C, exit_on_missing), NULL, "no",
       "fail when the --load directory has no checkpoint, instead of training from scratch" },
@@ -54,8 +57,8 @@ int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_er
 {
     const struct meg_opt_rule rules[] = {
         { c->ckpt_step != MEG_UNSET && !c->load, "ckpt-step", ": requires --load DIR" },
-        { c->use_checkpoint_args && !c->load, "use-checkpoint-args", ": requires --load DIR" },
-        { c->finetune && !c->load, "finetune", ": requires --load DIR" },
+        { c->use_checkpoint_args && !c->load && !c->pretrained, "use-checkpoint-args", ": requires --load DIR" },
+        { c->finetune && !c->load && !c->pretrained, "finetune", ": requires --load DIR" },
         { c->override_scheduler && c->use_checkpoint_scheduler, "override-opt_param-scheduler",
           ": contradicts --use-checkpoint-opt_param-scheduler; use only one of them" },
         { 0 },

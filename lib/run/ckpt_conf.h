@@ -8,7 +8,7 @@
 MEG_BEGIN_DECLS
 
 struct meg_train_ckpt_conf {
-    const char *save, *load;
+    const char *save, *load, *pretrained;
     int64_t save_interval, ckpt_step, keep_last;
     bool overwrite, exit_on_save_failure;
     bool exit_on_missing, finetune, load_optim, load_rng, save_optim, save_rng, async_save;

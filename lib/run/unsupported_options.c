@@ -15,8 +15,6 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "warmup" },
     { "now called --tensor-model-parallel-size",
       "model-parallel-size" },
-    { "use --load DIR --finetune",
-      "pretrained-checkpoint" },
     { "use meg-convert(1) to convert checkpoints",
       "ckpt-convert-*" },
     { "use meg-generate(1) to generate text, and meg-eval(1) to evaluate a model",

@@ -64,22 +64,31 @@ static int check_release(struct meg_trainer *t, struct meg_err *e)
         tok->megatron_release, meg_ckpt_path(t->checkpoint), meg_megatron_release_find(saved.megatron_release)->name);
 }
 
+/* Return whether `dir` contains a checkpoint on rank 0.  meg_ckpt_open_on_all refuses a foreign one. */
+static bool has_checkpoint(const struct meg_trainer *t, const char *dir)
+{
+    int32_t exists = meg_train_is_rank0(t) && (meg_ckpt_exists(dir) || meg_ckpt_is_foreign(dir));
+
+    meg_host_broadcast(t->mesh.world, &exists, 1, MEG_DTYPE_I32, 0);
+    return exists;
+}
+
 int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
 {
-    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
-    int32_t exists;
+    struct meg_train_ckpt_conf *c = &t->job->ckpt;
     int r;
 
+    if (c->pretrained && !(c->load && has_checkpoint(t, c->load))) {
+        c->load = c->pretrained;
+        c->finetune = true;
+    }
     if (!c->load)
         return 0;
-    /* meg_ckpt_open_on_all refuses a foreign checkpoint */
-    exists = meg_train_is_rank0(t) && (meg_ckpt_exists(c->load) || meg_ckpt_is_foreign(c->load));
-    meg_host_broadcast(t->mesh.world, &exists, 1, MEG_DTYPE_I32, 0);
-    if (!exists) {
-        if (c->exit_on_missing)
-            return meg_fail(e, MEG_ENOENT,
-                            "--load %s: the directory contains no checkpoint, and --exit-on-missing-checkpoint is set",
-                            c->load);
+    if (!has_checkpoint(t, c->load)) {
+        if (c->exit_on_missing || c->pretrained)
+            return meg_fail(e, MEG_ENOENT, "--%s %s: the directory contains no checkpoint%s",
+                            c->pretrained ? "pretrained-checkpoint" : "load", c->load,
+                            c->pretrained ? "" : ", and --exit-on-missing-checkpoint is set");
         meg_warn("--load %s: the directory contains no checkpoint; training from scratch", c->load);
         return 0;
     }

@@ -71,4 +71,17 @@ ok '"auto" leaves an option unset' cmp "$T/want" "$T/got"
 echo '{"train_batch_size": 2.5}' >"$T/bad.json"
 status 'a wrong type ends with 65' 65 meg-train --deepspeed_config "$T/bad.json"
 status 'a missing file ends with 66' 66 meg-train --deepspeed_config "$T/none.json"
+
+# ---- --pretrained-checkpoint ----
+train --save "$T/base" >"$T/want"
+train --load "$T/base" --finetune >"$T/want"
+train --pretrained-checkpoint "$T/base" --load "$T/tuned" --save "$T/tuned" >"$T/got"
+ok '--pretrained-checkpoint starts from weights as --load --finetune does' cmp "$T/want" "$T/got"
+is 'there are two iterations' "$(grep -c '[0-9]E' "$T/got")" 2
+train --pretrained-checkpoint "$T/base" --load "$T/tuned" --save "$T/tuned" --train-iters 3 --override-lr-scheduler >"$T/got"
+is 'the same command resumes from its own checkpoint' "$(grep -c '^ .* iteration *3/ *3 ' "$T/log") $(grep -c . "$T/log")" '1 1'
+status 'a missing directory ends with 66' 66 meg-train --num-layers 2 --hidden-size 32 --num-attention-heads 2 --seq-length 16 \
+    --max-position-embeddings 16 --micro-batch-size 2 --train-iters 2 --lr 1e-3 --mock-data --tokenizer-type NullTokenizer \
+    --vocab-size 99 --pretrained-checkpoint "$T/none"
+like 'the message names the option' "$(cat "$T/err")" '^meg-train: --pretrained-checkpoint .*/none: the directory contains no checkpoint'
 done_testing
