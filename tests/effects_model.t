@@ -81,6 +81,7 @@ effect log '^> .* lm loss' --attention-dropout 0.5
 effect log '^> .* lm loss' --hidden-dropout 0.5
 effect log_bert '^> .* lm loss' --apply-residual-connection-post-layernorm
 effect log_bert '^< .* sop loss' --bert-no-binary-head
+effect dry_bert '^>   all  ' --num-tokentypes 3
 covers meg-train network
 
 # ---- optimizer ----

@@ -267,7 +267,7 @@ static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
             const struct meg_st_tensor *t = &c->file[i]->t[k];
             const char *native = ckpt_copied_name(c->format, t->name);
 
-            if (ckpt_is_ignored(c->format, t->name))
+            if (ckpt_is_ignored(c->format, t->name) || meg_st_numel(t) == 0)
                 continue;
             if (native) {
                 if (!is_copy(all, native, i % c->tp, (struct ckpt_mapped_tensor){ c->file[i], t }))

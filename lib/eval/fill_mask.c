@@ -23,15 +23,15 @@ struct filler {
 
 /* ---- prediction of tokens -------------------------------------------------------------------------------- */
 
-/* Set the positions and the token types of a sequence. */
-static void set_inputs(struct meg_batch *x, int32_t sep)
+/* Set the positions and the token types of a sequence, for a model with `types` token types. */
+static void set_inputs(struct meg_batch *x, int32_t sep, int64_t types)
 {
     int32_t type = 0;
 
     for (int64_t i = 0; i < x->s; i++) {
         x->position_ids[i] = (int32_t)i;
         x->token_types[i] = type;
-        if (x->tokens[i] == sep)
+        if (x->tokens[i] == sep && types > 1)
             type = 1;
     }
 }
@@ -53,7 +53,7 @@ int meg_fill_mask_predict(const struct meg_loaded_model *m, int32_t *ids, int64_
     x.token_types = meg_new((size_t)n * sizeof *x.token_types);
     logits = meg_realloc_array(NULL, (size_t)(n * v), sizeof *logits);
     heap = meg_new((size_t)v * sizeof *heap);
-    set_inputs(&x, special->sep);
+    set_inputs(&x, special->sep, g->conf.num_tokentypes);
     meg_model_logits(g, &x, logits);
     for (int64_t i = 0; i < n; i++) {
         const float *row = logits + i * v;

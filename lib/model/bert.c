@@ -24,8 +24,10 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 
     d->inputs = MEG_BATCH_BERT_FIELDS;
     if (!c->bert_binary_head)
-        d->inputs &= ~(1u << MEG_BATCH_TOKEN_TYPES | 1u << MEG_BATCH_SENTENCE_ORDER);
-    d->token_types = c->bert_binary_head ? 2 : 0;
+        d->inputs &= ~(1u << MEG_BATCH_SENTENCE_ORDER);
+    if (c->num_tokentypes == 0)
+        d->inputs &= ~(1u << MEG_BATCH_TOKEN_TYPES);
+    d->token_types = c->num_tokentypes;
     d->averages_batches = true;
     meg_desc_add_stack(d, "encoder.final_layernorm");
     meg_desc_add_transformer(d, c, &encoder);

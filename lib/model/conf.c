@@ -83,7 +83,10 @@ const struct meg_opt meg_model_opts[] = {
     { "apply-residual-connection-post-layernorm", 0, MEG_BOOL(C, is_post_norm), NULL, "no",
       "add the output of attention and MLP to the output of the norm before them, as the original BERT does" },
     { "bert-no-binary-head", 0, MEG_STORE_FALSE(C, bert_binary_head), NULL, "no",
-      "omit token types and the head that predicts the order of segments (--model bert)" },
+      "omit the head that predicts the order of segments and, unless --num-tokentypes is given, token types "
+      "(--model bert)" },
+    { "num-tokentypes", 0, MEG_I64(C, num_tokentypes), "N", NULL,
+      "number of token types of BERT, which distinguish segments; default: 2, or 0 with --bert-no-binary-head" },
     { 0 },
 };
 
@@ -180,6 +183,24 @@ static int check_one_stack(struct meg_model_conf *c, struct meg_err *e)
     return meg_opt_check_rules(rules, meg_model_opts, c, e);
 }
 
+/* Set the default of num_tokentypes, and check it. */
+static int check_token_types(struct meg_model_conf *c, struct meg_err *e)
+{
+    const bool is_bert = c->family == MEG_FAMILY_BERT;
+    const int64_t n = c->num_tokentypes;
+    const struct meg_opt_rule rules[] = {
+        { n != MEG_UNSET && (n < 0 || n > INT32_MAX), "num-tokentypes", ": must be from 0 to 2147483647" },
+        { n > 0 && !is_bert, "num-tokentypes", ": requires --model bert" },
+        { n == 1 && c->bert_binary_head, "num-tokentypes",
+          ": samples have two segments, so at least 2 are required; use --bert-no-binary-head" },
+        { 0 },
+    };
+
+    if (n == MEG_UNSET)
+        c->num_tokentypes = is_bert && c->bert_binary_head ? 2 : 0;
+    return meg_opt_check_rules(rules, meg_model_opts, c, e);
+}
+
 /* Check that layer numbers fit into checkpoint file names and element counts into 64 bits. */
 static int check_size(const struct meg_model_conf *c, struct meg_err *e)
 {
@@ -237,7 +258,7 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         return meg_fail(e, MEG_EUSAGE, "--activation-func: cannot be combined with --%s",
                         c->swiglu ? "swiglu" : "glu-activation");
     r = meg_family_of(c)->check ? meg_family_of(c)->check(c, e) : check_one_stack(c, e);
-    if (r < 0)
+    if (r < 0 || (r = check_token_types(c, e)) < 0)
         return r;
     return check_size(c, e);
 }

@@ -40,4 +40,27 @@ is 'scale_decoder_outputs false: the output is not scaled' "$(option "$T/unscale
 variant "$tied" missing '.tie_word_embeddings = false | del(.scale_decoder_outputs)'
 status 'tie_word_embeddings false, no lm_head.weight: the tensor is missing' 65 meg-convert --info "$T/missing"
 like 'the message names the tensor' "$(cat "$T/err")" '1 missing: lm_head.weight'
+# ---- a BERT without binary head, as BertForMaskedLM
+
+. "${0%/*}/../bert.sh"
+meg-train -q --config "$T/conf" --train-iters 1 --lr-warmup-iters 0 --bert-no-binary-head --num-tokentypes 3 --save "$T/masked" \
+    --apply-residual-connection-post-layernorm --openai-gelu >"$T/log" 2>"$T/err" || cat "$T/err"
+convert masked masked-hf
+is 'the class is BertForMaskedLM' "$(jq -c '[.architectures[0], .type_vocab_size]' "$T/masked-hf/config.json")" '["BertForMaskedLM",3]'
+is 'the directory is read as a model without binary head' \
+    "$(option "$T/masked-hf" bert-no-binary-head) $(option "$T/masked-hf" num-tokentypes)" 'yes 3'
+convert masked-hf native-hf
+ok 'token types are kept' same_tensors "$T/native-hf/release" "$T/masked/iter_0000001"
+echo 'the [MASK] work[SEP]' >"$T/line"
+meg-eval --task fill-mask --load "$T/masked" --input "$T/line" >"$T/want"
+is 'a mask is filled' "$(jq ".ids | length > 4" "$T/want")" true
+is 'both formats fill the mask alike' "$(meg-eval --task fill-mask --load "$T/masked-hf" --input "$T/line")" "$(cat "$T/want")"
+status 'Megatron has no such model' 2 meg-convert --load-dir "$T/masked" --save-dir "$T/pt" --saver megatron
+like 'the message has the number of token types' "$(cat "$T/err")" 'the model has 3 token types and no binary head, but'
+status 'a second segment requires two token types' 2 meg-train -q --config "$T/conf" --num-tokentypes 1
+like 'the message says so' "$(cat "$T/err")" '--num-tokentypes 1: samples have two segments'
+status 'a GPT has no token types' 2 meg-train -q --config "$T/conf" --model gpt --num-tokentypes 2
+like 'the message names the family' "$(cat "$T/err")" '--num-tokentypes 2: requires --model bert'
+ok 'training of a BERT without binary head continues' meg-train -q --load "$T/masked-hf" --finetune --seq-length 32 \
+    --micro-batch-size 2 --train-iters 2 --lr 1e-3 --eval-iters 0 --split 100,0,0 --data-path "$T/text_text_sentence"
 done_testing

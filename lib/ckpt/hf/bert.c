@@ -1,5 +1,6 @@
 /*
- * bert.c - Hugging Face's BertForPreTraining (type bert) and MegatronBertForPreTraining (type megatron-bert).
+ * bert.c - Hugging Face's BertForPreTraining and BertForMaskedLM (type bert), MegatronBertForPreTraining and
+ * MegatronBertForMaskedLM (type megatron-bert).  A masked language model has neither binary head nor pooler.
  *
  * Megatron-BERT has norms before attention and MLP.  The original BERT has norms after them.  The norms of the original
  * BERT are those of --apply-residual-connection-post-layernorm under other names: the norm of the embeddings is the
@@ -57,12 +58,14 @@ static const struct ckpt_rename pre_norm_names[] = {
     { 0 }
 };
 /* clang-format on */
-static const char *const ignored[] = { "bert.embeddings.position_ids", "bert.embeddings.token_type_ids", NULL };
+/* Without binary head, the pooler is not used. */
+static const char *const ignored[] = { "bert.embeddings.position_ids", "bert.embeddings.token_type_ids",
+                                       "bert.pooler.dense.weight", "bert.pooler.dense.bias", NULL };
 static const struct ckpt_rename copies[] = { { "output_layer.bias", "cls.predictions.decoder.bias", CKPT_SAME },
                                              { 0 } };
 #define ADVICE                                                                                                         \
-    "; the checkpoint must have the tensors of BertForPreTraining: the encoder with token types and pooler, the "      \
-    "language-model head (cls.predictions) and the binary head (cls.seq_relationship)"
+    "; the checkpoint must have the tensors of BertForPreTraining or BertForMaskedLM: the encoder and the "            \
+    "language-model head (cls.predictions), and with the binary head (cls.seq_relationship) the pooler"
 static const struct ckpt_format post_norm_format = {
     .name = "hf", .rename = post_norm_names, .prefix = "bert.", .ignored = ignored, .copies = copies, .advice = ADVICE
 };
@@ -98,18 +101,12 @@ static int check_fixed(const json_t *config, const char *from, struct meg_err *e
     return ckpt_hf_check_fixed(config, fixed, from, e);
 }
 
-/* Enable the binary head if the model has token types.  meg's BERT has either both or neither. */
-static int read_token_types(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
+/* If the files have no binary head, the model is a masked language model. */
+static void fit_tensors(struct meg_model_conf *m, const struct meg_ckpt *c)
 {
-    int64_t n = 2;
-    int r = meg_json_get_i64(config, "type_vocab_size", MEG_JSON_OPTIONAL, &n, from, e);
+    struct meg_st *st;
 
-    if (r < 0)
-        return r;
-    if (n != 0 && n != 2)
-        return meg_fail(e, MEG_EFORMAT, "%s: type_vocab_size is %" PRId64 ", but only 2 and 0 are supported", from, n);
-    m->bert_binary_head = n == 2;
-    return 0;
+    m->bert_binary_head = ckpt_find_tensor(c, 0, "cls.seq_relationship.weight", &st) != NULL;
 }
 
 static int read_config(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
@@ -130,6 +127,7 @@ static int read_config(struct meg_model_conf *m, const json_t *config, const cha
 
     m->family = MEG_FAMILY_BERT;
     m->norm_epsilon = 1e-12;
+    m->num_tokentypes = 2;
     m->attention_dropout = m->hidden_dropout = 0.1;
     for (size_t i = 0; i < sizeof number / sizeof number[0]; i++)
         if ((r = meg_json_get_i64(config, number[i].key, MEG_JSON_REQUIRED, number[i].v, from, e)) < 0)
@@ -140,7 +138,8 @@ static int read_config(struct meg_model_conf *m, const json_t *config, const cha
         (r = meg_json_get_f64(config, "attention_probs_dropout_prob", MEG_JSON_OPTIONAL, &m->attention_dropout, from,
                               e)) < 0 ||
         (r = meg_json_get_f64(config, "hidden_dropout_prob", MEG_JSON_OPTIONAL, &m->hidden_dropout, from, e)) < 0 ||
-        (r = read_activation(m, config, from, e)) < 0 || (r = read_token_types(m, config, from, e)) < 0)
+        (r = meg_json_get_i64(config, "type_vocab_size", MEG_JSON_OPTIONAL, &m->num_tokentypes, from, e)) < 0 ||
+        (r = read_activation(m, config, from, e)) < 0)
         return r;
     m->is_post_norm = strcmp(type, "bert") == 0;
     return check_fixed(config, from, e);
@@ -158,7 +157,7 @@ static const char *unsupported_reason(const struct meg_model_conf *m)
         return "the format requires --kv-channels equal to --hidden-size / --num-attention-heads";
     if (m->is_untied)
         return "the format has no --untie-embeddings-and-output-weights";
-    if (!m->bert_binary_head)
+    if (m->num_tokentypes == 0)
         return "the format requires token types, which --bert-no-binary-head omits";
     return NULL;
 }
@@ -179,10 +178,11 @@ static const char *activation_of(const struct meg_model_conf *m)
 
 static json_t *make_config(const struct meg_model_conf *m)
 {
+    static const char *const class[2][2] = { { "MegatronBertForMaskedLM", "MegatronBertForPreTraining" },
+                                             { "BertForMaskedLM", "BertForPreTraining" } };
     json_t *c = json_object();
 
-    json_object_set_new(c, "architectures",
-                        json_pack("[s]", m->is_post_norm ? "BertForPreTraining" : "MegatronBertForPreTraining"));
+    json_object_set_new(c, "architectures", json_pack("[s]", class[m->is_post_norm][m->bert_binary_head]));
     json_object_set_new(c, "attention_probs_dropout_prob", json_real(m->attention_dropout));
     json_object_set_new(c, "hidden_act", json_string(activation_of(m)));
     json_object_set_new(c, "hidden_dropout_prob", json_real(m->hidden_dropout));
@@ -197,7 +197,7 @@ static json_t *make_config(const struct meg_model_conf *m)
     json_object_set_new(c, "pad_token_id", json_integer(0));
     json_object_set_new(c, "position_embedding_type", json_string("absolute"));
     json_object_set_new(c, "tie_word_embeddings", json_true());
-    json_object_set_new(c, "type_vocab_size", json_integer(2));
+    json_object_set_new(c, "type_vocab_size", json_integer(m->num_tokentypes));
     json_object_set_new(c, "vocab_size", json_integer(m->vocab_size));
     return c;
 }
@@ -206,12 +206,14 @@ static const char *const post_norm_types[] = { "bert", NULL }, *const pre_norm_t
 const struct ckpt_hf_family ckpt_hf_bert = { .model_types = post_norm_types,
                                              .format = &post_norm_format,
                                              .read_config = read_config,
+                                             .fit_tensors = fit_tensors,
                                              .unsupported_reason = unsupported_reason,
                                              .make_config = make_config,
                                              .is_encoder = true };
 const struct ckpt_hf_family ckpt_hf_megatron_bert = { .model_types = pre_norm_types,
                                                       .format = &pre_norm_format,
                                                       .read_config = read_config,
+                                                      .fit_tensors = fit_tensors,
                                                       .unsupported_reason = unsupported_reason,
                                                       .make_config = make_config,
                                                       .is_encoder = true };

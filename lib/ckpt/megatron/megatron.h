@@ -24,7 +24,7 @@ const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages);
 
 /*
  * Return the name of the attribute of args for an option of the model: a constant, or a name printed to buf.  Return
- * NULL for an alias, for an ignored option and for --model, because args does not have the family of the model.
+ * NULL for an alias, for an ignored option, and for --model and --num-tokentypes, which args does not have.
  */
 const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 

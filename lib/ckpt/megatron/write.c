@@ -69,6 +69,13 @@ static int check(const struct export *x, struct meg_err *e)
         return meg_fail(e, MEG_EUSAGE,
                         "--saver mcore: Megatron core ignores --apply-residual-connection-post-layernorm, which this "
                         "model has; use --saver megatron");
+    if (m->num_tokentypes != (m->bert_binary_head && m->family == MEG_FAMILY_BERT ? 2 : 0))
+        return meg_fail(e, MEG_EUSAGE,
+                        "--saver %s: the model has %" PRId64
+                        " token types%s, but Megatron's BERT has 2 with the binary "
+                        "head and 0 without it; use --saver native or hf",
+                        to->names == MEG_CKPT_NAMES_LEGACY ? "megatron" : "mcore", m->num_tokentypes,
+                        m->bert_binary_head ? "" : " and no binary head");
     if (to->tensor < 1 || to->tensor > 99)
         return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be from 1 to 99", tensor, to->tensor);
     if (to->pipeline < 1 || to->pipeline > 999)

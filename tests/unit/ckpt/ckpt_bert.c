@@ -129,6 +129,18 @@ static void drop_pooler_and_binary_head(struct meg_st_tensor *t)
         t->name = NULL;
 }
 
+static void drop_pooler(struct meg_st_tensor *t)
+{
+    if (strstr(t->name, "pooler"))
+        t->name = NULL;
+}
+
+static void drop_binary_head(struct meg_st_tensor *t)
+{
+    if (strstr(t->name, "seq_relationship"))
+        t->name = NULL;
+}
+
 static void drop_last_norm(struct meg_st_tensor *t)
 {
     if (strcmp(t->name, "bert.encoder.layer.3.output.LayerNorm.bias") == 0)
@@ -153,9 +165,8 @@ static void names_wrong_tensors(void **state)
         void (*change)(struct meg_st_tensor *t);
         const char *message;
     } bad[] = {
-        { drop_pooler_and_binary_head,
-          "4 missing: bert.pooler.dense.weight, bert.pooler.dense.bias, cls.seq_relationship.weight, "
-          "cls.seq_relationship.bias|must have the tensors of BertForPreTraining" },
+        { drop_pooler, "2 missing: bert.pooler.dense.weight, bert.pooler.dense.bias|must have the tensors of "
+                       "BertForPreTraining or BertForMaskedLM" },
         { drop_last_norm, "1 missing: bert.encoder.layer.3.output.LayerNorm.bias" },
         { cut_query, "1 mismatched: bert.encoder.layer.2.attention.self.query.weight has shape [8,16], expected "
                      "[16,16]" },
@@ -225,8 +236,11 @@ static void refuses_unsupported_settings(void **state)
         { CONFIG(",\"is_decoder\":true"), "is_decoder is true, but only false" },
         { CONFIG(",\"add_cross_attention\":true"), "add_cross_attention is true" },
         { CONFIG(",\"tie_word_embeddings\":false"), "tie_word_embeddings is false, but only true" },
-        { CONFIG(",\"type_vocab_size\":3"), "type_vocab_size is 3, but only 2 and 0" },
-        { CONFIG(",\"type_vocab_size\":0"), "5 unknown: bert.embeddings.token_type_embeddings.weight" },
+        { CONFIG(",\"type_vocab_size\":3"),
+          "1 mismatched: bert.embeddings.token_type_embeddings.weight has shape [2,16], expected [3,16]" },
+        { CONFIG(",\"type_vocab_size\":1"), "--num-tokentypes 1: samples have two segments" },
+        { CONFIG(",\"type_vocab_size\":-1"), "--num-tokentypes -1: must be from 0" },
+        { CONFIG(",\"type_vocab_size\":0"), "1 unknown: bert.embeddings.token_type_embeddings.weight" },
         { CONFIG(",\"layer_norm_eps\":\"small\""), "layer_norm_eps" },
         { "{\"model_type\":\"roberta\"}", "model_type roberta; expected one of gpt2, llama|bert, megatron-bert" },
     };
@@ -245,6 +259,47 @@ static void drop_token_types_and_binary_head(struct meg_st_tensor *t)
     drop_pooler_and_binary_head(t);
     if (t->name && strstr(t->name, "token_type"))
         t->name = NULL;
+}
+
+static void drop_contents_of_token_types(struct meg_st_tensor *t)
+{
+    if (strstr(t->name, "token_type"))
+        t->dim[0] = 0;
+}
+
+/* transformers writes the files of each class; BertForMaskedLM of older versions has a pooler. */
+static void the_tensors_determine_the_heads(void **state)
+{
+    static const struct {
+        const char *config;
+        void (*change)(struct meg_st_tensor *t);
+        bool has_binary_head;
+        int64_t types;
+    } model[] = {
+        { CONFIG(""), keep, true, 2 },
+        { CONFIG(""), drop_pooler_and_binary_head, false, 2 },
+        { CONFIG(""), drop_binary_head, false, 2 },
+        { CONFIG(",\"type_vocab_size\":0"), drop_contents_of_token_types, true, 0 },
+    };
+    struct ckpt_fixture a;
+
+    (void)state;
+    make_bert(&a, 1, set_post_norm);
+    export_hf_ok(&a, "out");
+    for (size_t i = 0; i < sizeof model / sizeof *model; i++) {
+        struct meg_model_conf m;
+        struct meg_ckpt *c;
+        struct meg_err e;
+
+        change_tensors(model[i].change, NULL, 0);
+        if (open_with_config(model[i].config, &c, &e) < 0)
+            fail_msg("%zu: %s", i, e.msg);
+        assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
+        assert_int_equal(m.bert_binary_head, model[i].has_binary_head);
+        assert_int_equal(m.num_tokentypes, model[i].types);
+        meg_ckpt_close(c);
+    }
+    free_fixture(&a);
 }
 
 static void a_folder_without_token_types_has_no_binary_head(void **state)
@@ -644,6 +699,7 @@ int main(void)
         cmocka_unit_test(names_wrong_tensors),
         cmocka_unit_test(reads_settings_and_their_defaults),
         cmocka_unit_test(refuses_unsupported_settings),
+        cmocka_unit_test(the_tensors_determine_the_heads),
         cmocka_unit_test(a_folder_without_token_types_has_no_binary_head),
         cmocka_unit_test(refuses_to_export_what_hf_cannot_express),
         cmocka_unit_test(the_tokenizer_follows_from_vocab_txt),

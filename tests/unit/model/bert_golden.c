@@ -99,6 +99,7 @@ static struct tiny_bert pre_norm(void)
 
     t.conf.family = MEG_FAMILY_BERT;
     t.conf.bert_binary_head = true;
+    t.conf.num_tokentypes = 2;
     return t;
 }
 
@@ -108,6 +109,7 @@ static struct tiny_bert post_norm(void)
 
     t.conf.family = MEG_FAMILY_BERT;
     t.conf.bert_binary_head = t.conf.is_post_norm = true;
+    t.conf.num_tokentypes = 2;
     t.conf.bias_gelu_fusion = false;
     t.conf.norm_epsilon = 1e-12;
     return t;
