@@ -92,6 +92,20 @@ for l in '--tensor-model-parallel-size 2' '--pipeline-model-parallel-size 2' \
     like "--skip-train $l: arenas have the planned size" "$(cat "$T/out")" 'since the start, [0-9.]+ MiB planned$'
 done
 
+# parameters N OPTION...: print the numbers of parameters that N ranks log
+parameters() {
+    n=$1
+    shift
+    ranks "$n" meg-train --config "$T/conf" --train-iters 1 --lr-warmup-iters 0 --eval-iters 0 "$@" 2>/dev/null |
+        sed -n 's/^ > number of parameters on (tensor, pipeline) model parallel rank //p' | tr '\n' ' '
+}
+# Two layers have 12704 parameters each, the word embedding 51 rows and the position embedding 16 rows of 32, the final
+# norm 64.  The last stage has a copy of the tied word embedding.
+is 'each tensor-parallel rank has its number of parameters' "$(parameters 2 --tensor-model-parallel-size 2)" \
+    '(0, 0): 14304 (1, 0): 14272 '
+is 'each pipeline stage has its number of parameters' "$(parameters 2 --pipeline-model-parallel-size 2)" \
+    '(0, 0): 14848 (0, 1): 14400 '
+
 # The number of GPUs in progress.txt is that of all ranks.
 ranks 2 meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --train-iters 1 --lr-warmup-iters 0 \
     --eval-iters 0 --save "$T/counted" --log-progress >"$T/out" 2>&1

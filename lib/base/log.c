@@ -18,6 +18,11 @@ void meg_log_set_level(int l)
     level = l;
 }
 
+bool meg_log_is_on(int l)
+{
+    return l <= level;
+}
+
 void meg_log_set_rank(int r)
 {
     rank = r;

@@ -16,6 +16,8 @@ enum { MEG_LOG_ERROR, MEG_LOG_WARN, MEG_LOG_INFO, MEG_LOG_DEBUG };
 
 /* Print messages up to this level: MEG_LOG_WARN with -q, MEG_LOG_DEBUG with -v.  Initially MEG_LOG_INFO. */
 void meg_log_set_level(int level);
+/* Return whether messages of this level are printed on rank 0. */
+bool meg_log_is_on(int level);
 /* Set the rank of this process, initially 0. */
 void meg_log_set_rank(int rank);
 /* Return the rank set by meg_log_set_rank; default: 0. */

@@ -1,6 +1,60 @@
 #include "logging/training_log.h"
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* Return the value as Python prints it. */
+static const char *python_value(const char *value)
+{
+    return strcmp(value, "yes") == 0 ? "True" : strcmp(value, "no") == 0 ? "False" : value;
+}
+
+/* Format "name = value" as Megatron's line of an argument, malloc'ed; return NULL for other text. */
+static char *argument_line(char *text)
+{
+    static const char dots[] = "................................................";
+    const int max = sizeof dots - 1;
+    struct meg_str s = { 0 };
+    char *value = strstr(text, " = ");
+
+    if (!value || *text == '#')
+        return NULL;
+    *value = '\0';
+    for (char *p = text; *p; p++)
+        if (*p == '-')
+            *p = '_';
+    meg_str_printf(&s, "  %s %.*s %s\n", text, value - text < max ? max - (int)(value - text) : 0, dots,
+                   python_value(value + 3));
+    return s.s;
+}
+
+static int compare_lines(const void *a, const void *b)
+{
+    return strcasecmp(*(char *const *)a, *(char *const *)b);
+}
+
+void meg_training_log_arguments(struct meg_str *s, const char *options)
+{
+    char *copy = meg_strdup(options), *rest = copy, *text, *line, **v = NULL;
+    size_t n = 0;
+
+    while ((text = strsep(&rest, "\n")))
+        if ((line = argument_line(text))) {
+            v = meg_realloc_array(v, n + 1, sizeof *v);
+            v[n++] = line;
+        }
+    qsort(v, n, sizeof *v, compare_lines);
+    meg_str_printf(s, "------------------------ arguments ------------------------\n");
+    for (size_t i = 0; i < n; i++) {
+        meg_str_printf(s, "%s", v[i]);
+        free(v[i]);
+    }
+    meg_str_printf(s, "-------------------- end of arguments ---------------------\n");
+    free(v);
+    free(copy);
+}
 
 void meg_training_log_line(struct meg_str *s, const struct meg_iteration_stats *stats, bool has_throughput,
                            const struct tm *when)

@@ -42,6 +42,13 @@ struct meg_iteration_stats {
 };
 
 /*
+ * Append Megatron's block of arguments to s: one line "  seq_length ...... 64" for each line "seq-length = 64" of
+ * `options`, in alphabetical order, between two titles.  yes and no become True and False.  Lines without " = ", such as
+ * comments, are ignored.
+ */
+void meg_training_log_arguments(struct meg_str *s, const char *options);
+
+/*
  * Append " [date] iteration N/M | consumed samples: ... |" and a newline to s.  The line has the throughput only if
  * has_throughput.  It omits skipped samples if there are none, and a loss that is not above 0.  It omits the decoupled
  * learning rate, the gradient norm, the number of zeros and the norm of the parameters if they were not computed.

@@ -6,7 +6,6 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/log.h"
-#include "data/gpt_index.h"
 #include "data/masked/bert_t5_dataset.h"
 #include "option/check.h"
 #include "plan/dry_run.h"
@@ -164,39 +163,6 @@ static int plan_masked_data(struct meg_trainer *t, enum meg_masked_type type, st
 }
 
 /*
- * Print for how many epochs the run reads each dataset.  Warn on training data that are repeated more often than
- * MAX_EPOCHS: up to that number, repeated tokens are almost as good as new ones (Muennighoff et al. 2023).  BERT and T5
- * cut documents into samples when the index is built, so their epochs are not known here.
- */
-static void report_epochs(const struct meg_trainer *t)
-{
-    enum { MAX_EPOCHS = 4 };
-    const char *most = "";
-    double max = 0;
-    int n, above = 0;
-    const struct meg_mid_dataset *p = meg_data_splits_mid_datasets(t->data, &n);
-
-    for (int i = 0; i < n && p[i].epochs > 0; i++) {
-        const double tokens = (double)p[i].num_taken * (double)t->dataset_spec.seq_length;
-        const double epochs = p[i].num_taken == MEG_ONE_EPOCH ? 1 : tokens / (double)p[i].tokens;
-
-        meg_info("%s data: %.3g epochs of %s (%" PRId64 " tokens)", meg_split_names[p[i].split], epochs, p[i].name,
-                 p[i].tokens);
-        if (p[i].split != MEG_SPLIT_TRAIN)
-            continue;
-        above += epochs > MAX_EPOCHS;
-        if (epochs > max) {
-            max = epochs;
-            most = p[i].name;
-        }
-    }
-    if (above)
-        meg_warn("the run reads %d of its training datasets for more than %d epochs, at most %.3g epochs of %s; use "
-                 "more text, a smaller weight or fewer samples",
-                 above, MAX_EPOCHS, max, most);
-}
-
-/*
  * Open the data files.  Compute the number of samples of each split, and the sequences of each file that each split
  * reads.  build_data builds the index arrays later.
  */
@@ -227,7 +193,7 @@ static int plan_data(struct meg_trainer *t, struct meg_err *e)
     if (r < 0 || (r = check_train_split(t, e)) < 0)
         return r;
     if (meg_train_is_rank0(t))
-        report_epochs(t);
+        meg_train_report_epochs(t);
     return 0;
 }
 
@@ -312,25 +278,18 @@ void meg_train_close_eval(struct meg_train_eval *v)
     *v = (struct meg_train_eval){ 0 };
 }
 
-/* Log the lines of an option dump, except comments, if -v is given. */
-static void debug_options(const char *text)
-{
-    for (size_t n; *text; text += n + (text[n] == '\n')) {
-        n = strcspn(text, "\n");
-        if (*text != '#')
-            meg_debug("option: %.*s", (int)n, text);
-    }
-}
-
 static int open_logger(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_str options = { 0 };
     int r;
 
-    if (!meg_train_is_rank0(t))
+    if (!meg_train_is_rank0(t)) {
+        meg_train_print_parameters(t);
         return 0;
+    }
     meg_opt_dump(t->groups, &options);
-    debug_options(options.s);
+    meg_train_print_arguments(t, options.s);
+    meg_train_print_parameters(t);
     r = meg_logger_open(&t->logger, &t->job->log, t->state.iteration, options.s, e);
     meg_str_free(&options);
     return r < 0 ? r : meg_train_progress_log_start(t, e);

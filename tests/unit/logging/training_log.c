@@ -83,6 +83,22 @@ static void a_loss_or_norm_that_is_nan_is_left_out(void **state)
     meg_str_free(&s);
 }
 
+static void arguments_have_megatrons_form(void **state)
+{
+    struct meg_str s = { 0 };
+
+    (void)state;
+    meg_training_log_arguments(&s, "# model\nseq-length = 64\nFp16 = no\nbf16 = yes\n"
+                                   "a-name-of-exactly-forty-seven-characters-in-all = x y\n");
+    assert_string_equal(s.s, "------------------------ arguments ------------------------\n"
+                             "  a_name_of_exactly_forty_seven_characters_in_all . x y\n"
+                             "  bf16 ............................................ True\n"
+                             "  Fp16 ............................................ False\n"
+                             "  seq_length ...................................... 64\n"
+                             "-------------------- end of arguments ---------------------\n");
+    meg_str_free(&s);
+}
+
 static void an_evaluation_is_framed_by_dashes(void **state)
 {
     struct meg_named_losses loss = { 1, { "lm loss", "sop loss" }, { 2.0, 0.0 } };
@@ -117,6 +133,7 @@ int main(void)
         cmocka_unit_test(an_iteration_has_megatrons_line),
         cmocka_unit_test(optional_fields_have_megatrons_order),
         cmocka_unit_test(a_loss_or_norm_that_is_nan_is_left_out),
+        cmocka_unit_test(arguments_have_megatrons_form),
         cmocka_unit_test(an_evaluation_is_framed_by_dashes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
