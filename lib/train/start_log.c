@@ -61,7 +61,7 @@ void meg_train_report_epochs(const struct meg_trainer *t)
     int n, above = 0;
     const struct meg_mid_dataset *p = meg_data_splits_mid_datasets(t->data, &n);
 
-    for (int i = 0; i < n && p[i].epochs > 0; i++) {
+    for (int i = 0; i < n && p[i].epochs > 0 && !t->job->data.mock_data; i++) {
         const double tokens = (double)p[i].num_taken * (double)t->dataset_spec.seq_length;
         const double epochs = p[i].num_taken == MEG_ONE_EPOCH ? 1 : tokens / (double)p[i].tokens;
 

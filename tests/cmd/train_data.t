@@ -94,6 +94,7 @@ is 'a weight is taken into account' "$(cat err)" ''
 train --data-path 7 $b 1 $c --split 1 --eval-iters 0 --train-iters $((5 * tokens / 64)) --dry-run 2>err >/dev/null
 like 'a weighted dataset that is read more than four times causes a warning' "$(cat err)" \
     "^meg-train: the run reads 1 of its training datasets for more than 4 epochs, at most 4[.][0-9]* epochs of $b; use more text"
+is 'generated data have no epochs' "$(meg-train --config conf --mock-data --eval-iters 0 --dry-run 2>&1 | grep -c epochs' of')" 0
 is 'datasets of an unweighted blend are read once' \
     "$(meg-train --config conf --data-path $b $c $b --split 1 --eval-iters 0 --train-iters 1000 --dry-run 2>&1 | grep -c 'train data: 1 epochs of')" 3
 done_testing
