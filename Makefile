@@ -12,9 +12,9 @@
 # make ci          run all checks required for a change: check-format, lint, check-clang, check-san, check-mpich, check
 # make format      format the C files with clang-format; check-format: fail if a file is not formatted
 # make lint        run cppcheck, mandoc -Tlint and shellcheck
-# make check-clang build everything with clang and -Werror
+# make check-clang compile everything with clang and -Werror
 # make check-san   run the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
-# make check-mpich run the multi-rank tests with MPICH
+# make check-mpich run tests of the MPI library with MPICH
 # make check-layouts  compare a covering array of parallel layouts with one rank; FULL=1: all layouts (hours), PART=I/N
 # make check-faults   kill or stop ranks, kill commands at every write, then resume; KILLS= STOPS= LONG_STOPS= POINTS=
 #                  SEED= TRIALS= STRIDE=
@@ -88,7 +88,7 @@ DEPS_fuzz  := clang
 DEPS_check-format := clang-format
 DEPS_check-clang  := $(DEPS_check) clang libomp-dev
 DEPS_check-san    := $(DEPS_check)
-DEPS_check-mpich  := $(filter-out libopenmpi-dev openmpi-bin,$(DEPS_check)) libmpich-dev mpich
+DEPS_check-mpich  := $(DEPS_check) libmpich-dev mpich
 DEPS_ci    := $(sort $(DEPS_lint) $(DEPS_check-format) $(DEPS_check-clang) $(DEPS_check-mpich) $(DEPS_check))
 DEPS_check-chroot := debootstrap
 GOALS := $(or $(MAKECMDGOALS),all)
@@ -214,6 +214,9 @@ DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/comm $(B)/tests/nccl/bin/m
 CHECK_OBJS := $(patsubst %,$(B)/%.o,$(wildcard tests/cuda/check*.c))
 EMULATED_SRCS := lib/device/device.c $(filter-out $(if $(CUDNN_H),,$(OPTIONAL_CUDNN)),$(wildcard $(foreach t,c cu,lib/cuda/*.$t lib/cuda/*/*.$t)))
 EMULATED_OBJS := $(EMULATED_SRCS:%=$(B)/tests/cuda/%.o)
+# Programs with MPICH; what does not depend on the MPI library is that of the other programs.
+MPICH_OBJS := $(patsubst %,$(B)/mpich/%.o,$(wildcard lib/comm/mpi*.c))
+MPICH := $(if $(RANKS),$(B)/mpich/bin/meg-train $(patsubst %,$(B)/mpich/tests/ranks/%,comm cp pipe) $(B)/mpich/tests/fault.so)
 EMULATED_LIBS := $(NCCL_DOUBLE) $(B)/tests/cuda/libcublasLt.so.13 $(if $(CUDNN_H),$(B)/tests/cuda/libcudnn.so.9)
 # The unit tests that compare models with reference numbers (tests/unit/golden_device.h).
 GOLDEN := model/gpt_golden model/bert_golden model/t5_golden train/steps eval/fill_mask
@@ -266,7 +269,7 @@ $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
 
-$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(STORE) $(TOY) $(DOUBLE) $(NCCL_OBJS) $(EMULATED) $(EMULATED_OBJS) $(CHECK_OBJS) $(CHECK_GPU) $(BENCH) $(QUEUE) $(QUEUE_OBJS) $(RESET) $(B)/tests/effects/reset.c.o $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
+$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(STORE) $(TOY) $(DOUBLE) $(NCCL_OBJS) $(EMULATED) $(EMULATED_OBJS) $(CHECK_OBJS) $(CHECK_GPU) $(BENCH) $(QUEUE) $(QUEUE_OBJS) $(RESET) $(B)/tests/effects/reset.c.o $(MAINS:%=$(B)/%) $(MPICH) $(MPICH_OBJS)) $(B)/tests/ranks/):
 	@mkdir -p $@
 
 .SECONDEXPANSION:
@@ -298,6 +301,17 @@ $(B)/tests/store/%: $(B)/tests/ranks/%.c.o $(B)/libmeg.a | $(B)/tests/store/
 	$(call ld)
 $(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
 	$(call ld)
+# MPICH precedes the other MPI library and libmeg.a, so that nothing in them that is of the other MPI is linked.
+MPICH_LD = $(call ld,-Wl$(comma)--as-needed $(call PKG_CONFIG,--libs mpich))
+$(MPICH_OBJS): MODULE_FLAGS = $(call PKG_CONFIG,--cflags mpich)
+$(B)/mpich/lib/%.c.o: lib/%.c $(B)/flags | $$(@D)/
+	$(cc)
+$(B)/mpich/bin/meg-%: $(B)/cmd/%/main.c.o $(MPICH_OBJS) $(B)/libmeg.a | $$(@D)/
+	$(MPICH_LD)
+$(B)/mpich/tests/ranks/%: $(B)/tests/ranks/%.c.o $(MPICH_OBJS) $(B)/libmeg.a | $$(@D)/
+	$(MPICH_LD)
+$(B)/mpich/tests/fault.so: $(B)/tests/fault.so | $$(@D)/
+	@ln -sf ../../tests/fault.so $@
 $(TOY): $(B)/cmd/train/main.c.o $(B)/tests/toy/toy.c.o $(B)/tests/toy/experts.c.o $(B)/libmeg.a
 	$(call ld,-Wl$(comma)--wrap=meg_layout_make)
 # Programs that run on the queue device (tests/queue/queue.h): the linker redirects calls that open a device to tests/queue.
@@ -370,21 +384,23 @@ $(B)/tests/cuda/bench: $(B)/tests/cuda/bench.c.o $(B)/libmeg.a
 TEST_PROGRAMS := $(RANKS) $(STORE) $(TOY) $(DOUBLE) $(EMULATED) $(CUDNN_ACCEPT) $(QUEUE) $(B)/tests/fault.so
 build-tests: $(UNITS) $(TEST_PROGRAMS) $(CHECK_GPU)
 
-# The tests that start ranks by mpirun and depend on the MPI library: not those of files, memory, precision and the cost model.
-RANK_TESTS := $(filter-out $(patsubst %,tests/%.t,deps recipes torchrun memory nccl cuda_errors ckpt_layouts plan_ranks sent toy \
-              ranks_copies ranks_precision ranks_state_dtype),$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
 # Tests of threads other than OpenMP's: ThreadSanitizer reports each OpenMP barrier as a race.
 THREADED := $(B)/tests/unit/data/gpt_data tests/cmd/preprocess.t tests/cmd/preprocess-golden.t
-TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(UNITS) $(wildcard tests/cmd/*.t tests/*.t))
+# The longest tests are the first.
+SLOW := cuda experts cuda_layouts ckpt_layouts layouts nccl faults ranks_signals torchrun queue memory cuda_demo cuda_golden
+SHELL_TESTS := $(wildcard $(patsubst %,tests/%.t,$(SLOW)))
+SHELL_TESTS += $(filter-out $(SHELL_TESTS),$(wildcard tests/*.t tests/cmd/*.t))
+TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(SHELL_TESTS) $(UNITS))
 # Line 2 of a shell test names the programs of $(B)/tests that it runs, or directories of them: "# needs: ranks/comm toy".
-NEEDS = $(patsubst %,$(B)/tests/%%,$(shell sed -sn '2s/^# needs: //p' $(filter %.t,$(TESTS))))
+NEEDS = $(patsubst %,$(B)/tests/%%,$(shell sed -sn '2s/^# needs: //p' $(filter tests/%.t,$(TESTS))))
 # use_tls=0: LeakSanitizer crashes when it scans thread-local storage of libraries opened at run time.  lsan.supp
 # suppresses the leak report for the message that a failed dlopen stores there.
 check: export ASAN_OPTIONS = allocator_may_return_null=1
 check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions="$(CURDIR)/tests/lsan.supp"
 check: export STRICT ?=
 check: export TEST_S ?= 1800
-check: $(B)/tests/fault.so $(filter $(B)/%,$(TESTS)) $(if $(filter %.t,$(TESTS)),all $(filter $(NEEDS),$(TEST_PROGRAMS)))
+check: $(B)/tests/fault.so $(filter-out build/san/%,$(filter $(B)/%,$(TESTS))) $(if $(filter %.t,$(TESTS)),all $(filter $(NEEDS),$(TEST_PROGRAMS))) \
+       $(if $(filter mpich:%,$(TESTS)),$(MPICH))
 	@CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
 	    tests/prove.sh $(TESTS)
 
@@ -395,11 +411,10 @@ demo: all
 
 # ---- what a change must pass --------------------------------------------------------------------
 
+# All programs are built side by side, and then all tests run side by side.
 ci:
-	+$(MAKE) check-format lint check-clang
-	+$(MAKE) check-san
-	+$(MAKE) check-mpich
-	+$(MAKE) check
+	+$(MAKE) check-format lint check-clang san-tests all build-tests $(MPICH)
+	+$(MAKE) check TESTS='$(TESTS) $(SAN_TESTS) $(MPICH_TESTS)'
 
 C_FILES = $(wildcard $(foreach d,lib/* lib/*/* cmd/* tests/* tests/unit/*,$d/*.c $d/*.h $d/*.cu))
 format:
@@ -417,17 +432,23 @@ lint:
 	    -Ilib -DMEG_VERSION='""' -DMEG_ISA=base lib cmd
 	shellcheck -s sh -S warning -e SC1091,SC2010,SC2034,SC2154 $(SH_FILES)
 
-# Each of these uses a separate build directory.  To take less time, kernels are compiled for the CPU only, or not at all
-# (EMULATED=), and the CPU operations only for the baseline and x86-64-v4 (ISAS).  The longest test is the first.
-# check-san omits tests that measure time.
+# These use directories of their own.  To take less time, kernels are compiled for the CPU only, and the CPU operations only for
+# the baseline and x86-64-v4 (ISAS).  clang only prints warnings.
 check-clang:
-	+$(MAKE) B=build/clang CC=clang CXX=clang++ CUDA=0 ISAS='$(filter v4,$(ISAS))' CFLAGS='-O0 -Werror' DEPS=0 \
-	    all build-tests
+	+$(MAKE) B=build/clang CC=clang CXX=clang++ CUDA=0 ISAS='$(filter v4,$(ISAS))' CFLAGS='-fsyntax-only -Werror' DEPS=0 objects
+objects: $(OBJS) $(patsubst %,$(B)/%.o,$(MAINS) $(wildcard tests/unit/*/*.c tests/ranks/*.c tests/toy/*.c tests/queue/*.c tests/bench/*.c)) \
+         $(if $(filter NCCL,$(USED)),$(NCCL_OBJS)) $(if $(EMULATED),$(EMULATED_OBJS) $(CHECK_OBJS))
+# Tests that measure time are omitted.
+SAN_TESTS := $(patsubst $(B)/%,build/san/%,$(filter %/check,$(EMULATED)) $(filter-out %/ckpt_scale %/long_words,$(UNITS)))
+SAN_MAKE := SAN=1 B=build/san CUDA=0 ISAS='$(filter v4,$(ISAS))' CFLAGS='-Og -g1' DEPS=0
+san-tests:
+	+$(MAKE) $(SAN_MAKE) build/san/tests/fault.so $(SAN_TESTS)
 check-san:
-	+$(MAKE) SAN=1 CUDA=0 ISAS='$(filter v4,$(ISAS))' CFLAGS='-Og -g1' DEPS=0 TESTS='$(patsubst $(B)/%,build/san/%,$(filter %/check,$(EMULATED)) \
-	    $(filter-out %/ckpt_scale %/long_words,$(UNITS)))' check
+	+$(MAKE) $(SAN_MAKE) check TESTS='$(SAN_TESTS)'
+# tests/tap.sh runs mpich:TEST with the programs in $(B)/mpich.
+MPICH_TESTS := $(patsubst %,mpich:tests/%.t,comm cp pipe ranks_differ ranks_signals)
 check-mpich:
-	+$(MAKE) B=build/mpich CUDA=0 CFLAGS=-O1 EMULATED= ISAS='$(filter v4,$(ISAS))' MPI=mpich MPIRUN=mpirun.mpich DEPS=0 TESTS='$(RANK_TESTS)' check
+	+$(MAKE) check DEPS=0 TESTS='$(MPICH_TESTS)'
 
 bench: all $(BENCH) $(CHECK_GPU)
 	PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/bench/run $(BENCHES)
@@ -478,26 +499,7 @@ check-gpu bench-gpu: all $(CHECK_GPU)
 check-chroot:
 	tests/chroot.sh
 
-# Each harness in tests/fuzz is linked with the modules and files of lib/ckpt that parse untrusted files, and with what
-# these files call.
-FUZZ_S     ?= 60
-FUZZ_CC    ?= clang
-FUZZ_MODULES := base foreign file option unicode io sentence tokenizer data preprocess
-FUZZ_SRCS  := $(foreach m,$(FUZZ_MODULES),$(wildcard lib/$m/*.c lib/$m/*/*.c)) \
-              $(patsubst %,lib/ckpt/%.c,safetensors megatron/pt megatron/pickle megatron/zip) lib/tensor/dtype.c
-FUZZERS    := $(patsubst %.c,build/fuzz/%,$(wildcard tests/fuzz/*.c))
-FUZZ_FLAGS := -O1 -g -std=gnu11 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
-build/fuzz/%: %.c $(FUZZ_SRCS)
-	@mkdir -p $(@D)
-	$(call run,$(FUZZ_CC) $(MEG_CPPFLAGS) $(FUZZ_FLAGS) -o $@ $< $(FUZZ_SRCS) $(MEG_LIBS))
-fuzz: $(FUZZERS)
-	@t=$$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d); trap 'rm -rf "$$t"' EXIT; \
-	for f in $(FUZZERS); do \
-	    mkdir -p $$f.corpus; \
-	    echo "$$f: $(FUZZ_S) s"; \
-	    TMPDIR=$$t $$f -max_total_time=$(FUZZ_S) -close_fd_mask=2 -artifact_prefix=$$f. \
-	        $$f.corpus $$(ls -d tests/fuzz/$${f##*/}.seeds 2>/dev/null) || exit 1; \
-	done
+-include tests/fuzz/rules.mk
 
 D := $(DESTDIR)$(PREFIX)
 install: all
@@ -522,4 +524,4 @@ help:
 clean:
 	rm -rf build bin demo
 
-.PHONY: all help ci format check-format check-clang check-san check-mpich build-tests check check-peers check-layouts check-faults check-effects check-queue check-emulated check-gpu bench-gpu check-chroot demo deps bench fuzz lint install clean FORCE
+.PHONY: all help ci format check-format check-clang objects san-tests check-san check-mpich build-tests check check-peers check-layouts check-faults check-effects check-queue check-emulated check-gpu bench-gpu check-chroot demo deps bench fuzz lint install clean FORCE

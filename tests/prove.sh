@@ -1,13 +1,17 @@
 #!/bin/sh
-# prove.sh TEST... - run tests with prove, then list the skipped tests by reason, with a remedy.  Exits with the status
-# of prove.
+# prove.sh TEST... - run tests with prove, then list the tests that took most CPU time, and the skipped tests by reason,
+# with a remedy.  Exits with the status of prove.
 SKIPPED=$(mktemp "${TMPDIR:-/tmp}/meg-skipped.XXXXXX") || exit 1
-export SKIPPED
-trap 'rm -f "$SKIPPED"' EXIT
+CPU_TIMES=$(mktemp "${TMPDIR:-/tmp}/meg-times.XXXXXX") || exit 1
+export SKIPPED CPU_TIMES
+trap 'rm -f "$SKIPPED" "$CPU_TIMES"' EXIT
 trap 'exit 1' HUP INT TERM
-# tap.sh is found in PATH because prove splits the command at spaces, which this directory may contain.
-PATH="$(cd "${0%/*}" && pwd):$PATH" prove --timer -j2 -e tap.sh "$@"
+# Three tests run at a time, because some wait.  tap.sh is found in PATH because prove splits the command at spaces, which this directory may contain.
+PATH="$(cd "${0%/*}" && pwd):$PATH" prove --timer -j"${TEST_JOBS:-3}" -e tap.sh "$@"
 status=$?
+sort -rn "$CPU_TIMES" | awk '
+    { sum += $1; sub(/[^ ]*tests\//, "", $2); list = list (NR <= 12 ? sprintf(" %s %.0f", $2, $1) : "") }
+    END { printf "CPU seconds: %.0f;%s\n", sum, list }'
 [ ! -s "$SKIPPED" ] || sort "$SKIPPED" | awk '
     BEGIN { print "skipped:" }
     {

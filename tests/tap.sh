@@ -1,19 +1,29 @@
 #!/bin/sh
-# tap.sh TEST - run TEST for prove, with a limit of $TEST_S seconds.
+# tap.sh TEST - run TEST for prove, with a limit of $TEST_S seconds; mpich:TEST - with the programs in $B/mpich.
 # cmocka 1.1 prints "not ok N # SKIP NAME" for a skipped test, which prove counts as failed; this script prints "ok"
 # instead, with the preceding comment as the reason.  Each skip is appended to the file $SKIPPED as "TEST: REASON".
 # Failures and the comments after them, which prove omits, are also printed to stderr.  With STRICT=1 a skip fails if
-# its cause can be installed or provided: MPI, MEG_SHARED, a program.
+# its cause can be installed or provided: MPI, MEG_SHARED, a program.  The CPU time of TEST is appended to $CPU_TIMES.
 out=$(mktemp "${TMPDIR:-/tmp}/meg-tap.XXXXXX") || exit 1
-trap 'rm -f "$out"' EXIT
+trap 'rm -f "$out" "$out.times"' EXIT
+name=$1
+case $name in
+mpich:*)
+    B=$B/mpich
+    export B PATH="$B/bin:$PATH" MPIRUN=mpirun.mpich
+    set -- "${1#mpich:}"
+    ;;
+esac
 # env resets SIGINT, which a background job otherwise ignores.  timeout ends all processes of the test.
 env --default-signal=INT,QUIT timeout -k 10 "${TEST_S:-1800}" "$@" >"$out" &
 test_pid=$!
 trap 'kill "$test_pid"; exit 1' HUP INT TERM
 wait "$test_pid"
 status=$?
+times >"$out.times"
+awk -F '[ms ]+' -v test="$name" 'NR == 2 { printf "%.1f %s\n", $1 * 60 + $2 + $3 * 60 + $4, test }' "$out.times" >>"${CPU_TIMES:-/dev/null}"
 [ "$status" -ne 124 ] || echo "# the test exceeded the limit of ${TEST_S:-1800} s (TEST_S=)"
-awk -v test="$1" -v strict="${STRICT:-}" -v list="${SKIPPED:-/dev/null}" '
+awk -v test="$name" -v strict="${STRICT:-}" -v list="${SKIPPED:-/dev/null}" '
     /^#/ {
         comment = $0
         sub(/^# (skipped: )?/, "", comment)
