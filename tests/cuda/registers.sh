@@ -1,13 +1,20 @@
 #!/bin/sh
 # registers.sh - print the resources of each kernel of lib/cuda, from the reports of ptxas in the build directory $B.
-# The first line names nvcc and the targets.  Instances of attention that a target does not use, which have no code, are
-# omitted.  Update the table of tests/cuda_registers.t:
+# registers.sh --is-current succeeds if the files of lib/cuda are those from which the table was made.
+# The first line names nvcc and the targets, the second a hash of the files without comments.  Instances of attention
+# that a target does not use, which have no code, are omitted.  Update the table of tests/cuda_registers.t:
 #   make && tests/cuda/registers.sh >tests/data/cuda/registers.txt
 LC_ALL=C
 export LC_ALL
 B=${B:-build}
 cd "${0%/*}/../.." || exit 1
 
+hash=$(cat lib/cuda/*.cu lib/cuda/*.h lib/cuda/*/*.cu lib/cuda/*/*.h |
+    perl -0777 -pe 's{/[*].*?[*]/|//[^\n]*}{}gs; s/\s+/ /g' | sha256sum | cut -c 1-32)
+if [ "${1:-}" = --is-current ]; then
+    grep -qx "# sha256 $hash" tests/data/cuda/registers.txt
+    exit
+fi
 set --
 for f in lib/cuda/*.cu lib/cuda/*/*.cu; do
     report=$B/$f.o.ptxas
@@ -16,6 +23,7 @@ for f in lib/cuda/*.cu lib/cuda/*/*.cu; do
 done
 echo "$(sed -n 's/.* release .*, V/nvcc /p' "$@" | sort -u) for" \
     "$(sed -n "s/.*Compiling entry function.* for '\(.*\)'/\1/p" "$@" | sort -u | paste -s -d ' ')"
+echo "# sha256 $hash"
 echo '# target, registers, bytes of static shared memory, of stack and of spills, file, kernel'
 awk '
     function number(unit) { return match($0, "[0-9]+ " unit) ? substr($0, RSTART) + 0 : 0 }
