@@ -36,7 +36,8 @@
 # SAN=1            build and test under ASan and UBSan; SAN=thread: run the tests of threaded code under TSan
 # MPI=             0, 1, auto, openmpi or mpich; check and demo install Open MPI (mpich: MPICH) unless MPI=0
 # CUDA= NCCL= CUDNN=   0, 1 or auto; NCCL requires nccl.h and cuda_runtime.h, but not CUDA=1
-# STRICT=1         fail a test that is skipped for lack of MPI, MEG_SHARED or a program; TEST_S=: seconds per test
+# STRICT=1         fail a test that is skipped for lack of MPI, MEG_SHARED or a program; TEST_S=: seconds per test;
+#                  TEST_JOBS=3: tests at a time
 # MEG_SHARED=      directory with real tokenizers, corpora and weights, for the tests that require them
 # V=1              print complete command lines
 
@@ -246,7 +247,8 @@ CXX_COMPILE = $(CXX) -x c++ -std=c++17 $(MEG_CPPFLAGS) $(CPPFLAGS) $(MODULE_FLAG
 # $(call keep,FILE,TEXT): write TEXT to FILE unless FILE already contains it
 keep = $(if $(subst x$(strip $2),,x$(file <$1))$(if $(wildcard $1),,x),$(shell mkdir -p $(dir $1))$(file >$1,$(strip $2)))
 ifneq ($(filter-out clean deps lint,$(GOALS)),)
-$(call keep,$(B)/flags,$(COMPILE) $(CPU_FLAGS) $(if $(filter CUDA,$(USED)),$(NVCC_COMPILE)) $(CXX_COMPILE) $(LINK) $(MEG_LIBS))
+$(call keep,$(B)/flags,$(COMPILE) $(CPU_FLAGS) $(CXX_COMPILE) $(LINK) $(MEG_LIBS))
+$(if $(filter CUDA,$(USED)),$(call keep,$(B)/flags.cuda,$(NVCC_COMPILE)))
 $(call keep,$(B)/objects,$(OBJS))
 endif
 
@@ -280,7 +282,7 @@ $(B)/%.c.v3.o: %.c $(B)/flags | $$(@D)/
 $(B)/%.c.v4.o: %.c $(B)/flags | $$(@D)/
 	$(cc)
 # The report of ptxas and the release of nvcc are kept for tests/cuda_registers.t.
-$(B)/%.cu.o: %.cu $(B)/flags | $$(@D)/
+$(B)/%.cu.o: %.cu $(B)/flags.cuda | $$(@D)/
 	$(call run,$(NVCC_COMPILE) -MMD -MP -c -o $@ $< 2>$@.ptxas; rc=$$?; \
 	    grep -vE '^ptxas info|bytes stack frame' $@.ptxas >&2; $(NVCC) --version >>$@.ptxas; exit $$rc)
 $(B)/tests/cuda/lib/%.c.o: lib/%.c $(B)/flags | $$(@D)/
@@ -414,7 +416,7 @@ demo: all
 # All programs are built side by side, and then all tests run side by side.
 ci:
 	+$(MAKE) check-format lint check-clang san-tests all build-tests $(MPICH)
-	+$(MAKE) check TESTS='$(TESTS) $(SAN_TESTS) $(MPICH_TESTS)'
+	+$(MAKE) check TESTS='$(MPICH_TESTS) $(TESTS) $(SAN_TESTS)'
 
 C_FILES = $(wildcard $(foreach d,lib/* lib/*/* cmd/* tests/* tests/unit/*,$d/*.c $d/*.h $d/*.cu))
 format:
