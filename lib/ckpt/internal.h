@@ -369,6 +369,11 @@ void ckpt_close_files(struct meg_ckpt *c);
 /* ---- native.c, hf/hf.c, megatron/megatron.c: open the directory c->path ---- */
 
 int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e);
+/*
+ * Check that the opened files have the tensors of the optimizer state (is_optim) or of the weights with the dtypes,
+ * shapes and offsets of manifest.json.  Returns 0 for other formats, which have no manifest.
+ */
+int ckpt_check_manifest(const struct meg_ckpt *c, bool is_optim, struct meg_err *e);
 /* Return the metadata of a native checkpoint as a JSON object. */
 json_t *ckpt_pack_native(const struct meg_ckpt *c);
 /* Set c from an object of ckpt_pack_native.  The members of c must have their default values.  No file is opened. */

@@ -114,7 +114,7 @@ static int read_metadata_files(struct meg_ckpt *c, json_t *files, struct meg_err
 
 /* ---- metadata that rank 0 sends to the other ranks ---- */
 
-/* Set *t from an entry of the manifest.  meg_st_map compares *t with the header of the file. */
+/* Set *t, except its size in bytes, from an entry of the manifest, which may not agree with the header of the file. */
 static int list_tensor(struct meg_st_tensor *t, const char *name, const json_t *entry, struct meg_err *e)
 {
     json_t *shape, *dim;
@@ -133,7 +133,6 @@ static int list_tensor(struct meg_st_tensor *t, const char *name, const json_t *
     {
         t->dim[t->ndim++] = json_integer_value(dim);
     }
-    t->nbytes = meg_st_numel(t) * meg_st_dtype_nbytes(t->dtype);
     return 0;
 }
 
@@ -158,7 +157,8 @@ static struct meg_st *list_file(struct meg_ckpt *c, const char *name)
 }
 
 /*
- * List the tensors of the optimizer state (is_optim) or of the weights from the manifest, without opening their files.
+ * List the tensors of the optimizer state (is_optim) or of the weights from the manifest that rank 0 has checked, without
+ * opening their files.
  */
 static int list_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *e)
 {
@@ -176,8 +176,10 @@ static int list_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *
             return r;
         st = list_file(c, file);
         st->t = meg_realloc_array(st->t, (size_t)st->n + 1, sizeof *st->t);
-        if ((r = list_tensor(&st->t[st->n++], name, entry, e)) < 0)
+        if ((r = list_tensor(&st->t[st->n], name, entry, e)) < 0)
             return r;
+        st->t[st->n].nbytes = meg_st_numel(&st->t[st->n]) * meg_st_dtype_nbytes(st->t[st->n].dtype);
+        st->n++;
     }
     for (int i = 0; r == 0 && i < c->nfiles; i++)
         r = meg_st_sort(c->file[i], e);
@@ -232,6 +234,24 @@ int ckpt_unpack_native(struct meg_ckpt *c, const json_t *packed, struct meg_err 
 
 /* ---- opening ---- */
 
+/* Check that the file has the tensor that an entry of the manifest describes. */
+static int check_entry(const struct meg_ckpt *c, const char *name, const json_t *entry, struct meg_err *e)
+{
+    const char *file = json_string_value(json_object_get(entry, "file"));
+    struct meg_st_tensor t;
+    int r = list_tensor(&t, name, entry, e);
+
+    for (int i = 0; r == 0 && i < c->nfiles; i++)
+        if (strcmp(strrchr(c->file[i]->path, '/') + 1, file) == 0 && meg_st_is_same(meg_st_find(c->file[i], name), &t))
+            return 0;
+    return r < 0 ? r
+                 : meg_fail(e, MEG_EFORMAT,
+                            "%s/%.100s: tensor %.200s is missing, or its dtype, shape or offset differs from "
+                            "manifest.json; the checkpoint is damaged or was edited: copy it again, or load a "
+                            "different iteration with --ckpt-step",
+                            c->path, file, name);
+}
+
 /* Open the tensor files of the optimizer state (is_optim) or of the weights. */
 static int open_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *e)
 {
@@ -250,6 +270,20 @@ static int open_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *
     return 0;
 }
 
+int ckpt_check_manifest(const struct meg_ckpt *c, bool is_optim, struct meg_err *e)
+{
+    const char *name;
+    json_t *entry;
+    int r;
+
+    json_object_foreach(c->manifest, name, entry)
+    {
+        if (ckpt_is_optim_name(name) == is_optim && (r = check_entry(c, name, entry, e)) < 0)
+            return r;
+    }
+    return 0;
+}
+
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e)
 {
     int r = 0;
@@ -260,7 +294,8 @@ int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_e
     out->index = NULL;
     if (c->manifest)
         r = c->is_received ? list_tensor_files(out, true, e) : open_tensor_files(out, true, e);
-    if (r < 0 || (r = ckpt_index_tensors(out, e)) < 0)
+    if (r < 0 || (r = ckpt_index_tensors(out, e)) < 0 ||
+        (!c->is_received && (r = ckpt_check_manifest(out, true, e)) < 0))
         ckpt_close_files(out);
     return r;
 }

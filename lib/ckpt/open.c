@@ -249,7 +249,8 @@ static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct m
                         "%s/state.json: iteration is %" PRId64 ", expected %" PRId64 " from the name of the directory",
                         c->path, c->iteration, step);
     meg_model_params(&p, &model, &meg_mesh_one);
-    r = ckpt_match_model(c, &model, &p, e);
+    if ((r = ckpt_match_model(c, &model, &p, e)) == 0)
+        r = ckpt_check_manifest(c, false, e);
     meg_params_free(&p);
     return r;
 }

@@ -237,7 +237,7 @@ out:
     return r;
 }
 
-static bool is_same_tensor(const struct meg_st_tensor *a, const struct meg_st_tensor *b)
+bool meg_st_is_same(const struct meg_st_tensor *a, const struct meg_st_tensor *b)
 {
     return a && strcmp(a->dtype, b->dtype) == 0 && a->ndim == b->ndim && a->file_offset == b->file_offset &&
            memcmp(a->dim, b->dim, (size_t)b->ndim * sizeof *b->dim) == 0;
@@ -255,7 +255,7 @@ int meg_st_map(struct meg_st *st, struct meg_err *e)
     for (int i = 0; r == 0 && i < st->n; i++) {
         const struct meg_st_tensor *t = meg_st_find(found, st->t[i].name);
 
-        if (!is_same_tensor(t, &st->t[i]))
+        if (!meg_st_is_same(t, &st->t[i]))
             r = meg_fail(e, MEG_EFORMAT,
                          "%s: tensor %.200s is missing, or its dtype, shape or offset differs from manifest.json as "
                          "read by rank 0; all ranks must read the same files",

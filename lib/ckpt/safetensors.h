@@ -87,6 +87,9 @@ const void *meg_st_data(const struct meg_st_tensor *t, void **block);
 /* Sort the tensors by name, after tensors were appended.  Returns MEG_EFORMAT if a name occurs twice. */
 int meg_st_sort(struct meg_st *st, struct meg_err *e);
 
+/* Return whether two tensors have the same dtype, shape and offset in the file; false if a is NULL. */
+bool meg_st_is_same(const struct meg_st_tensor *a, const struct meg_st_tensor *b);
+
 /* Return the tensor with this name, or NULL if there is none. */
 const struct meg_st_tensor *meg_st_find(const struct meg_st *st, const char *name);
 
