@@ -19,6 +19,8 @@ void meg_hf_add_template_ids(struct meg_hf_files *f, bool is_before, const int32
     to->n += n;
 }
 
+enum { MAX_TEMPLATE_IDS = 4096 }; /* real templates have a few ids; they are added to each text */
+
 static int add_special_ids(const json_t *post, const char *name, struct meg_ids *ids, const char *where,
                            struct meg_err *e)
 {
@@ -31,6 +33,11 @@ static int add_special_ids(const json_t *post, const char *name, struct meg_ids 
         return meg_fail(e, MEG_EFORMAT, "%s: special_tokens has no array of ids for '%s'", where, name);
     json_array_foreach(list, i, id)
     {
+        if (ids->n == MAX_TEMPLATE_IDS)
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s: the template adds more than %d ids to a side of each text, expected a few; remove "
+                            "repeated tokens from \"single\"",
+                            where, MAX_TEMPLATE_IDS);
         meg_ids_reserve(ids, 1);
         if ((r = meg_hf_get_id(id, name, where, &ids->v[ids->n], e)) < 0)
             return r;

@@ -379,6 +379,24 @@ static void malformed_files_are_refused(void **state)
         "/nowhere: not a directory with tokenizer.json; models are not downloaded by name from the Hugging Face Hub");
 }
 
+static void a_template_adds_a_limited_number_of_ids(void **state)
+{
+    struct meg_str json = { 0 };
+
+    (void)state;
+    meg_str_printf(&json,
+                   "{\"model\": {\"type\": \"WordLevel\", \"unk_token\": \"a\", \"vocab\": {\"a\": 0}}, "
+                   "\"post_processor\": {\"type\": \"TemplateProcessing\", \"special_tokens\": {\"a\": {\"ids\": [0");
+    for (int i = 1; i < 100; i++)
+        meg_str_printf(&json, ", 0");
+    meg_str_printf(&json, "]}}, \"single\": [{\"Sequence\": {\"id\": \"A\"}}");
+    for (int i = 0; i < 41; i++)
+        meg_str_printf(&json, ", {\"SpecialToken\": {\"id\": \"a\"}}");
+    meg_str_printf(&json, "]}}");
+    refuses(json.s, MEG_EFORMAT, "the template adds more than 4096 ids to a side of each text, expected a few");
+    meg_str_free(&json);
+}
+
 static void files_over_64_mib_are_refused(void **state)
 {
     char path[TMP_PATH];
@@ -473,6 +491,7 @@ static int remove_dir(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_template_adds_a_limited_number_of_ids),
         cmocka_unit_test(equals_gpt2),
         cmocka_unit_test(equals_bert_uncased),
         cmocka_unit_test(equals_bert_cased),
