@@ -2,6 +2,7 @@
 #include "base/err.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -116,17 +117,34 @@ void meg_usage(const char *fmt, ...)
     meg_usage_err(&e);
 }
 
+/*
+ * If standard input, output or error is closed, open /dev/null for the wrong direction instead: reading and writing
+ * still fail, and no file that is opened later gets this descriptor, to which messages would be written.
+ */
+__attribute__((constructor)) static void reserve_standard_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+static int stdout_errno; /* errno of the first call of meg_write_stdout that failed, or 0 */
+
 int meg_write_stdout(const char *s, size_t n, struct meg_err *e)
 {
-    if (n > 0 && (fwrite(s, 1, n, stdout) != n || fflush(stdout) != 0))
-        return meg_fail_errno(e, "standard output");
-    return 0;
+    if (n == 0 || (fwrite(s, 1, n, stdout) == n && fflush(stdout) == 0))
+        return 0;
+    if (!stdout_errno)
+        stdout_errno = errno;
+    return meg_fail_errno(e, "standard output");
 }
 
 int meg_close_stdout(void)
 {
-    if (fflush(stdout) != 0 || ferror(stdout))
-        meg_die(MEG_EIO, "standard output: %s", strerror(errno));
+    if (fflush(stdout) != 0 && !stdout_errno)
+        stdout_errno = errno;
+    if (ferror(stdout))
+        meg_die(MEG_EIO, "standard output: %s", stdout_errno ? strerror(stdout_errno) : "write failed");
     if (close(STDOUT_FILENO) != 0 && errno != EBADF) /* a network file system may report a full disk only now */
         meg_die(MEG_EIO, "standard output: %s", strerror(errno));
     return 0;

@@ -58,7 +58,10 @@ void meg_usage_err(const struct meg_err *e) MEG_NORETURN;
  */
 void meg_on_die(void (*hook)(int status, const char *why, void *ctx), void *ctx);
 
-/* Write s [n] to standard output and flush it.  Returns MEG_EIO on failure. */
+/*
+ * Write s [n] to standard output and flush it.  Returns MEG_EIO on failure; meg_close_stdout reports the first failure
+ * as well.
+ */
 int meg_write_stdout(const char *s, size_t n, struct meg_err *e);
 
 /*

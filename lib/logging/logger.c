@@ -160,8 +160,7 @@ void meg_logger_step(struct meg_logger *l, const struct meg_iteration_stats *sta
 /* Print and free s.  Write errors are reported when the program ends, because a full disk must not stop the run. */
 static void print(struct meg_str *s)
 {
-    fwrite(s->s, 1, s->n, stdout);
-    fflush(stdout);
+    meg_write_stdout(s->s, s->n, NULL);
     meg_str_free(s);
 }
 

@@ -77,10 +77,9 @@ void meg_straggler_report(struct meg_straggler *s, struct meg_comm *world, int64
         meg_host_broadcast(world, host, sizeof host / sizeof(int32_t), MEG_DTYPE_I32, rank);
         meg_str_printf(&line, " %s: %d on %s %.1f, %.1f |", name[p], rank, host, ms, median);
     }
-    if (world->rank == 0) {
-        printf("%s\n", line.s);
-        fflush(stdout);
-    }
+    meg_str_printf(&line, "\n");
+    if (world->rank == 0)
+        meg_write_stdout(line.s, line.n, NULL); /* as in the logger, meg_close_stdout reports a failure */
     meg_str_free(&line);
     free(all);
     memset(s, 0, sizeof *s);

@@ -1,0 +1,29 @@
+#!/bin/sh
+# How a run ends whose last iterations are skipped, that cannot print, or whose options ask for the impossible.
+. "${0%/*}/../lib.sh"
+cd "$T" || exit 1
+export OMP_NUM_THREADS=1
+seq 1 400 | paste -s -d ' ' | sed 's/.*/{"text":"&"}/' |
+    meg-preprocess -q --tokenizer-type NullTokenizer --vocab-size 999 --input - --output-prefix ids || exit 1
+# shellcheck disable=SC2086 # words
+train() { meg-train -q $options "$@" >out 2>err; }
+options="--num-layers 1 --hidden-size 8 --num-attention-heads 1 --seq-length 4 --max-position-embeddings 4
+    --micro-batch-size 1 --lr 1e-3 --tokenizer-type NullTokenizer --vocab-size 999 --data-path ids_text_document
+    --split 1,0,0 --eval-iters 0 --log-interval 1"
+
+# ---- standard output ----
+
+options="$options --lr 1e-3"
+# shellcheck disable=SC2086 # words
+meg-train -q $options --train-iters 2 --save closed >&- 2>err
+is 'closed standard output' "$? $(cat err)" '74 meg-train: standard output: Bad file descriptor'
+# shellcheck disable=SC2086 # words
+if [ -w /dev/full ]; then
+    meg-train -q $options --train-iters 2 --save full >/dev/full 2>err
+    is 'full standard output' "$? $(cat err)" '74 meg-train: standard output: No space left on device'
+    ok 'the checkpoint is saved' meg-convert --info full --verify
+else
+    skip 'full standard output' 'no /dev/full'
+fi
+
+done_testing
