@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "data/cache_key.h"
@@ -377,11 +378,30 @@ static int build_blend(const struct meg_data_splits *d, struct meg_dataset *ds, 
     return check_blend(d, ds, e);
 }
 
+/*
+ * Check that the memory of this host can hold the index of a group.  A sample has at least 12 bytes: 8 in the sample
+ * index and 4 in the shuffle index of GPT, or 12 in the map of BERT and T5.
+ */
+static int check_memory(const struct meg_split_group *g, struct meg_err *e)
+{
+    const double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    const double nbytes = 12 * (double)g->num_samples;
+
+    if (nbytes <= memory)
+        return 0;
+    return meg_fail(e, MEG_EFAIL,
+                    "the %s split: %" PRId64 " samples have an index of at least %.0f GB, but this host has %.0f GB of "
+                    "memory; use a smaller --train-iters, --train-samples or --eval-iters",
+                    meg_split_names[g->split], g->num_samples, 1e-9 * nbytes, 1e-9 * memory);
+}
+
 static int build_group(struct meg_data_splits *d, struct meg_split_group *g, struct meg_err *e)
 {
     struct meg_dataset *ds;
-    int r = 0;
+    int r = check_memory(g, e);
 
+    if (r < 0)
+        return r;
     if (!g->is_blend)
         return build_mid_dataset(d, g->first, &g->ds, e);
     ds = g->ds = meg_new(sizeof *ds);

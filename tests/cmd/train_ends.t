@@ -26,4 +26,9 @@ else
     skip 'full standard output' 'no /dev/full'
 fi
 
+# ---- options ----
+
+train --train-iters 3000000000000
+is 'an index that exceeds the memory is refused before it is built' "$? $(tail -n 1 err | sed 's/ but this host.*memory;/ ...;/')" \
+    "1 meg-train: the train split: 3000000000000 samples have an index of at least 36000 GB, ...; use a smaller --train-iters, --train-samples or --eval-iters"
 done_testing
