@@ -257,7 +257,14 @@ static int read_state(struct meg_trainer *t, const json_t *state, const char *fr
             return r;
         t->spec.model_run.seed = (uint32_t)seed;
     }
-    if (!c->load_optim || t->job->train.skip_train)
+    if (t->job->train.skip_train)
+        return 0;
+    if (!c->load_optim && c->use_checkpoint_scheduler && meg_train_is_rank0(t))
+        meg_warn("--use-checkpoint-opt_param-scheduler has no effect with --no-load-optim, as in Megatron-LM: the "
+                 "schedules of learning rate and weight decay are those of the command line, and start anew; remove "
+                 "--no-load-optim to continue the schedules of %s",
+                 from);
+    if (!c->load_optim)
         return 0;
     if (!optim || !schedule)
         return missing_error(from, "optimizer state", "--no-load-optim", e);

@@ -31,4 +31,11 @@ fi
 train --train-iters 3000000000000
 is 'an index that exceeds the memory is refused before it is built' "$? $(tail -n 1 err | sed 's/ but this host.*memory;/ ...;/')" \
     "1 meg-train: the train split: 3000000000000 samples have an index of at least 36000 GB, ...; use a smaller --train-iters, --train-samples or --eval-iters"
+
+train --train-iters 2 --save a
+train --train-iters 4 --load a --no-load-optim --use-checkpoint-opt_param-scheduler
+like '--use-checkpoint-opt_param-scheduler without the state of the optimizer has no effect, which a warning says' \
+    "$? $(cat err)" '0 .*--use-checkpoint-opt_param-scheduler has no effect with --no-load-optim, as in Megatron-LM'
+train --train-iters 4 --load a --use-checkpoint-opt_param-scheduler
+is 'with it, there is no warning' "$? $(cat err)" '0 '
 done_testing
