@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "file/file.h"
+#include "train/nan.h"
 #include "train/trainer.h"
 #include "train/weight_hash_check.h"
 
@@ -317,9 +318,11 @@ int meg_train_loop(struct meg_trainer *t, struct meg_err *e)
         return evaluate_after(t, e);
     if (t->job->ckpt.save && (r = mark_done(t, false, e)) < 0)
         return r;
-    if ((t->state.iteration == 0 && (r = evaluate_before(t, e)) < 0) || (r = train(t, &is_over, e)) < 0 || is_over)
+    if ((t->state.iteration == 0 && (r = evaluate_before(t, e)) < 0) || (r = train(t, &is_over, e)) < 0)
         return r;
-    if (t->job->ckpt.save && ((r = save_and_wait(t, e)) < 0 || (r = mark_done(t, true, e)) < 0))
+    if ((t->job->ckpt.save && (r = save_and_wait(t, e)) < 0) || (r = meg_nan_check_end(t, e)) < 0 || is_over)
+        return r;
+    if (t->job->ckpt.save && (r = mark_done(t, true, e)) < 0)
         return r;
     if ((r = evaluate_after(t, e)) < 0)
         return r;

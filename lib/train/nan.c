@@ -83,3 +83,15 @@ int meg_nan_handle(struct meg_trainer *t, int64_t iteration, const struct meg_st
         meg_warn("%s", message.msg);
     return t->job->train.on_nan == MEG_ON_NAN_ROLLBACK ? meg_train_roll_back(t, e) : 0;
 }
+
+int meg_nan_check_end(const struct meg_trainer *t, struct meg_err *e)
+{
+    if (t->num_consecutive_nan == 0 || 2 * t->num_consecutive_nan < t->num_results)
+        return 0;
+    return meg_train_fail_on_rank0(
+        t, meg_fail(e, MEG_EFAIL,
+                    "the last %" PRId64 " of %" PRId64
+                    " iterations were skipped because a loss or gradient is not finite; check the data, or try a lower "
+                    "--lr or --clip-grad",
+                    t->num_consecutive_nan, t->num_results));
+}

@@ -151,6 +151,7 @@ int meg_train_step_result(struct meg_trainer *t, struct meg_step_result *out, st
     int r;
 
     t->num_queued--;
+    t->num_results++;
     memmove(t->queued, t->queued + 1, (size_t)t->num_queued * sizeof *t->queued);
     if ((r = apply_record(t, &q, record, e)) < 0)
         return r;

@@ -122,6 +122,7 @@ struct meg_trainer {
      * dynamic loss scale.  MEG_NAN_MAX_CONSECUTIVE such iterations end the run.
      */
     int64_t num_consecutive_nan;
+    int64_t num_results;         /* iterations whose results were read since this process started */
     double sequence_flops;       /* model FLOPs of a sequence (plan/cost.h) */
     double start_s, start_flops; /* time at which this process started; model FLOPs of the run before that */
 

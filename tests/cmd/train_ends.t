@@ -11,6 +11,20 @@ options="--num-layers 1 --hidden-size 8 --num-attention-heads 1 --seq-length 4 -
     --micro-batch-size 1 --lr 1e-3 --tokenizer-type NullTokenizer --vocab-size 999 --data-path ids_text_document
     --split 1,0,0 --eval-iters 0 --log-interval 1"
 
+# With this learning rate the first iteration makes all weights so large that no later loss is finite.
+train --lr 1e30 --on-nan skip --train-iters 8 --save nan
+is 'a short run whose last iterations are skipped fails' "$? $(tail -n 1 err)" \
+    "1 meg-train: the last 7 of 8 iterations were skipped because a loss or gradient is not finite; check the data, or try a lower --lr or --clip-grad"
+ok 'its checkpoint is saved, but the run is not marked as done' test -d nan/iter_0000008 -a ! -e nan/done
+train --lr 1e30 --on-nan skip --train-iters 8 --exit-interval 4 --save nan4
+is 'so does one that --exit-interval ends' "$? $(tail -n 1 err | sed 's/ were.*//')" '1 meg-train: the last 3 of 4 iterations'
+train --lr 1e30 --on-nan skip --train-iters 40
+is 'a longer run ends after the tenth such iteration in a row' "$? $(grep -c ' nan iterations:   1 ' out)" '1 9'
+like 'the message names the limit' "$(cat err)" 'this is the 10th such iteration in a row, the limit of --on-nan skip'
+# The search for the loss scale skips the first iterations, all of this short run.
+train --fp16 --train-iters 8
+is 'a run ends well while it searches for the loss scale' "$? $(grep -c 'skipped iterations:   1' out)" '0 8'
+
 # ---- standard output ----
 
 options="$options --lr 1e-3"
