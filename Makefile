@@ -438,8 +438,8 @@ lint:
 # the baseline and x86-64-v4 (ISAS).  clang only prints warnings.
 check-clang:
 	+$(MAKE) B=build/clang CC=clang CXX=clang++ CUDA=0 ISAS='$(filter v4,$(ISAS))' CFLAGS='-fsyntax-only -Werror' DEPS=0 objects
-objects: $(OBJS) $(patsubst %,$(B)/%.o,$(MAINS) $(wildcard tests/unit/*/*.c tests/ranks/*.c tests/toy/*.c tests/queue/*.c tests/bench/*.c)) \
-         $(if $(filter NCCL,$(USED)),$(NCCL_OBJS)) $(if $(EMULATED),$(EMULATED_OBJS) $(CHECK_OBJS))
+objects: $(OBJS) $(patsubst %,$(B)/%.o,$(MAINS) $(wildcard $(foreach d,unit/* ranks toy queue effects bench,tests/$d/*.c))) \
+         $(CUDNN_ACCEPT:%=%.c.o) $(if $(filter NCCL,$(USED)),$(NCCL_OBJS)) $(if $(EMULATED),$(EMULATED_OBJS) $(CHECK_OBJS))
 # Tests that measure time are omitted.
 SAN_TESTS := $(patsubst $(B)/%,build/san/%,$(filter %/check,$(EMULATED)) $(filter-out %/ckpt_scale %/long_words,$(UNITS)))
 SAN_MAKE := SAN=1 B=build/san CUDA=0 ISAS='$(filter v4,$(ISAS))' CFLAGS='-Og -g1' DEPS=0
