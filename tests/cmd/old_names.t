@@ -30,6 +30,21 @@ same --ds-sequence-parallel-size 4 = --context-parallel-size 4 --cp-comm-type a2
 same --tokenizer-special-tokens '<s>' '</s>' = --tiktoken-special-tokens '<s>' '</s>'
 same --eval-only true = --skip-train
 
+# Values of Megatron-DeepSpeed have other names, too, and values that are not supported name their feature.
+while read -r option value regex; do
+    status "$option $value ends with 2" 2 meg-train "$option" "$value"
+    like "$option $value: the message says why" "$(cat "$T/err")" "^meg-train: $option $value: $regex"
+done <<end
+--position-embedding-type rotary this value is now called rope
+--position-embedding-type absolute this value is now called learned_absolute
+--position-embedding-type alibi not supported yet: ALiBi
+--normalization rmsnorm this value is now called RMSNorm
+--normalization layernorm this value is now called LayerNorm
+--glu-activation swiglu use --swiglu
+--optimizer lion not supported yet: optimizers other than Adam and SGD
+--tokenizer-type MultimodalTokenizer not supported yet: multimodal tokenizers
+end
+
 # A run with old names, those without effect and a feature that is off equals the run with the new names.
 train() {
     meg-train -q --num-layers 2 --hidden-size 32 --num-attention-heads 2 --seq-length 16 --max-position-embeddings 16 \
