@@ -2,6 +2,8 @@
 #ifndef MEG_TOKENIZER_INTERNAL_H
 #define MEG_TOKENIZER_INTERNAL_H
 
+#include <jansson.h>
+
 #include "base/decls.h"
 #include "file/file.h"
 #include "tokenizer/megatron_release.h"
@@ -109,6 +111,14 @@ void meg_tok_set_description(struct meg_tokenizer *t, const char *class_name, co
 /* Set t->description as releases from 0.15 on write it: class, path and keyword arguments. */
 void meg_tok_describe_kwargs(struct meg_tokenizer *t, const struct meg_tok_conf *c,
                              const struct meg_megatron_release *release);
+
+/*
+ * Add members to the report of meg_tokenizer_explain: class, transformers, added_tokens, before_a_text, after_a_text,
+ * prefix_space, normalization, pre-tokenization, splits_special_tokens and contradictions.
+ */
+void meg_hf_explain(struct meg_tokenizer *t, json_t *report);
+/* Return ids [n] as an array of objects with "id" and "token". */
+json_t *meg_tok_explain_ids(const struct meg_tokenizer *t, const int32_t *ids, int64_t n);
 
 /* Append a list of strings as Python's str() prints it, or None if the list is empty. */
 void meg_tok_add_python_list(struct meg_str *out, const struct meg_str_list *list);

@@ -207,6 +207,15 @@ static inline int32_t meg_tokenizer_eod(const struct meg_tokenizer *t)
 }
 
 /*
+ * meg_tokenizer_explain - append a description of a tokenizer to out
+ * The description contains the size, added tokens, tokens before and after a text, prefix space, normalization, special
+ * ids, contradictions between the files, and the ids of sample: lines "name: value" or, if is_json, a JSON object and a
+ * newline.  Fails as meg_tokenizer_encode does.
+ */
+int meg_tokenizer_explain(struct meg_tokenizer *t, const char *sample, bool is_json, struct meg_str *out,
+                          struct meg_err *e);
+
+/*
  * Return Megatron-LM's unique_identifiers of the tokenizer, which are hashed into the names of cached indices.  They
  * are a JSON object, indented by 4 spaces, without a final newline.  Its members are class, files and options or, from
  * Megatron Core 0.15 on, class, path and keyword arguments.  t owns the string.

@@ -138,6 +138,54 @@ refused 'a directory with spiece.model' 'GPTSentencePieceTokenizer --tokenizer-m
 refused 'a directory with a vocabulary of tiktoken' 'TikTokenizer --tokenizer-model d/tokenizer.model$' tokenizer.model
 refused 'a directory without a tokenizer' 'd: not a directory with tokenizer.json' README.md
 
+# --explain
+files plain.json '{"tokenizer_class":"LlamaTokenizer","bos_token":"<m>","eos_token":"<e>","unk_token":"u","pad_token":"<p>"}' \
+    '{"eos_token":"<m>"}' '{"<usr>":9}'
+explain() { meg-preprocess --explain "$@" 2>/dev/null; }
+explain d 'a b' >text
+is '--explain prints the type, the size and the class' "$(sed -n '/^type\|^size\|^class\|^transformers/p' text | xargs)" \
+    'type: HuggingFaceTokenizer size: 7 class: LlamaTokenizerFast transformers: 4.57.3'
+is 'the added tokens, with flags and files' "$(sed -n '/^added tokens/,/^before/p' text)" 'added tokens: 5
+  0 "u" special, in tokenizer_config.json
+  3 "<e>" special, in tokenizer.json
+  4 "<m>" special, in tokenizer_config.json, special_tokens_map.json
+  5 "<usr>" normalized, in added_tokens.json
+  6 "<p>" special, in tokenizer_config.json
+before a text: 4 " <m>"'
+is 'the tokens after a text and the prefix space' "$(sed -n '/^after\|^prefix\|^normalization/p' text | xargs)" \
+    'after a text: none prefix space: no normalization: none'
+is 'contradictions' "$(sed -n '/^contradictions/,/^special/p' text)" "contradictions:$(printf ' ')
+  eos_token is '<m>' in special_tokens_map.json and '<e>' in tokenizer_config.json; the latter is ignored
+  '<usr>' has id 5; added_tokens.json has 9
+special ids: eod 4, bos 4, eos 4, pad none, cls none, sep none, mask none"
+is 'and the ids of the text' "$(tail -n 1 text)" 'ids: 4 " <m>", 1 " a", 2 " b"'
+is 'with --json, an object' "$(explain d 'a b' --json | jq -c '[.size, .class, .special_ids.eos, [.ids[].id], (.contradictions | length)]')" \
+    '[7,"LlamaTokenizerFast",4,[4,1,2],2]'
+files bert.json '{"tokenizer_class":"BertTokenizer","do_lower_case":false,"add_bos_token":true}' '' ''
+is 'the normalizer is shown as the class changes it' "$(explain d --json | jq -c '[.normalization.lowercase, .contradictions[0]]')" \
+    '[false,"do_lower_case of tokenizer_config.json, or its default, replaces lowercase of the normalizer"]'
+files words/tokenizer.json "{$neox}" '' ''
+like 'a template that the class replaces is a contradiction' "$(explain d)" 'or their defaults for GPTNeoXTokenizer, replace the post-processor'
+is '--explain of tokenizer.json reads the files beside it' "$(explain d/tokenizer.json)" "$(explain d)"
+cat >vocab.txt <<'END'
+[PAD]
+[UNK]
+[CLS]
+[SEP]
+[MASK]
+a
+END
+like 'a vocab.txt is a tokenizer of BERT' "$(explain vocab.txt a)" '^ids: 5 "a"$'
+is '--tokenizer-type selects another type' "$(explain vocab.txt --tokenizer-type BertWordPieceCase | head -n 1)" 'type: BertWordPieceCase'
+cp "$golden/../tokenizers/gpt2-vocab.json" vocab.json
+cp "$golden/../tokenizers/gpt2-merges.txt" merges.txt
+is 'a vocab.json has its merges.txt beside it' "$(explain vocab.json | head -n 1)" 'type: GPT2BPETokenizer'
+is 'a vocabulary of tiktoken is recognised by its content' "$(explain "$golden/../tokenizers/ranks.tiktoken" | head -n 1)" 'type: TikTokenizer'
+mkdir none
+status 'a directory without a tokenizer is refused' 66 meg-preprocess --explain none
+like 'with what is expected' "$(cat "$T/err")" 'none: found no file of a tokenizer, expected tokenizer.json'
+status '--explain excludes --info' 2 meg-preprocess --explain d --info x
+
 # Metaspace with the scheme "first" puts a mark only before a text whose start the normalizer keeps.
 jq -c '.normalizer = {type: "Strip", strip_left: true, strip_right: true} | .model.vocab = {u: 0, a: 1, "\u2581a": 2, "<e>": 3}
     | .pre_tokenizer = {type: "Metaspace", replacement: "\u2581", prepend_scheme: "first", split: true}' plain.json >strip.json

@@ -16,8 +16,14 @@ const struct meg_opt meg_inspect_opts[] = {
     { "info", 0, MEG_STR(struct meg_inspect_conf, info), "PREFIX", NULL,
       "print statistics of dataset PREFIX: dtype, numbers of documents, sequences and tokens, and the mean and maximum "
       "length of documents and sequences in tokens" },
+    { "explain", 0, MEG_LIST(struct meg_inspect_conf, explain), "PATH [TEXT]...", NULL,
+      "describe the tokenizer in the directory or file PATH: size, added tokens and the files that name them, tokens "
+      "before and after "
+      "a "
+      "text, prefix space, normalization, special ids, contradictions between the files, and the ids of TEXT" },
     { "json", 0, MEG_BOOL(struct meg_inspect_conf, json), NULL, "no",
-      "print JSON; with --info: one object; with --decode: one object per document, including its token ids" },
+      "print JSON; with --info and --explain: one object; with --decode: one object per document, including its token "
+      "ids" },
     { 0 }
 };
 

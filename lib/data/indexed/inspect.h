@@ -13,8 +13,9 @@
 MEG_BEGIN_DECLS
 
 struct meg_inspect_conf {
-    const char *info;           /* PREFIX, or NULL */
-    struct meg_str_list decode; /* PREFIX [FIRST[:COUNT]] */
+    const char *info;            /* PREFIX, or NULL */
+    struct meg_str_list decode;  /* PREFIX [FIRST[:COUNT]] */
+    struct meg_str_list explain; /* PATH [TEXT] */
     bool json;
 };
 extern const struct meg_opt meg_inspect_opts[];

@@ -150,6 +150,14 @@ void meg_hf_added_add(struct meg_hf_added *a, const struct meg_hf_token *token, 
     }
 }
 
+void meg_hf_added_name(struct meg_hf_added *a, const struct meg_hf_token *token)
+{
+    const int64_t k = meg_strtab_find(&a->contents, token->s, (int64_t)token->n);
+
+    if (k >= 0)
+        a->v[k].named_in |= token->named_in;
+}
+
 /* ---- Matchers ---- */
 
 /* Add the texts of the patterns whose field `normalized` equals is_normalized.  nth[k] is the token of text k. */

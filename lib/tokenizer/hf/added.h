@@ -104,6 +104,8 @@ const struct meg_hf_added_token *meg_hf_added_find(const struct meg_hf_added *a,
  */
 void meg_hf_added_add(struct meg_hf_added *a, const struct meg_hf_token *token, int64_t n,
                       const struct meg_hf_vocab *vocab, const char *path);
+/* Record that a file names an added token; ignore other tokens. */
+void meg_hf_added_name(struct meg_hf_added *a, const struct meg_hf_token *token);
 /*
  * Build both matchers.  norm, which may be NULL, normalizes the patterns of a->normalized.  Returns MEG_EFORMAT if a
  * pattern is empty after normalization; otherwise fails as meg_hf_normalizer_run and meg_trie_build do.

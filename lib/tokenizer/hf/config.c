@@ -53,7 +53,8 @@ int meg_hf_config_read(struct meg_hf_config *h, const struct meg_tok_conf *c, st
                                       "config.json");
     int r;
 
-    *h = (struct meg_hf_config){ .config_path = c->tokenizer_config,
+    *h = (struct meg_hf_config){ .differences = json_array(),
+                                 .config_path = c->tokenizer_config,
                                  .special_map_path = c->special_tokens_map,
                                  .added_path = c->added_tokens };
     if ((!h->config_path || (r = read_object(&h->config, h->config_path, e)) == 0) &&
@@ -71,6 +72,7 @@ void meg_hf_config_free(struct meg_hf_config *h)
     json_decref(h->special_map);
     json_decref(h->added);
     json_decref(h->model);
+    json_decref(h->differences);
 }
 
 /* ---- Components ---- */
@@ -107,7 +109,11 @@ static bool patch_bert_normalizer(const struct meg_hf_config *h, json_t *normali
             if (strcmp(*key, members[i].key) != 0)
                 continue;
             value = value ? json_incref(value) : members[i].is_null ? json_null() : json_true();
-            is_changed |= !json_equal(json_object_get(normalizer, members[i].member), value);
+            if (!json_equal(json_object_get(normalizer, members[i].member), value)) {
+                is_changed = true;
+                meg_hf_config_note(h, "%s of tokenizer_config.json, or its default, replaces %s of the normalizer",
+                                   *key, members[i].member);
+            }
             json_object_set_new(normalizer, members[i].member, value);
         }
     }
@@ -115,15 +121,18 @@ static bool patch_bert_normalizer(const struct meg_hf_config *h, json_t *normali
 }
 
 /* Set add_prefix_space of a ByteLevel pre-tokenizer or, if is_nested, of the steps of a Sequence. */
-static void set_prefix_space(json_t *pre, bool value, bool is_nested)
+static void set_prefix_space(const struct meg_hf_config *h, json_t *pre, bool value, bool is_nested)
 {
     json_t *step;
     size_t i;
 
+    if (has_type(pre, "ByteLevel") && json_is_true(json_object_get(pre, "add_prefix_space")) != value)
+        meg_hf_config_note(h, "add_prefix_space of tokenizer_config.json, or its default, replaces the value in "
+                              "tokenizer.json");
     if (has_type(pre, "ByteLevel"))
         json_object_set_new(pre, "add_prefix_space", json_boolean(value));
     json_array_foreach(is_nested ? json_object_get(pre, "pretokenizers") : NULL, i, step)
-        set_prefix_space(step, value, true);
+        set_prefix_space(h, step, value, true);
 }
 
 static int patch_prefix_space(const struct meg_hf_config *h, json_t *pre, struct meg_err *e)
@@ -133,7 +142,7 @@ static int patch_prefix_space(const struct meg_hf_config *h, json_t *pre, struct
     int r = meg_hf_config_flag(h, "add_prefix_space", &value, e);
 
     if (r == 0 && (is_given || h->rules->prefix_space != MEG_HF_PREFIX_UNCHANGED))
-        set_prefix_space(pre, value, value && h->rules->prefix_space == MEG_HF_PREFIX_NESTED);
+        set_prefix_space(h, pre, value, value && h->rules->prefix_space == MEG_HF_PREFIX_NESTED);
     return r;
 }
 
@@ -166,6 +175,8 @@ static int patch_legacy_prefix(const struct meg_hf_config *h, json_t *tokenizer,
         pre = json_pack("{s:s,s:s,s:s,s:b}", "type", "Metaspace", "replacement", mark, "prepend_scheme",
                         add_prefix_space ? "first" : "never", "split", 0);
     }
+    meg_hf_config_note(h, "add_prefix_space and legacy of tokenizer_config.json replace the normalizer and the "
+                          "pre-tokenizer of tokenizer.json");
     json_object_set_new(tokenizer, "normalizer", normalizer ? normalizer : json_null());
     json_object_set_new(tokenizer, "pre_tokenizer", pre ? pre : json_null());
     *is_changed = false; /* added tokens are normalized by the new normalizer */

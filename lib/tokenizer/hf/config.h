@@ -35,8 +35,9 @@
 MEG_BEGIN_DECLS
 
 struct meg_hf_config {
-    const struct meg_hf_class *rules;                        /* NULL: there are no files beside tokenizer.json */
-    json_t *config, *special_map, *added, *model;            /* the files; NULL: no such file */
+    const struct meg_hf_class *rules;             /* NULL: there are no files beside tokenizer.json */
+    json_t *config, *special_map, *added, *model; /* the files; NULL: no such file */
+    json_t *differences; /* strings: what the files contradict each other about, and what is used */
     const char *config_path, *special_map_path, *added_path; /* borrowed */
 };
 
@@ -61,6 +62,16 @@ int meg_hf_config_patch(const struct meg_hf_config *h, json_t *tokenizer, bool *
  */
 int meg_hf_config_apply(const struct meg_hf_config *h, struct meg_hf_files *f, const struct meg_hf_token_list *own,
                         const json_t *tokenizer, struct meg_err *e);
+
+/* ---- Contradictions (config_differences.c) ---- */
+
+/* Append a string to h->differences. */
+void meg_hf_config_note(const struct meg_hf_config *h, const char *fmt, ...) MEG_PRINTF(2, 3);
+/* Note that special_tokens_map.json and tokenizer_config.json have different tokens for the role `key`. */
+void meg_hf_config_note_role(const struct meg_hf_config *h, const char *key, bool is_legacy);
+/* Note the tokens of the list that only the file `named_in` names and whose ids or flags differ from those there. */
+void meg_hf_config_note_differences(const struct meg_hf_config *h, const struct meg_hf_added *added,
+                                    const struct meg_hf_token_list *list, unsigned named_in, const char *file);
 
 MEG_END_DECLS
 

@@ -163,6 +163,7 @@ static int load_role(const struct meg_hf_config *h, struct tokens *t, int i, con
     const json_t *in_config = json_object_get(h->config, key);
     unsigned named_in = MEG_HF_IN_CLASS;
 
+    meg_hf_config_note_role(h, key, t->is_legacy);
     if (in_map)
         return load_special(&t->role[i], in_map, key, true, h->special_map_path, e);
     if (in_config)
@@ -378,6 +379,12 @@ static void add_tokens(const struct meg_hf_config *h, struct tokens *t, struct m
     for (int64_t i = 0; i < list.n; i++)
         list.v[i].flags.special |= meg_strtab_find(&seen, list.v[i].s, (int64_t)list.v[i].n) >= 0;
     meg_hf_added_add(&f->added, list.v, list.n, &f->model.vocab, h->config_path ? h->config_path : path);
+    for (int i = 0; i < MEG_HF_NUM_ROLES; i++) {
+        if (t->role[i].s)
+            meg_hf_added_name(&f->added, &t->role[i]);
+    }
+    for (int64_t i = 0; i < special.n; i++)
+        meg_hf_added_name(&f->added, &special.v[i]);
     free(special.v);
     free(list.v);
     meg_strtab_free(&seen);
@@ -419,13 +426,23 @@ static int add_to_template(const struct meg_hf_config *h, struct meg_hf_files *f
 /* Replace the template by the tokens that add_bos_token and add_eos_token request, if the class does so. */
 static int set_template(const struct meg_hf_config *h, struct meg_hf_files *f, const char *path, struct meg_err *e)
 {
+    bool had;
     int r;
 
     if (!h->rules->has_template)
         return 0;
+    had = f->template_before.n + f->template_after.n > 0;
     f->template_before.n = f->template_after.n = 0;
     r = add_to_template(h, f, "add_bos_token", h->rules->adds_bos, MEG_HF_BOS, path, e);
-    return r < 0 ? r : add_to_template(h, f, "add_eos_token", false, MEG_HF_EOS, path, e);
+    if (r == 0)
+        r = add_to_template(h, f, "add_eos_token", false, MEG_HF_EOS, path, e);
+    if (had)
+        meg_hf_config_note(
+            h,
+            "add_bos_token and add_eos_token of tokenizer_config.json, or their defaults for %s, replace "
+            "the post-processor of tokenizer.json",
+            h->rules->name);
+    return r;
 }
 
 static int load_tokens(const struct meg_hf_config *h, struct tokens *t, const struct meg_hf_token_list *own,
@@ -456,6 +473,12 @@ int meg_hf_config_apply(const struct meg_hf_config *h, struct meg_hf_files *f, c
 
     if (h->rules && (r = load_tokens(h, &t, own, tokenizer, e)) == 0) {
         add_tokens(h, &t, f, path);
+        meg_hf_config_note_differences(h, &f->added, own, MEG_HF_IN_TOKENIZER, "tokenizer.json");
+        meg_hf_config_note_differences(h, &f->added, &t.decoder, MEG_HF_IN_CONFIG, "added_tokens_decoder");
+        meg_hf_config_note_differences(h, &f->added, &t.decoder, MEG_HF_IN_ADDED, "added_tokens.json");
+        if (h->added && !t.is_legacy)
+            meg_hf_config_note(h,
+                               "added_tokens.json is ignored, because tokenizer_config.json has added_tokens_decoder");
         set_special_ids(f, &t);
         if ((r = set_template(h, f, path, e)) == 0 &&
             (r = meg_hf_config_flag(h, "split_special_tokens", &f->splits_special_tokens, e)) == 0)

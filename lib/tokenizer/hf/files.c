@@ -129,6 +129,17 @@ static int load_components(struct meg_hf_files *f, const json_t *file, const cha
     return (p = meg_hf_component_of(file, "decoder")) ? meg_hf_decoder_load(&f->decoder, p, where, e) : 0;
 }
 
+/* Return a copy of a component without the large member of Precompiled. */
+static json_t *describe(const json_t *file, const char *name)
+{
+    json_t *copy = json_deep_copy(json_object_get(file, name)), *step;
+    size_t i;
+
+    json_object_del(copy, "precompiled_charsmap");
+    json_array_foreach(json_object_get(copy, "normalizers"), i, step) json_object_del(step, "precompiled_charsmap");
+    return copy ? copy : json_null();
+}
+
 /*
  * Load the components of tokenizer.json, as the class changes them, the added tokens of all files, and the settings of
  * the other files.
@@ -144,6 +155,10 @@ static int load_all(struct meg_hf_files *f, json_t *file, const struct meg_hf_co
     if ((r = load_added(&own, file, path, e)) < 0 || (r = load_normalizer(&original, file, path, e)) < 0 ||
         (r = meg_hf_config_patch(h, file, &is_changed, e)) < 0 || (r = load_components(f, file, path, e)) < 0)
         goto out;
+    f->class_name = h->rules ? h->rules->name : NULL;
+    f->normalizer_json = describe(file, "normalizer");
+    f->pretokenizer_json = describe(file, "pre_tokenizer");
+    f->differences = json_incref(h->differences);
     meg_hf_added_add(&f->added, own.v, own.n, &f->model.vocab, path);
     if ((r = meg_hf_config_apply(h, f, &own, file, e)) == 0)
         r = meg_hf_added_build(&f->added, is_changed ? original : f->normalizer, path, e);
@@ -193,6 +208,9 @@ void meg_hf_files_free(struct meg_hf_files *f)
     meg_bytebpe_free(&f->byte_level);
     free(f->safe_split);
     meg_hf_added_free(&f->added);
+    json_decref(f->normalizer_json);
+    json_decref(f->pretokenizer_json);
+    json_decref(f->differences);
     free(f->template_before.v);
     free(f->template_after.v);
     free(f->token);

@@ -36,6 +36,9 @@ struct meg_hf_files {
     struct meg_ids template_before, template_after; /* ids that the post-processor adds to a text */
     bool clean_up;                                  /* decoding removes spaces before punctuation */
     struct meg_tok_special_ids special_ids;
+    /* for meg_hf_explain: the class, the components after the changes of the class, and contradictions of the files */
+    const char *class_name; /* NULL: there are no files beside tokenizer.json */
+    json_t *normalizer_json, *pretokenizer_json, *differences;
     int64_t vocab_size;    /* largest id + 1 */
     struct meg_str *token; /* [vocab_size] tokens by id, borrowed from model.vocab and added; .s is NULL if unused */
 };
