@@ -52,6 +52,28 @@ json_t *ckpt_ids_json(const struct meg_ids *set)
 
 /* ---- the files ---- */
 
+/*
+ * Add tokenizer_class to tokenizer_config.json if config.json implies the class: a checkpoint does not contain the
+ * config.json of a Hugging Face directory.
+ */
+static int keep_class(struct meg_str *config, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    char *name;
+    json_t *o;
+    int r = meg_tok_implied_class(&name, c, e);
+
+    if (r < 0 || !name)
+        return r;
+    o = config->s ? json_loadb(config->s, config->n, 0, NULL) : json_object();
+    json_object_set_new(o, "tokenizer_class", json_string(name));
+    config->n = 0;
+    meg_json_dump(o, 2, config);
+    meg_str_add(config, "\n", 1);
+    json_decref(o);
+    free(name);
+    return 0;
+}
+
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c, const struct meg_tokenizer *tok,
                             struct meg_err *e)
 {
@@ -67,6 +89,8 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
     for (int i = 0; i < MEG_NUM_TOK_FILES && r == 0; i++)
         if (i != other && *meg_tok_file_path(&conf, i))
             r = meg_read_regular(*meg_tok_file_path(&conf, i), &t->file[i], e);
+    if (r == 0 && conf.tokenizer_json)
+        r = keep_class(&t->file[MEG_TOK_FILE_CONFIG], &conf, e);
     for (int i = 0; i < MEG_TOK_MAX_FOUND; i++)
         free(own[i]);
     return r;

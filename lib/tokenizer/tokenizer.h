@@ -93,6 +93,13 @@ enum { MEG_TOK_MAX_FOUND = 4 };
 void meg_tok_find_files(struct meg_tok_conf *c, char *owned[MEG_TOK_MAX_FOUND]);
 
 /*
+ * meg_tok_implied_class - return the tokenizer class that config.json beside c->tokenizer_json implies
+ * Sets *name to NULL if there is no config.json, or if tokenizer_config.json names the class.  Otherwise, the caller
+ * frees *name.  Fails as meg_json_load does.
+ */
+int meg_tok_implied_class(char **name, const struct meg_tok_conf *c, struct meg_err *e);
+
+/*
  * meg_tok_guess - set the options of a tokenizer from the path of its directory or of one of its files
  * If c->type is NULL, sets it to the type that the name or the content of the file suggests.  Sets the members of c that
  * take the files of this type.  Returns MEG_ENOENT if path is a directory without a known file.

@@ -76,6 +76,17 @@ as_hf_model folder
 round_trip untyped folder --tokenizer-name-or-path folder
 as_hf_model untyped
 
+# config.json determines the class of a tokenizer, which a checkpoint keeps: GPT2Tokenizer has the end token <|endoftext|>.
+mkdir implied
+cp bpe/tokenizer.json implied
+echo '{"model_type": "gpt2"}' >implied/config.json
+meg-preprocess -q --input text.jsonl --output-prefix implied --append-eod --tokenizer-model implied
+meg-train -q --config conf --data-path implied_text_document --save implied.ckpt --tokenizer-model implied >log
+is 'a checkpoint keeps the class that config.json implies' \
+    "$(jq -c .tokenizer_class implied.ckpt/iter_0000002/tokenizer_config.json; meg-preprocess --explain implied.ckpt/iter_0000002 |
+        grep -o '^special ids: eod [0-9]*')" "\"GPT2Tokenizer\"
+special ids: eod $(jq '.added_tokens[] | select(.content == "<|endoftext|>").id' bpe/tokenizer.json)"
+
 # Create a vocabulary of the 256 bytes and a few longer tokens, in the format of Llama 3.
 perl -MMIME::Base64 -e 'my $n = 0; print encode_base64($_, ""), " ", $n++, "\n" for (map { chr } 0 .. 255), " t", "he",
     "in", " the", "er", "ing"' >lines.tiktoken

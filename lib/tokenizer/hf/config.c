@@ -66,6 +66,17 @@ int meg_hf_config_read(struct meg_hf_config *h, const struct meg_tok_conf *c, st
     return r;
 }
 
+int meg_tok_implied_class(char **name, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    struct meg_hf_config h = { 0 };
+    int r = meg_hf_config_read(&h, c, e);
+    const char *class = r == 0 ? class_of_model(h.model) : NULL;
+
+    *name = class ? meg_strdup(class) : NULL;
+    meg_hf_config_free(&h);
+    return r;
+}
+
 void meg_hf_config_free(struct meg_hf_config *h)
 {
     json_decref(h->config);
