@@ -88,8 +88,7 @@ struct format {
 /* The first row with a matching file is used. */
 static const struct format formats[] = {
     { "a DeepSpeed checkpoint",
-      "convert it with zero_to_fp32.py, which DeepSpeed stores beside it, or a checkpoint of Megatron-DeepSpeed with "
-      "its "
+      "convert it with zero_to_fp32.py, which DeepSpeed stores beside it, or if it is of Megatron-DeepSpeed, with "
       "tools/convert_checkpoint/deepspeed_to_megatron.py",
       { "global_step*", "*zero_pp_rank_*", "mp_rank_*_model_states.pt", "layer_*-model_*-model_states.pt",
         "latest_universal", "zero_to_fp32.py" } },

@@ -32,7 +32,7 @@ enum meg_expected {
     MEG_EXPECT_TOKENIZER, /* a file of any type of tokenizer */
     MEG_EXPECT_SAFETENSORS,
     MEG_EXPECT_TORCH,      /* a file of torch.save in a ZIP file */
-    MEG_EXPECT_DATASET,    /* the .bin or .idx file of a token dataset */
+    MEG_EXPECT_DATASET,    /* the .idx file of a token dataset */
     MEG_EXPECT_CHECKPOINT, /* a directory */
     MEG_NUM_EXPECTED
 };

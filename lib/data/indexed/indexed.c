@@ -242,13 +242,16 @@ static int suggest_prefix(const char *prefix, const char *missing, struct meg_er
     return r;
 }
 
-/* Explain why .idx or .bin is invalid by its content. */
-static int explain(int r, const struct meg_mmap *m, const char *prefix, const char *ext, struct meg_err *e)
+/*
+ * Explain why .idx is invalid by its content.  The content of .bin is not examined: token ids below 128 look like
+ * UTF-16 or UTF-32.
+ */
+static int explain_index(int r, const struct meg_indexed *d, struct meg_err *e)
 {
     struct meg_str path = { 0 };
 
-    meg_str_printf(&path, "%s%s", prefix, ext);
-    r = meg_foreign_explain(r, path.s, m->p, m->n, MEG_EXPECT_DATASET, e);
+    meg_str_printf(&path, "%s.idx", d->prefix);
+    r = meg_foreign_explain(r, path.s, d->idx.p, d->idx.n, MEG_EXPECT_DATASET, e);
     meg_str_free(&path);
     return r;
 }
@@ -272,8 +275,7 @@ int meg_indexed_open(struct meg_indexed **out, const char *prefix, struct meg_er
 
     d->prefix = meg_strdup(prefix);
     if ((r = map_pair(&d->idx, prefix, ".idx", e)) < 0 || (r = map_pair(&d->bin, prefix, ".bin", e)) < 0 ||
-        (r = explain(read_index(d, e), &d->idx, prefix, ".idx", e)) < 0 ||
-        (r = explain(check_arrays(d, e), &d->bin, prefix, ".bin", e)) < 0)
+        (r = explain_index(read_index(d, e), d, e)) < 0 || (r = check_arrays(d, e)) < 0)
         goto out;
     *out = d;
     d = NULL;
