@@ -45,7 +45,8 @@ void meg_training_log_arguments(struct meg_str *s, const char *options)
             v = meg_realloc_array(v, n + 1, sizeof *v);
             v[n++] = line;
         }
-    qsort(v, n, sizeof *v, compare_lines);
+    if (n)
+        qsort(v, n, sizeof *v, compare_lines);
     meg_str_printf(s, "------------------------ arguments ------------------------\n");
     for (size_t i = 0; i < n; i++) {
         meg_str_printf(s, "%s", v[i]);

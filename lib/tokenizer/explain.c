@@ -87,9 +87,14 @@ static void print_added(const json_t *list, struct meg_str *out)
     {
         meg_str_printf(out, "\n  %" JSON_INTEGER_FORMAT " ", json_integer_value(json_object_get(item, "id")));
         meg_json_dump(json_object_get(item, "token"), 0, out);
-        json_array_foreach(json_object_get(item, "flags"), k, word) meg_str_printf(out, " %s", json_string_value(word));
+        json_array_foreach(json_object_get(item, "flags"), k, word)
+        {
+            meg_str_printf(out, " %s", json_string_value(word));
+        }
         json_array_foreach(json_object_get(item, "named_in"), k, word)
+        {
             meg_str_printf(out, "%s %s", k ? "," : ", in", json_string_value(word));
+        }
     }
 }
 
@@ -103,7 +108,10 @@ static void print_value(const char *key, const json_t *value, struct meg_str *ou
         print_added(value, out);
     } else if (strcmp(key, "contradictions") == 0) {
         meg_str_printf(out, "%s", json_array_size(value) ? "" : "none");
-        json_array_foreach(value, i, item) meg_str_printf(out, "\n  %s", json_string_value(item));
+        json_array_foreach(value, i, item)
+        {
+            meg_str_printf(out, "\n  %s", json_string_value(item));
+        }
     } else if (strcmp(key, "special_ids") == 0) {
         json_object_foreach((json_t *)(uintptr_t)value, name, item)
         {

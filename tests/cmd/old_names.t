@@ -4,7 +4,8 @@
 
 # same OLD... = NEW...: check that both lists of options set the same values, and that one warning names the old ones
 same() {
-    old=${*%% = *} new=${*#* = }
+    both=$*
+    old=${both%% = *} new=${both#* = }
     # shellcheck disable=SC2086 # lists of options
     meg-train $new --dump-config >"$T/want" && meg-train $old --dump-config >"$T/got"
     is "$old: sets $new" "$(diff "$T/want" "$T/got")" ''

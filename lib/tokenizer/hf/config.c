@@ -143,7 +143,9 @@ static void set_prefix_space(const struct meg_hf_config *h, json_t *pre, bool va
     if (has_type(pre, "ByteLevel"))
         json_object_set_new(pre, "add_prefix_space", json_boolean(value));
     json_array_foreach(is_nested ? json_object_get(pre, "pretokenizers") : NULL, i, step)
+    {
         set_prefix_space(h, step, value, true);
+    }
 }
 
 static int patch_prefix_space(const struct meg_hf_config *h, json_t *pre, struct meg_err *e)

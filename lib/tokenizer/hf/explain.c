@@ -73,7 +73,10 @@ static bool has_prefix_space(const json_t *part)
                (scheme && *scheme != 'n'); /* "first" or "always", not "never" */
 
     for (int k = 0; k < 2; k++) {
-        json_array_foreach(json_object_get(part, lists[k]), i, step) has |= has_prefix_space(step);
+        json_array_foreach(json_object_get(part, lists[k]), i, step)
+        {
+            has |= has_prefix_space(step);
+        }
     }
     return has;
 }

@@ -136,7 +136,10 @@ static json_t *describe(const json_t *file, const char *name)
     size_t i;
 
     json_object_del(copy, "precompiled_charsmap");
-    json_array_foreach(json_object_get(copy, "normalizers"), i, step) json_object_del(step, "precompiled_charsmap");
+    json_array_foreach(json_object_get(copy, "normalizers"), i, step)
+    {
+        json_object_del(step, "precompiled_charsmap");
+    }
     return copy ? copy : json_null();
 }
 
