@@ -296,10 +296,10 @@ int meg_commit_recover(const char *path, struct meg_err *e)
             meg_warn("%s: removed this commit journal of another user, because this command replaces %s", journal,
                      path);
         else
-            r = meg_fail_errno(e,
-                               "%s: this commit journal belongs to another user, and cannot be removed; remove it, or "
-                               "choose a different output",
-                               journal);
+            r = meg_fail(e, MEG_EIO,
+                         "%s: this commit journal belongs to another user, and cannot be removed: %s; remove it, or "
+                         "choose a different output",
+                         journal, strerror(errno));
         break;
     case MEG_COMMIT_NOT_A_JOURNAL:
         r = meg_fail(e, MEG_EIO, "%s: this file has the name of a commit journal but is not one; rename or remove it",
