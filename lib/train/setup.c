@@ -159,6 +159,8 @@ static int plan_masked_data(struct meg_trainer *t, enum meg_masked_type type, st
     if (!isnan(c->short_seq_prob))
         masked.short_seq_prob = c->short_seq_prob;
     meg_masked_vocab_make(&t->masked_vocab, t->tokenizer, t->job->model.vocab_size);
+    if (t->masked_vocab.bos < 0 && t->checkpoint)
+        t->masked_vocab.bos = meg_ckpt_bos(t->checkpoint); /* decoder_start_token_id of a T5 of Hugging Face */
     return meg_masked_data_plan(&t->data, c, &t->dataset_spec, &masked, &t->masked_vocab, e);
 }
 

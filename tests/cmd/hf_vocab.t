@@ -130,4 +130,31 @@ status 'more rows than tokens: the trained model is exported' 0 meg-convert -q -
 is 'more rows than tokens: the exported model has all rows' "$(jq .vocab_size more-out/config.json)" 272
 is 'more rows than tokens: rows without a token are not sampled' \
     "$(echo 'The cat' | meg-generate --load more --random-seed 1 --tokens-to-generate 40 | jq '.ids | max < 257')" true
+
+# ---- a T5 with more rows than its tokenizer has tokens, which lacks [MASK] and [BOS], as every T5 of the Hub
+
+tokenizers=$golden/../tokenizers
+mkdir t5tok
+cp "$tokenizers/hf-t5/tokenizer_config.json" t5tok
+jq -c '.added_tokens += [range(100) | { id: (400 + .), content: "<extra_id_\(99 - .)>", single_word: false, lstrip: false,
+    rstrip: false, normalized: false, special: true }]' "$tokenizers/hf-t5/tokenizer.json" >t5tok/tokenizer.json
+t5='--model t5 --num-layers 1 --hidden-size 16 --num-attention-heads 2 --position-embedding-type relative
+    --normalization RMSNorm --disable-bias-linear --softmax-scale 1 --activation-func relu --logits-scale 0.25
+    --max-position-embeddings 64'
+steps='--seq-length 64 --decoder-seq-length 64 --micro-batch-size 2 --train-iters 1 --lr 1e-4 --eval-iters 0 --split 100,0,0'
+meg-preprocess -q --input facts.jsonl --tokenizer-type PretrainedFromHF --tokenizer-name-or-path t5tok --split-sentences \
+    --output-prefix t5 2>err
+# shellcheck disable=SC2086 # lists of options
+meg-train -q $t5 $steps --tokenizer-type BertWordPieceLowerCase --vocab-file "$bert_vocab" --vocab-extra-ids 26 \
+    --data-path facts_text_sentence --save t5-528 >out 2>err || cat err
+meg-convert -q --load-dir t5-528 --save-dir t5-hf
+hf t5-hf t5-more
+cp t5tok/* t5-more
+jq '.decoder_start_token_id = 0 | .eos_token_id = 1' t5-hf/config.json >t5-more/config.json
+is 'a T5 has more rows than tokens' "$(jq .vocab_size t5-more/config.json)" 528
+# shellcheck disable=SC2086 # a list of options
+status 'a T5 with its own tokenizer: training continues' 0 meg-train --load t5-more --finetune --use-checkpoint-args $steps \
+    --data-path t5_text_sentence --save t5-tuned
+is 'a T5 with its own tokenizer: the rows are kept' "$(meg-convert --info t5-tuned --json | jq .vocab_size)" 528
+status 'a T5 with its own tokenizer: the result fills spans' 0 sh -c 'echo "a is <extra_id_0>." | meg-eval --task fill-mask --load t5-tuned'
 done_testing

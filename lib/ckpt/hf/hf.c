@@ -198,8 +198,8 @@ static const char *guess_wordpiece_type(const json_t *config)
 /*
  * Guess the tokenizer type; return NULL if the files do not determine a type.  A tokenizer.json is preferred, as in
  * transformers: vocab.json and merges.txt do not define the pre-tokenizer, and a vocab.txt defines neither added tokens
- * nor [CLS] and [SEP] around a text.  For an encoder, its type is PretrainedFromHF, which has [PAD] in every release of
- * Megatron-LM.  A tokenizer.model that begins with '[' (JSON) or a base64 character is a tiktoken vocabulary;
+ * nor [CLS] and [SEP] around a text.  For a BERT or T5, its type is PretrainedFromHF, which has [PAD] in every release
+ * of Megatron-LM.  A tokenizer.model that begins with '[' (JSON) or a base64 character is a tiktoken vocabulary;
  * SentencePiece protobufs begin with byte 0x0A.
  */
 static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *config,
@@ -211,7 +211,7 @@ static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *
 
     meg_mmap_close(&m);
     if (c->tok_file[MEG_TOK_FILE_JSON])
-        return family->is_encoder ? "PretrainedFromHF" : "HuggingFaceTokenizer";
+        return family->is_encoder || family == &ckpt_hf_t5 ? "PretrainedFromHF" : "HuggingFaceTokenizer";
     if (family->is_encoder && c->tok_file[MEG_TOK_FILE_BERT_VOCAB])
         return guess_wordpiece_type(config);
     if (c->tok_file[MEG_TOK_FILE_VOCAB] && c->tok_file[MEG_TOK_FILE_MERGES])

@@ -167,10 +167,10 @@ static int check_vocab(enum meg_masked_type type, const struct meg_masked_vocab 
 {
     int r;
 
-    if ((r = check_id(v, v->mask, "[MASK]", e)) < 0 || (r = check_pad(v, release, e)) < 0)
+    if ((r = check_pad(v, release, e)) < 0)
         return r;
     if (type == MEG_MASKED_BERT) {
-        if ((r = check_id(v, v->cls, "[CLS]", e)) < 0)
+        if ((r = check_id(v, v->mask, "[MASK]", e)) < 0 || (r = check_id(v, v->cls, "[CLS]", e)) < 0)
             return r;
         return check_id(v, v->sep, "[SEP]", e);
     }

@@ -43,7 +43,7 @@ struct meg_masked_conf meg_masked_defaults(enum meg_masked_type type);
 struct meg_masked_vocab {
     int64_t size;                         /* exclusive upper bound of the ids */
     const unsigned char *is_continuation; /* [size] 1: the token continues a word (it begins with ##) */
-    int32_t cls, sep, mask, pad;          /* token ids; T5 does not require cls and sep */
+    int32_t cls, sep, mask, pad;          /* token ids; T5 requires only pad */
     int32_t bos, eos;                     /* token ids, required by T5 only */
     const int32_t *sentinel;              /* [nsentinel] T5: <extra_id_0>, <extra_id_1>, ... */
     int64_t nsentinel;

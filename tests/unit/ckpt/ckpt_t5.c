@@ -457,8 +457,7 @@ static void the_tokenizer_follows_from_the_files(void **state)
 {
     static const struct {
         const char *file, *type;
-    } variant[] = { { "set/spiece.model", "GPTSentencePieceTokenizer" },
-                    { "set/tokenizer.json", "HuggingFaceTokenizer" } };
+    } variant[] = { { "set/spiece.model", "GPTSentencePieceTokenizer" }, { "set/tokenizer.json", "PretrainedFromHF" } };
     struct ckpt_fixture a;
 
     (void)state;
