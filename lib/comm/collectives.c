@@ -10,12 +10,16 @@
  * A wait polls instead of blocking, and can therefore time out.  Each poll progresses the transfer.
  */
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "comm/collectives.h"
 #include "comm/internal.h"
+#include "io/json.h"
+#include "tensor/trace_ops.h"
 #include "watchdog/watchdog.h"
 
 #define DEFAULT_TIMEOUT_S 600.0
@@ -25,7 +29,28 @@ static double nbytes_of(int64_t n, enum meg_dtype t)
     return (double)n * (double)meg_dtype_size(t);
 }
 
-static struct meg_work *work_new(struct meg_comm *c, const char *op_name, enum meg_dtype t)
+/* With MEG_TRACE=comm, print a JSON line on stderr when an operation starts. */
+static void trace_start(const struct meg_work *w)
+{
+    struct meg_str s = { 0 };
+
+    if (!meg_trace_is_enabled("comm"))
+        return;
+    meg_json_begin(&s, '{');
+    meg_json_set_str(&s, "op", w->op_name);
+    meg_json_set_i64(&s, "rank", meg_log_rank());
+    meg_json_set_str(&s, "group", w->g->c.name);
+    meg_json_set_i64(&s, "ranks", w->g->c.size);
+    meg_json_set_str(&s, "dtype", meg_dtype_name(w->dtype));
+    meg_json_set_i64(&s, "n", w->n);
+    meg_json_end(&s, '}');
+    meg_str_add(&s, "\n", 1);
+    fwrite(s.s, 1, s.n, stderr);
+    meg_str_free(&s);
+}
+
+/* Create an operation on n elements (struct meg_comm_ops). */
+static struct meg_work *work_new(struct meg_comm *c, const char *op_name, int64_t n, enum meg_dtype t)
 {
     struct meg_comm_group *g = meg_comm_group_of(c);
     struct meg_work *w = meg_new(g->transport->work_nbytes);
@@ -33,7 +58,9 @@ static struct meg_work *work_new(struct meg_comm *c, const char *op_name, enum m
     w->g = g;
     w->op_name = op_name;
     w->op_number = ++g->nops;
+    w->n = n;
     w->dtype = t;
+    trace_start(w);
     return w;
 }
 
@@ -176,12 +203,11 @@ static bool reduce_received(struct meg_work *w)
 static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
                                    enum meg_reduce_op op)
 {
-    struct meg_work *w = work_new(c, "all-reduce", t);
+    struct meg_work *w = work_new(c, "all-reduce", n, t);
 
     (void)st;
     c->nbytes_sent += meg_comm_volume_all_reduce(c->size, nbytes_of(n, t));
     w->buf = buf;
-    w->n = n;
     w->op = op;
     if (w->g->transport->all_reduce) {
         w->g->transport->all_reduce(w, buf, n);
@@ -197,12 +223,11 @@ static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, vo
 static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                        enum meg_dtype t, enum meg_reduce_op op)
 {
-    struct meg_work *w = work_new(c, "reduce-scatter", t);
+    struct meg_work *w = work_new(c, "reduce-scatter", n, t);
 
     (void)st;
     c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
     w->buf = out;
-    w->n = n;
     w->op = op;
     w->next_stage = reduce_received;
     w->g->transport->all_to_all(w, recv_workspace(w->g, (size_t)(n * c->size) * meg_dtype_size(t)), in, n);
@@ -214,7 +239,7 @@ static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st
 static struct meg_work *all_gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                    enum meg_dtype t)
 {
-    struct meg_work *w = work_new(c, "all-gather", t);
+    struct meg_work *w = work_new(c, "all-gather", n, t);
 
     (void)st;
     c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
@@ -225,7 +250,7 @@ static struct meg_work *all_gather(struct meg_comm *c, struct meg_stream *st, vo
 static struct meg_work *all_to_all(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                    enum meg_dtype t)
 {
-    struct meg_work *w = work_new(c, "all-to-all", t);
+    struct meg_work *w = work_new(c, "all-to-all", n, t);
 
     (void)st;
     c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
@@ -236,7 +261,7 @@ static struct meg_work *all_to_all(struct meg_comm *c, struct meg_stream *st, vo
 static struct meg_work *broadcast(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
                                   int root)
 {
-    struct meg_work *w = work_new(c, "broadcast", t);
+    struct meg_work *w = work_new(c, "broadcast", n, t);
 
     (void)st;
     c->nbytes_sent += nbytes_of(n, t);
@@ -247,7 +272,7 @@ static struct meg_work *broadcast(struct meg_comm *c, struct meg_stream *st, voi
 static struct meg_work *send(struct meg_comm *c, struct meg_stream *st, const void *buf, int64_t n, enum meg_dtype t,
                              int to)
 {
-    struct meg_work *w = work_new(c, "send", t);
+    struct meg_work *w = work_new(c, "send", n, t);
 
     (void)st;
     c->nbytes_sent += nbytes_of(n, t);
@@ -258,7 +283,7 @@ static struct meg_work *send(struct meg_comm *c, struct meg_stream *st, const vo
 static struct meg_work *recv(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
                              int from)
 {
-    struct meg_work *w = work_new(c, "receive", t);
+    struct meg_work *w = work_new(c, "receive", n, t);
 
     (void)st;
     w->g->transport->recv(w, buf, n, from);
@@ -267,7 +292,7 @@ static struct meg_work *recv(struct meg_comm *c, struct meg_stream *st, void *bu
 
 static struct meg_work *barrier(struct meg_comm *c, struct meg_stream *st)
 {
-    struct meg_work *w = work_new(c, "barrier", MEG_DTYPE_I32);
+    struct meg_work *w = work_new(c, "barrier", 0, MEG_DTYPE_I32);
 
     (void)st;
     w->g->transport->barrier(w);

@@ -152,7 +152,20 @@ static void put_norm(struct line *l, enum meg_norm type)
 
 static void put_drop(struct line *l, const struct meg_drop *drop)
 {
-    meg_json_set_f64(&l->json, "drop", drop ? nearbyint((double)drop->p * 1e6) / 1e6 : 0);
+    static const char *const site[] = { "embedding",  "attention",       "attention output",
+                                        "mlp output", "cross-attention", "cross-attention output" };
+
+    if (!drop || drop->p == 0) {
+        put_null(l, "drop");
+        return;
+    }
+    meg_json_add_key(&l->json, "drop");
+    meg_json_begin(&l->json, '{');
+    meg_json_set_f64(&l->json, "p", nearbyint((double)drop->p * 1e6) / 1e6);
+    put_i64(l, "layer", drop->layer);
+    put_str(l, "site", site[drop->site]);
+    put_i64(l, "unit0", drop->unit0);
+    meg_json_end(&l->json, '}');
 }
 
 static void put_desc(struct line *l, const struct meg_attn_desc *desc)
@@ -824,17 +837,16 @@ static void trace(const struct meg_ops *table)
     traced.sgd = sgd;
 }
 
-/* Return whether MEG_TRACE, a comma-separated list, contains "ops". */
-static int is_wanted(void)
+bool meg_trace_is_enabled(const char *what)
 {
     const char *s = getenv("MEG_TRACE");
 
     for (size_t n; s && *s; s += n + (s[n] == ',')) {
         n = strcspn(s, ",");
-        if (n == 3 && strncmp(s, "ops", n) == 0)
-            return 1;
+        if (n == strlen(what) && strncmp(s, what, n) == 0)
+            return true;
     }
-    return 0;
+    return false;
 }
 
 const struct meg_ops *meg_trace_ops(const struct meg_ops *table)
@@ -842,7 +854,7 @@ const struct meg_ops *meg_trace_ops(const struct meg_ops *table)
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     bool is_traced;
 
-    if (!is_wanted())
+    if (!meg_trace_is_enabled("ops"))
         return table;
     pthread_mutex_lock(&lock);
     if (!op)
