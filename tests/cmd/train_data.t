@@ -97,4 +97,13 @@ like 'a weighted dataset that is read more than four times causes a warning' "$(
 is 'generated data have no epochs' "$(meg-train --config conf --mock-data --eval-iters 0 --dry-run 2>&1 | grep -c epochs' of')" 0
 is 'datasets of an unweighted blend are read once' \
     "$(meg-train --config conf --data-path $b $c $b --split 1 --eval-iters 0 --train-iters 1000 --dry-run 2>&1 | grep -c 'train data: 1 epochs of')" 3
+
+# --skip-train evaluates the first samples, whether or not the model of the checkpoint was evaluated in training.
+train --data-path ids_text_document --split 60,20,20 --train-iters 2 --lr-warmup-iters 0 --eval-interval 1 --save evaluated >/dev/null
+again() {
+    train --data-path ids_text_document --split 60,20,20 --eval-interval 1 --skip-train --load evaluated "$@" |
+        sed -n 's/.* on \([a-z]* set .*\)/\1/p'
+}
+is 'evaluation after training and of initial weights reads the same samples' "$(again)" "$(again --finetune)"
+like 'evaluation after training has a loss' "$(again)" '^validation set . lm loss value: [0-9]'
 done_testing
