@@ -38,7 +38,7 @@ prep_type() {
 }
 prep_loud() {
     rm -f out_*
-    run meg-preprocess --input in.jsonl --output-prefix out $bert "$@"
+    run meg-preprocess --input in.jsonl --output-prefix out $bert "$@" | sed 's|, [0-9.]* s, .*||'
 }
 prep_bad() {
     rm -f out_*
