@@ -63,9 +63,11 @@ covers meg-preprocess preprocess
 
 prep_bert >log
 inspect() { [ $# -eq 0 ] || run meg-preprocess $bert "$@"; }
+explained() { [ $# -eq 0 ] || run meg-preprocess "$@"; }
 decoded() { inspect --decode out_text_document "$@"; }
 effect inspect '^> .*dog' --decode out_text_document
 effect inspect '^> .*documents' --info out_text_document
+effect explained '^> size: 640' --explain "$tokenizers/hf-gpt2"
 effect decoded '^> .*"ids"' --json
 covers meg-preprocess inspect
 
