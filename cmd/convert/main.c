@@ -10,7 +10,7 @@ static const struct meg_opt_names unsupported[] = {
 
 static const struct meg_opt_names ignored[] = {
     { "no code of Megatron is run", "megatron-path=DIR" },
-    { "there is no queue", "max-queue-size=N" },
+    { "one process reads and writes the checkpoint, without a queue", "max-queue-size=N" },
     { "checks are always performed", "no-checking" },
     { "the names of norms of either implementation are recognized", "loader-transformer-impl=NAME" },
     { "the format of --load-dir is detected", "checkpoint-type=TYPE" },

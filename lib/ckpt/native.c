@@ -35,7 +35,10 @@ static int read_metadata_file(const struct meg_ckpt *c, const char *name, const 
         goto out;
     meg_xxh3_128_hex(hash, out->s, out->n);
     if (out->n != (size_t)nbytes)
-        r = meg_fail(e, MEG_EFORMAT, "%s: size is %zu bytes, but manifest.json has %" PRId64, path, out->n, nbytes);
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: size is %zu bytes, but manifest.json has %" PRId64
+                     "; the file is damaged or was edited: copy the checkpoint again",
+                     path, out->n, nbytes);
     else if (strcmp(hash, expected) != 0)
         r = meg_fail(e, MEG_EFORMAT, "%s: checksum is %s, but manifest.json has %s; the file is damaged or was edited",
                      path, hash, expected);

@@ -213,7 +213,10 @@ template <class T> __device__ inline void load(float (&x)[VEC], const T *row, in
     }
 }
 
-/* Store x to elements [c, c + VEC) of a row of n elements, except those at or after n; is_aligned is that of `load`. */
+/*
+ * Store x to elements [c, c + VEC) of a row of n elements, except those at or after n.  is_aligned has the same meaning
+ * as in `load`.
+ */
 template <class T> __device__ inline void store(T *row, const float (&x)[VEC], int64_t c, int64_t n, bool is_aligned)
 {
     constexpr int N = 16 / sizeof(T);

@@ -8,7 +8,7 @@
 
 enum { T5_TOKENIZER_SENTINELS = 100 };
 
-/* Return whether T5Tokenizer of Hugging Face defines the sentinels of the model. */
+/* Return whether to number the sentinels as Hugging Face's T5Tokenizer does, after the SentencePiece ids. */
 static bool needs_t5_tokenizer(const struct meg_loaded_model *m)
 {
     return strcmp(meg_tokenizer_type(m->tok), "GPTSentencePieceTokenizer") == 0 &&

@@ -155,7 +155,8 @@ int meg_read_small(const char *path, size_t max, struct meg_str *out, struct sta
     else if (!S_ISREG(st->st_mode))
         r = meg_fail(e, MEG_EIO, "%s: not a regular file", path);
     else if (st->st_size > (off_t)max)
-        r = meg_fail(e, MEG_EIO, "%s: %" PRId64 " bytes, expected at most %zu", path, (int64_t)st->st_size, max);
+        r = meg_fail(e, MEG_EIO, "%s: size is %" PRId64 " bytes, expected at most %zu", path, (int64_t)st->st_size,
+                     max);
     if (r == 0)
         return read_all(fd, path, out, e);
     close(fd);

@@ -12,7 +12,8 @@ const struct meg_opt_names meg_load_ignored[] = {
     { "it configures training", "finetune no-load-optim no-load-rng global-batch-size=N log-interval=N num-workers=N "
       "use-checkpoint-args exit-on-missing-checkpoint recompute-activations checkpoint-activations "
       "checkpoint-num-layers=N sequence-parallel distributed-backend=nccl|gloo DDP-impl=local|torch deepspeed" },
-    { "sequences of any length up to that of the model are read, several at once", "micro-batch-size=N batch-size=N seq-length=N" },
+    { "sequences of any length up to the maximum of the model are read, several at once",
+      "micro-batch-size=N batch-size=N seq-length=N" },
     { "keys and values are cached in any case", "recompute inference-max-requests=N inference-max-seq-length=N "
       "inference-batch-times-seqlen-threshold=N flash-decode" },
     { "it selects kernels of Megatron", "use-mcore-models use-legacy-models transformer-impl=NAME use-flash-attn "

@@ -190,7 +190,8 @@ static int64_t read_decoded(struct meg_decompressor *u, char *out, int64_t n, st
         if (got > 0)
             return got;
         if (u->is_eof && u->is_open)
-            return meg_fail(e, MEG_EFORMAT, "%s: the %s data is truncated", u->name, u->format->name);
+            return meg_fail(e, MEG_EFORMAT, "%s: the %s data is truncated; copy the file again", u->name,
+                            u->format->name);
         if (u->is_eof && u->pos == u->n)
             return 0;
         if (u->format->decode == plain_decode && u->pos == u->n)

@@ -370,7 +370,7 @@ static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
 }
 
 /*
- * Add the sum of squares of the parameters or gradients that this rank counts to *sum.  shard() returns the array of
+ * Increase *sum by the sum of squares of the parameters or gradients in o->norm_ranges.  shard() returns the array of
  * one bucket shard of this rank.
  */
 static void sum_squares(const struct meg_optim *o, double *sum,

@@ -1,4 +1,4 @@
-/* opt_foreign.c - options of other programs that are accepted: those that have another name, or no effect. */
+/* opt_foreign.c - accept options of other programs that have another name or no effect here. */
 #include <string.h>
 
 #include "base/log.h"

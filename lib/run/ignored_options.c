@@ -136,7 +136,7 @@ const struct meg_opt_names meg_train_ignored[] = {
       "defer-embedding-wgrad-compute wgrad-deferral-limit=N delay-wgrad-compute enable-zbh1-exact-semantics" },
     { "pipeline parallelism requires --pipeline-model-parallel-size of 2 or more",
       "no-pipeline-parallel" },
-    { "--pipeline-model-parallel-layout divides the layers differently",
+    { "--pipeline-model-parallel-layout sets the layers of each stage",
       "pp-partition-method=METHOD" },
     { "--overlap-grad-reduce and --zero-stage configure the reduction of gradients",
       "DDP-impl=local|torch|FSDP use-contiguous-buffers-in-ddp no-contiguous-buffers-in-local-ddp ddp-num-buckets=N "
@@ -156,7 +156,7 @@ const struct meg_opt_names meg_train_ignored[] = {
       "no-flight-recorder-extra-dump-on-exec disable-flight-recorder-extra-dump-on-exec" },
     { "a checkpoint can be loaded in any parallel layout",
       "use-mp-args-from-checkpoint-args" },
-    { "the options of the tokenizer precede those in a checkpoint",
+    { "the options of the tokenizer take precedence over those in a checkpoint",
       "no-use-tokenizer-model-from-checkpoint-args disable-use-tokenizer-model-from-checkpoint-args" },
     { "no code of a model or tokenizer is run",
       "trust-remote-code" },

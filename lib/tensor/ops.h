@@ -114,7 +114,7 @@ enum meg_drop_site {
 struct meg_drop {
     float p;
     uint32_t seed;
-    int32_t layer; /* global index of the layer; of an embedding: that of the first layer of its stack */
+    int32_t layer; /* global index of the layer; for an embedding, of the first layer of its stack */
     enum meg_drop_site site;
     int64_t unit0;                  /* global index of this shard's column 0 (hidden dropout) or head 0 (attention) */
     int64_t pos0;                   /* global sequence position of row 0; hidden dropout only */

@@ -101,7 +101,7 @@ static int check_fixed(const json_t *config, const char *from, struct meg_err *e
     return ckpt_hf_check_fixed(config, fixed, from, e);
 }
 
-/* If the files have no binary head, the model is a masked language model. */
+/* Set bert_binary_head if the files have the head; otherwise, the model is only a masked language model. */
 static void fit_tensors(struct meg_model_conf *m, const struct meg_ckpt *c)
 {
     struct meg_st *st;

@@ -385,8 +385,10 @@ static int drop_copies(const struct reader *rd, int64_t t, struct meg_err *e)
                 first[n] = (struct ckpt_mapped_tensor){ st, &st->t[kept] };
                 st->t[kept++] = st->t[k];
             } else if (r == 0 && !ckpt_is_equal(first[at], tensor)) {
-                r = meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s differs from its copy in %s", st->path, tensor.t->name,
-                             first[at].st->path);
+                r = meg_fail(e, MEG_EFORMAT,
+                             "%s: tensor %.200s differs from its copy in %s; the files are damaged or of different "
+                             "saves: copy the checkpoint again",
+                             st->path, tensor.t->name, first[at].st->path);
             }
         }
         st->n = kept;

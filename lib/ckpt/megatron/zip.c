@@ -119,7 +119,8 @@ static int read_entry(const struct reader *z, struct meg_zip_member *m, const un
     head = LOCAL_BYTES + get(z->p + at + 26, 2) + get(z->p + at + 28, 2);
     if (z->n - at < head || z->n - at - head < size)
         return meg_fail(z->e, MEG_EFORMAT,
-                        "%s: member %s of %" PRIu64 " bytes at byte %" PRIu64 " extends beyond the file of %zu bytes",
+                        "%s: member %s of %" PRIu64 " bytes at byte %" PRIu64
+                        " extends beyond the file of %zu bytes; the file is truncated or damaged: copy it again",
                         z->from, m->name, size, at, z->n);
     m->p = z->p + at + head;
     m->n = (size_t)size;

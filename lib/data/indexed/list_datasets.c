@@ -92,7 +92,10 @@ int meg_list_datasets(struct meg_prefix_list *out, const char *folder, struct me
         r = meg_fail_errno(e, "%s: cannot read the directory", folder);
     closedir(dir);
     if (r == 0 && out->n == 0)
-        r = meg_fail(e, MEG_ENOENT, "%s: contains no token dataset", folder);
+        r = meg_fail(e, MEG_ENOENT,
+                     "%s: found no token dataset, expected files NAME.bin and NAME.idx; specify the directory that "
+                     "meg-preprocess wrote to",
+                     folder);
     if (r == 0)
         qsort(out->v, out->n, sizeof *out->v, compare_paths);
     return r;

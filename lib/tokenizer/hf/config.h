@@ -69,7 +69,11 @@ int meg_hf_config_apply(const struct meg_hf_config *h, struct meg_hf_files *f, c
 void meg_hf_config_note(const struct meg_hf_config *h, const char *fmt, ...) MEG_PRINTF(2, 3);
 /* Note that special_tokens_map.json and tokenizer_config.json have different tokens for the role `key`. */
 void meg_hf_config_note_role(const struct meg_hf_config *h, const char *key, bool is_legacy);
-/* Note the tokens of the list that only the file `named_in` names and whose ids or flags differ from those there. */
+/*
+ * Append the differences in id or flags between `added` and those tokens of the list that only one file names.
+ *   named_in  the file, one of MEG_HF_IN_*
+ *   file      its name in the text
+ */
 void meg_hf_config_note_differences(const struct meg_hf_config *h, const struct meg_hf_added *added,
                                     const struct meg_hf_token_list *list, unsigned named_in, const char *file);
 
