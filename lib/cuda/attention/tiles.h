@@ -134,8 +134,8 @@ void for_chunks(struct meg_stream *st, const struct meg_attn_desc *desc, const s
 }
 
 /*
- * Begin to copy word `word` of x.bits, the dropout masks of 64 keys, to shared memory for queries [t0, t0 + n) of head j
- * of sequence i.  t0 and n are even.  Nothing is copied if `word` is not less than x.words.
+ * Begin to copy word `word` of x.bits, the dropout masks of 64 keys, to shared memory for queries [t0, t0 + n) of head
+ * j of sequence i.  t0 and n are even.  Nothing is copied if `word` is not less than x.words.
  */
 static __device__ inline void load_kept(uint64_t *to, const struct head_chunk &x, int i, int j, int word, int t0, int n)
 {
