@@ -149,7 +149,10 @@ static int check_loader(const struct meg_convert_conf *c, const struct meg_ckpt 
                     meg_ckpt_path(ckpt), c->loader, format);
 }
 
-/* Count the tokens of --vocab-file: of a JSON object, or else of the vocabulary of a BERT, in which each line is one. */
+/*
+ * Set *n to the number of tokens in --vocab-file.  The file contains either a JSON object that maps tokens to ids, or
+ * the vocabulary of a BERT, with one token per line.
+ */
 static int count_tokens(int64_t *n, const char *file, struct meg_err *e)
 {
     const struct meg_tok_conf bert = { .type = "BertWordPieceLowerCase", .vocab_file = file };

@@ -15,7 +15,8 @@ typedef unsigned long long u64;
 
 /* The shared memory of a block. */
 struct block_memory {
-    u64 of_digit[NUM_DIGITS]; /* for each digit but the largest, the sum of value(x) of its entries (find_key) */
+    /* in find_key, for each value of a digit except the largest: the sum of value(x) over the entries that have it */
+    u64 of_digit[NUM_DIGITS];
     union {
         u64 of_warp[WARPS];
         double f64_of_warp[WARPS];

@@ -45,7 +45,10 @@ int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err
         const size_t len = strcspn(p, separators);
 
         if (n == MEG_NUM_SPLITS)
-            return meg_fail(e, MEG_EUSAGE, "--split: '%s' has more than three numbers", text);
+            return meg_fail(
+                e, MEG_EUSAGE,
+                "--split: '%s' has more than three numbers; specify one for each of training, validation and test",
+                text);
         if ((r = parse_ratio(&v[n++], p, len, text, e)) < 0)
             return r;
         p += len;

@@ -278,8 +278,8 @@ void model_grads_ready(const struct meg_model *g, int64_t layer_group);
  */
 void model_begin_grads(struct meg_model *g, bool *has_grads);
 /*
- * Run forward of stack k in a chunk, and of the norm after the encoder.  Before this call, model_load_batch must have
- * loaded a micro-batch with tokens for the stack.
+ * Run the forward pass of the part of stack k that is in a chunk: its embeddings and layers and, at the end of the
+ * encoder, the norm.  Call this after model_load_batch has loaded a micro-batch with tokens for the stack.
  */
 void model_stack_fwd(struct meg_model *g, int64_t chunk, int k, struct model_slot *q, void *const *in,
                      void *const *out);

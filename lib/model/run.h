@@ -42,8 +42,9 @@ struct meg_model_run {
     bool shards_params;                /* ZeRO-3: parameters are all-gathered one layer group at a time (nn/param.h) */
     bool shards_grads;                 /* ZeRO-2/3: gradients are reduce-scattered one layer group at a time */
     /*
-     * use graphs if the backend supports them: one for each pass of a layer or of the embeddings, for the losses and
-     * gradients of the heads, and in the optimizer; layers must not communicate
+     * launch operations as graphs (struct meg_graph, CUDA graphs) if the backend supports them: one graph for each pass
+     * of a layer or of the embeddings, one for the losses and gradients of the heads, and the graphs of the optimizer;
+     * layers must not communicate
      */
     bool uses_graphs;
 };

@@ -1,9 +1,10 @@
 /*
  * block.h - the residual block, the unit of which models are built (model/desc.h):
  *   x + drop(mixer(norm(x)))
- * The type of a block describes its mixer, such as attention or an MLP: it is a table of functions, and the sizes of
- * their structures.  The executor (model/forward_backward.c) passes a block's configuration, weights, activations and
- * gradients to these functions, which alone know the contents.
+ * The type of a block (struct meg_block_type) implements its mixer, such as attention or an MLP.  It has a table of
+ * functions, and the sizes of the structures for the weights, the activations and the gradients of a block.  The
+ * executor (model/forward_backward.c) passes these structures and the block's configuration to the functions; only the
+ * functions access the members.
  */
 #ifndef MEG_NN_BLOCK_H
 #define MEG_NN_BLOCK_H

@@ -22,9 +22,10 @@ char opt_normalize_dash(char c);
 const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *name, size_t n,
                                const struct meg_optgroup **group);
 /*
- * Fail with MEG_EUSAGE because no option has this name.  The message contains the reason of an unsupported option
- * (meg_opt_set_unsupported), or suggests the option with the most similar name, if any name is similar.  Return 0 if
- * `value` (NULL: none or several) makes an unsupported option one without effect.
+ * Return MEG_EUSAGE for an option that is in no table.  If the option is unsupported (meg_opt_set_unsupported), the
+ * message says why; otherwise, it suggests the option with the most similar name, if any name is similar.  Return 0 if
+ * an unsupported option has the value with which it has no effect.  `value` is NULL if the option has no value or
+ * several values.
  */
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, const char *value, struct meg_err *e);
 
@@ -63,7 +64,7 @@ void *opt_alloc(size_t n);
 const char *opt_intern(const char *s, size_t n);
 /* Make meg_opt_was_given return true for the field of an option. */
 void opt_set_given(const struct meg_opt *row, void *conf);
-/* Return whether an option accepts several values and any number of them. */
+/* Return whether an option accepts more than one value. */
 bool opt_takes_many(const struct meg_opt *row);
 void *opt_field(const struct meg_opt *row, void *conf);
 bool opt_is_flag(const struct meg_opt *row);

@@ -125,7 +125,7 @@ const struct meg_opt_names meg_train_ignored[] = {
       "disable-bf16-reduced-precision-matmul" },
     { "the optimizer runs on the device of the model",
       "cpu-optimizer cpu-torch-adam" },
-    { "it saves memory by other means than --recompute-granularity",
+    { "it selects a method of Megatron-DeepSpeed to save memory; see --recompute-granularity",
       "scattered-embeddings split-transformers memory-centric-tiled-linear tile-factor=N" },
     { "it configures DeepSpeed, whose functions meg-train has itself: see --zero-stage and --recompute-granularity",
       "deepspeed deepspeed_mpi deepscale deepspeed-activation-checkpointing partition-activations "

@@ -132,7 +132,7 @@ const struct meg_opt_names meg_train_unsupported[] = {
     { NOT_YET("distillation"),
       "logits-* kd kd-* mos load-teacher num-layers-teacher num-experts-teacher hidden-size-teacher "
       "num-attention-heads-teacher" },
-    { NOT_YET("schedules in tokens, or of batch sizes in steps"),
+    { NOT_YET("run length and learning-rate schedule in tokens, and batch-size schedule in steps"),
       "train-tokens lr-decay-tokens lr-warmup-tokens step-batch-size-schedule phase-transition-iterations" },
     { NOT_YET("skipping of iterations"),
       "skip-train-iteration-range iterations-to-skip check-for-large-grads" },

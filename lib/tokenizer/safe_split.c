@@ -80,8 +80,9 @@ static bool has_3byte_char(const char *text, int n)
 }
 
 /*
- * Return a mask of the safe split points between two characters of three bytes each, before the bytes `from` to n-1.
- * The hash of such a pair finds points that is_safe alone misses.
+ * Return a mask of the safe split points between two characters of three bytes each: bit i, with from <= i < n, is set
+ * if the text can be split before byte i.  is_safe is indexed by only one byte of each character; the hash of all six
+ * bytes finds points that is_safe misses.
  */
 static uint64_t safe_splits_3byte(const struct meg_safe_split *s, const char *text, int from, int n)
 {

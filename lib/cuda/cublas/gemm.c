@@ -117,7 +117,7 @@ static bool has_usable_pre(const struct meg_gemm *g)
     return g->pre.dtype == g->d.dtype && g->pre.ld % 8 == 0 && alignment(g->pre.p) == 16;
 }
 
-/* Return whether a vector of the type of m may be the bias or bias gradient of an epilogue. */
+/* Return whether p, a vector of the dtype of m or NULL, can be the bias or the bias gradient of a cuBLASLt epilogue. */
 static bool is_usable_vector(const void *p, const struct meg_gemm *g, struct meg_mat m)
 {
     return p && m.dtype == g->d.dtype && alignment(p) == 16;

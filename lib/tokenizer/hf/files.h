@@ -36,7 +36,10 @@ struct meg_hf_files {
     struct meg_ids template_before, template_after; /* ids that the post-processor adds to a text */
     bool clean_up;                                  /* decoding removes spaces before punctuation */
     struct meg_tok_special_ids special_ids;
-    /* for meg_hf_explain: the class, the components after the changes of the class, and contradictions of the files */
+    /*
+     * for meg_hf_explain: the tokenizer class; the normalizer and the pre-tokenizer of tokenizer.json, as changed by
+     * the class; contradictions between the files
+     */
     const char *class_name; /* NULL: there are no files beside tokenizer.json */
     json_t *normalizer_json, *pretokenizer_json, *differences;
     int64_t vocab_size;    /* largest id + 1 */

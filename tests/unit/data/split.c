@@ -46,7 +46,8 @@ static void an_invalid_split_is_refused(void **state)
 
     (void)state;
     assert_int_equal(meg_split_parse(&s, "1,2,3,4", &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--split: '1,2,3,4' has more than three numbers");
+    assert_string_equal(
+        e.msg, "--split: '1,2,3,4' has more than three numbers; specify one for each of training, validation and test");
     assert_int_equal(meg_split_parse(&s, "1.2.3", &e), MEG_EUSAGE);
     assert_int_equal(meg_split_parse(&s, "all", &e), MEG_EUSAGE);
     assert_string_equal(
