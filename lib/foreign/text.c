@@ -139,7 +139,7 @@ bool foreign_is_json_array(const struct foreign_prefix *f)
 
 /*
  * Return whether the text is a JSON object over several lines: the first line ends inside the object, not inside a
- * string, and the next line does not begin another object.
+ * string, and another line follows, which does not begin another object.
  */
 bool foreign_is_json_document(const struct foreign_prefix *f)
 {
@@ -165,5 +165,5 @@ bool foreign_is_json_document(const struct foreign_prefix *f)
         return false;
     while (p < end && isspace(*p))
         p++;
-    return p == end || *p != '{' || last == ':' || last == '[';
+    return p < end && (*p != '{' || last == ':' || last == '[');
 }
