@@ -114,7 +114,7 @@ refuses 2 '--micro-batch-size 40000000: the product with --decoder-seq-length 60
     --micro-batch-size 40000000 --decoder-seq-length 60
 refuses 2 'sample 0 has .* increase --decoder-seq-length|more than --decoder-seq-length 3' --decoder-seq-length 3
 refuses 2 'increase --vocab-extra-ids' --vocab-extra-ids 0
-refuses 2 'the vocabulary has no \[MASK\] token' --tokenizer-type NullTokenizer --vocab-size 600 --vocab-extra-ids 0
+refuses 2 'the vocabulary has no \[BOS\] token' --tokenizer-type NullTokenizer --vocab-size 600 --vocab-extra-ids 0
 status 'a T5 is no BERT' 2 meg-train -q --config "$T/bert_conf" --model bert --load "$T/all" --finetune --num-layers 2 \
     --seq-length 32 --max-position-embeddings 48
 like 'the message has both families' "$(cat "$T/err")" '--model is t5 in the checkpoint, but bert in this run'

@@ -167,16 +167,14 @@ static int check_vocab(enum meg_masked_type type, const struct meg_masked_vocab 
 {
     int r;
 
-    if ((r = check_pad(v, release, e)) < 0)
+    if (type == MEG_MASKED_BERT &&
+        ((r = check_id(v, v->mask, "[MASK]", e)) < 0 || (r = check_id(v, v->cls, "[CLS]", e)) < 0 ||
+         (r = check_id(v, v->sep, "[SEP]", e)) < 0))
         return r;
-    if (type == MEG_MASKED_BERT) {
-        if ((r = check_id(v, v->mask, "[MASK]", e)) < 0 || (r = check_id(v, v->cls, "[CLS]", e)) < 0)
-            return r;
-        return check_id(v, v->sep, "[SEP]", e);
-    }
-    if ((r = check_id(v, v->bos, "[BOS]", e)) < 0)
+    if (type == MEG_MASKED_T5 &&
+        ((r = check_id(v, v->bos, "[BOS]", e)) < 0 || (r = check_id(v, v->eos, "[EOS]", e)) < 0))
         return r;
-    return check_id(v, v->eos, "[EOS]", e);
+    return check_pad(v, release, e);
 }
 
 static int check_conf(const struct meg_masked_conf *c, int64_t seq_length, struct meg_err *e)
