@@ -6,13 +6,14 @@
 #   mutants.pl kills TABLE DIR TEST... >KILLS  run each test with each mutant that the test executes
 #
 # All mutants of a table are in one build: a mutated expression becomes `meg_mutant(ID) ? (new) : (old)`, and the
-# environment variable MEG_MUTANT selects a mutant by its number.  One run without a mutant finds the mutants that a test
-# executes, so that only these are tried.  tests/mutants.sh does all three steps.
+# environment variable MEG_MUTANT selects a mutant by its number.  One run without a mutant finds the mutants that a
+# test executes, so that only these are tried.  tests/mutants.sh does all three steps.
 #
 # A row of TABLE: number, file, operator, how many equal lines of the file precede it, old line, new line.
-# A row of KILLS: number, tests that kill the mutant (or "-").  Tests are tried from the fastest to the slowest; a test that
-# takes longer than $KILLS_S seconds (default: 2) is tried only with mutants that fewer than $KILLERS tests (default: 2) have
-# killed, and a test that takes longer than $MAX_S seconds (default: 30) is not tried.  Kills are printed to stderr at once.
+# A row of KILLS: number, tests that kill the mutant (or "-").  Tests are tried from the fastest to the slowest; a test
+# that takes longer than $KILLS_S seconds (default: 2) is tried only with mutants that fewer than $KILLERS tests
+# (default: 2) have killed, and a test that takes longer than $MAX_S seconds (default: 30) is not tried.  Kills are
+# printed to stderr at once.
 use strict;
 use warnings;
 use Cwd 'getcwd';

@@ -70,7 +70,7 @@ struct meg_data_blends {
  * meg_data_blends_read - parse the options, and the files that contain their arguments, into lists of datasets
  * Returns MEG_EUSAGE if the options specify no source of data or several sources, if two options cannot be combined, or
  * if a list of datasets is invalid.
- * Returns MEG_EFORMAT if a file has a syntax error.  It also returns the errors of meg_read_file.
+ * Returns MEG_EFORMAT if a file has a syntax error.  It also returns the errors of meg_read_text.
  * After success, the caller frees *out with meg_data_blends_free.
  */
 int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf *c, struct meg_err *e);
