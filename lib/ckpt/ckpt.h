@@ -296,6 +296,16 @@ int meg_ckpt_check_tokenizer(const struct meg_ckpt *c, const struct meg_tokenize
  */
 int64_t meg_ckpt_run_vocab_size(const struct meg_ckpt *c, int64_t tokens);
 
+/*
+ * Return whether the weights lack the language-model head, as Hugging Face's BertModel and classifiers do.  Only a run
+ * that trains may then load them: it initialises the parameters of the head, which meg_ckpt_load leaves unchanged.
+ */
+bool meg_ckpt_lacks_head(const struct meg_ckpt *c);
+/* Return MEG_EFORMAT if the weights lack the language-model head. */
+int meg_ckpt_check_head(const struct meg_ckpt *c, struct meg_err *e);
+/* Print a warning that lists the parameters of the missing head, and the tensors of other heads, which are ignored. */
+void meg_ckpt_warn_missing_head(const struct meg_ckpt *c);
+
 /* Return whether the checkpoint has the optimizer state called name. */
 bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
 
@@ -303,7 +313,8 @@ bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
  * meg_ckpt_load - verify checksums and fill shards, converting elements to the shard's dtype
  *   p      parameter table, sharded over mesh
  *   mesh   collective over mesh->world: each rank reads its shards and verifies a part of the checksums
- *   shard  [n] the shards to fill; gaps of the flat buffer are left unchanged
+ *   shard  [n] the shards to fill; gaps of the flat buffer, and a missing head (meg_ckpt_lacks_head), are left
+ *          unchanged
  * If the checkpoint has no main parameters, MEG_CKPT_MAIN_PARAMS is filled from the weights.
  *
  * Returns MEG_EFORMAT if a tensor is missing, has a wrong shape, or has a dtype other than F32, BF16 and F16, or if

@@ -40,6 +40,27 @@ static void describe_files(json_t *tensors, const struct meg_ckpt *c)
             json_array_append_new(tensors, describe_tensor(c, c->file[i], &c->file[i]->t[k]));
 }
 
+/* Return the number of parameters of the model that are not in a missing head. */
+static int64_t count_params(const struct meg_ckpt *c, const struct meg_params *p)
+{
+    int64_t n = p->numel;
+
+    for (int i = 0; i < p->n; i++)
+        n -= ckpt_is_missing_head(c, p->row[i].name) ? p->row[i].numel : 0;
+    return n;
+}
+
+static void describe_missing_head(json_t *o, const struct meg_ckpt *c)
+{
+    struct meg_str names = { 0 };
+
+    if (!c->lacks_head)
+        return;
+    ckpt_list_missing_head(&names, c);
+    json_object_set_new(o, "missing", json_string(names.s));
+    meg_str_free(&names);
+}
+
 int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e)
 {
     json_t *o, *tensors;
@@ -57,7 +78,8 @@ int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e)
     json_object_set_new(o, "path", json_string_nocheck(c->path));
     json_object_set_new(o, "iteration", c->iteration == MEG_CKPT_RELEASE ? json_null() : json_integer(c->iteration));
     json_object_set_new(o, "model_type", json_string(meg_family_of(&m)->title));
-    json_object_set_new(o, "parameters", json_integer(p.numel));
+    json_object_set_new(o, "parameters", json_integer(count_params(c, &p)));
+    describe_missing_head(o, c);
     json_object_set_new(o, "vocab_size", json_integer(c->vocab_size));
     json_object_set_new(o, "eod_id", c->eos_ids.n > 0 ? json_integer(c->eos_ids.v[0]) : json_null());
     json_object_set_new(o, "options", describe_options(c->options));

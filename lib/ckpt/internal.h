@@ -54,6 +54,7 @@ struct meg_ckpt {
     int64_t seq_length, decoder_seq_length; /* --seq-length and --decoder-seq-length of this run */
     int64_t tp;                             /* tensor-parallel ranks of the files; 1: unsharded */
     int64_t vocab_rows;                     /* rows of the word embedding with padding; 0: the format has no padding */
+    bool lacks_head;                        /* the files have none of the parameters format->head */
     const struct ckpt_format *format;
 };
 
@@ -117,6 +118,8 @@ struct ckpt_format {
     const char *const *ignored;       /* foreign names of tensors that are not weights; list that ends with NULL */
     const struct ckpt_rename *copies; /* foreign tensors that are equal to a native tensor; ends with { 0 }, or NULL */
     const char *advice;               /* end of the message if a tensor is missing; NULL: none */
+    const char *const *head;        /* native names of the language-model head, which files may lack; ends with NULL */
+    const char *const *other_heads; /* foreign names of heads to ignore if this head is missing; ends with NULL */
 };
 
 /* open.c: return the value of an option in a dump, malloc'ed; "unset" if the dump does not have the option. */
@@ -267,6 +270,16 @@ int ckpt_build_foreign(float *foreign, const struct meg_ckpt_save_args *s, const
 int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save_args *s,
                           const struct meg_ckpt_hf_conf *to, struct meg_err *e);
 
+/* ---- missing_head.c: weights without the language-model head ---- */
+
+bool ckpt_has_tensor_with_prefix(const struct meg_ckpt *c, const char *prefix);
+/* Return whether a parameter belongs to the language-model head and the files lack this head. */
+bool ckpt_is_missing_head(const struct meg_ckpt *c, const char *native);
+/* Return whether a tensor is ignored because it belongs to another head, in files without language-model head. */
+bool ckpt_is_other_head(const struct meg_ckpt *c, const char *foreign);
+/* Append the native names of the parameters of the missing head, separated by commas. */
+void ckpt_list_missing_head(struct meg_str *out, const struct meg_ckpt *c);
+
 /* ---- tokenizer.c ---- */
 
 /* Add id to a set if 0 <= id < vocab_size. */
@@ -394,8 +407,11 @@ struct ckpt_hf_family {
     const struct ckpt_format *format;
     const struct ckpt_format *gated_format; /* T5: the format if the MLP is gated */
     int (*read_config)(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e);
-    /* Adapt a model that read_config returned to the tensors in the files of c; NULL: config.json determines the model. */
-    void (*fit_tensors)(struct meg_model_conf *m, const struct meg_ckpt *c);
+    /*
+     * Adapt a model that read_config returned to the tensors in the files of c, and set c->lacks_head.  NULL:
+     * config.json determines the model.
+     */
+    void (*fit_tensors)(struct meg_model_conf *m, struct meg_ckpt *c);
     /* Return the reason why the family cannot represent a model, or NULL if it can. */
     const char *(*unsupported_reason)(const struct meg_model_conf *m);
     json_t *(*make_config)(const struct meg_model_conf *m); /* config.json without the members common to all families */

@@ -267,7 +267,7 @@ static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
             const struct meg_st_tensor *t = &c->file[i]->t[k];
             const char *native = ckpt_copied_name(c->format, t->name);
 
-            if (ckpt_is_ignored(c->format, t->name) || meg_st_numel(t) == 0)
+            if (ckpt_is_ignored(c->format, t->name) || ckpt_is_other_head(c, t->name) || meg_st_numel(t) == 0)
                 continue;
             if (native) {
                 if (!is_copy(all, native, i % c->tp, (struct ckpt_mapped_tensor){ c->file[i], t }))
@@ -281,6 +281,14 @@ static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
             }
         }
     free(used.v);
+}
+
+/* Return how many tensor-parallel ranks store different shards of a parameter; 0 for a missing head. */
+static int64_t num_shards_of(const struct meg_ckpt *c, const struct meg_param *row)
+{
+    if (ckpt_is_missing_head(c, row->name))
+        return 0;
+    return meg_param_is_sharded(row, MEG_AXIS_TP) ? c->tp : 1;
 }
 
 /*
@@ -297,7 +305,7 @@ static int match(struct sources *out, const struct meg_ckpt *c, const struct meg
     int r;
 
     for (int i = 0; i < p->n; i++)
-        for (int64_t tp = 0; tp < (meg_param_is_sharded(&p->row[i], MEG_AXIS_TP) ? c->tp : 1); tp++) {
+        for (int64_t tp = 0; tp < num_shards_of(c, &p->row[i]); tp++) {
             const struct ckpt_tp_shard tp_shard = tp_shard_of(c, m, &p->row[i], tp);
             char name[CKPT_NAME_CHARS];
 
@@ -586,7 +594,8 @@ int meg_ckpt_reader_open(struct meg_ckpt_reader **out, const struct meg_ckpt *c,
 
     rd->p = p;
     rd->first = meg_new((size_t)(p->n + 1) * sizeof *rd->first);
-    if ((r = meg_ckpt_model_conf(c, &rd->model, e)) < 0 || (r = match(&rd->all, c, &rd->model, p, NULL, e)) < 0)
+    if ((r = meg_ckpt_check_head(c, e)) < 0 || (r = meg_ckpt_model_conf(c, &rd->model, e)) < 0 ||
+        (r = match(&rd->all, c, &rd->model, p, NULL, e)) < 0)
         goto out;
     if ((r = check_sources(c, &rd->all, meg_mesh_one.world, e)) < 0) {
         ckpt_suggest_older(c, e);

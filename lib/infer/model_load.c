@@ -164,7 +164,8 @@ int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf,
     if ((r = check_dtype(conf, e)) < 0 || (r = meg_device_open(&device, &conf->device, e)) < 0 ||
         (r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
         (r = meg_ckpt_model_conf(ckpt, &model, e)) < 0 || (r = meg_given_model_check(&conf->model, ckpt, e)) < 0 ||
-        (r = check_family(&model, predicts, meg_ckpt_path(ckpt), e)) < 0 || (r = open_tokenizer(m, ckpt, tc, e)) < 0)
+        (r = check_family(&model, predicts, meg_ckpt_path(ckpt), e)) < 0 || (r = meg_ckpt_check_head(ckpt, e)) < 0 ||
+        (r = open_tokenizer(m, ckpt, tc, e)) < 0)
         goto out;
     set_eos_ids(m, ckpt);
     run.dtype = run.residual_dtype = dtype_of(conf, ckpt);

@@ -93,7 +93,7 @@ int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
         return 0;
     }
     if ((r = meg_ckpt_open_on_all(&t->checkpoint, c->load, c->ckpt_step, t->mesh.world, e)) < 0 ||
-        (r = check_release(t, e)) < 0)
+        (r = check_release(t, e)) < 0 || (t->job->train.skip_train && (r = meg_ckpt_check_head(t->checkpoint, e)) < 0))
         return r;
     return c->use_checkpoint_args || !meg_ckpt_is_native(t->checkpoint) ? apply_ckpt_options(t, e) : 0;
 }
@@ -424,6 +424,14 @@ static void log_loaded(const struct meg_trainer *t)
                  iteration, samples);
 }
 
+static void init_weights(struct meg_trainer *t)
+{
+    if (t->optim)
+        meg_optim_init(t->optim, (uint32_t)t->job->train.seed);
+    else
+        meg_model_init(t->model, (uint32_t)t->job->train.seed);
+}
+
 int meg_train_load(struct meg_trainer *t, struct meg_err *e)
 {
     const bool with_optim = t->checkpoint && is_resumed(t) && t->job->ckpt.load_optim && t->optim;
@@ -431,16 +439,15 @@ int meg_train_load(struct meg_trainer *t, struct meg_err *e)
 
     if (t->optim)
         meg_optim_restore(t->optim, with_optim ? t->checkpoint_optim_steps : 0, &t->scaler);
-    if (!t->checkpoint) {
-        if (t->optim)
-            meg_optim_init(t->optim, (uint32_t)t->job->train.seed);
-        else
-            meg_model_init(t->model, (uint32_t)t->job->train.seed);
+    if (!t->checkpoint || meg_ckpt_lacks_head(t->checkpoint))
+        init_weights(t);
+    if (!t->checkpoint)
         return 0;
-    }
     if ((r = load(t, t->checkpoint, with_optim, e)) < 0)
         return r;
     log_loaded(t);
+    if (meg_ckpt_lacks_head(t->checkpoint) && meg_train_is_rank0(t))
+        meg_ckpt_warn_missing_head(t->checkpoint);
     return 0;
 }
 

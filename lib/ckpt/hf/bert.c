@@ -64,14 +64,29 @@ static const char *const ignored[] = { "bert.embeddings.position_ids", "bert.emb
 static const struct ckpt_rename copies[] = { { "output_layer.bias", "cls.predictions.decoder.bias", CKPT_SAME },
                                              { 0 } };
 #define ADVICE                                                                                                         \
-    "; the checkpoint must have the tensors of BertForPreTraining or BertForMaskedLM: the encoder and the "            \
+    "; expected the tensors of BertForPreTraining or BertForMaskedLM: the encoder and the "                            \
     "language-model head (cls.predictions), and with the binary head (cls.seq_relationship) the pooler"
-static const struct ckpt_format post_norm_format = {
-    .name = "hf", .rename = post_norm_names, .prefix = "bert.", .ignored = ignored, .copies = copies, .advice = ADVICE
-};
-static const struct ckpt_format pre_norm_format = {
-    .name = "hf", .rename = pre_norm_names, .prefix = "bert.", .ignored = ignored, .copies = copies, .advice = ADVICE
-};
+static const char *const head[] = { "lm_head.dense.weight",    "lm_head.dense.bias", "lm_head.layer_norm.weight",
+                                    "lm_head.layer_norm.bias", "output_layer.bias",  NULL };
+/* Heads of BertForSequenceClassification, BertForTokenClassification, BertForMultipleChoice, BertForQuestionAnswering. */
+static const char *const other_heads[] = { "classifier.weight", "classifier.bias", "qa_outputs.weight",
+                                           "qa_outputs.bias", NULL };
+static const struct ckpt_format post_norm_format = { .name = "hf",
+                                                     .rename = post_norm_names,
+                                                     .prefix = "bert.",
+                                                     .ignored = ignored,
+                                                     .copies = copies,
+                                                     .advice = ADVICE,
+                                                     .head = head,
+                                                     .other_heads = other_heads };
+static const struct ckpt_format pre_norm_format = { .name = "hf",
+                                                    .rename = pre_norm_names,
+                                                    .prefix = "bert.",
+                                                    .ignored = ignored,
+                                                    .copies = copies,
+                                                    .advice = ADVICE,
+                                                    .head = head,
+                                                    .other_heads = other_heads };
 
 /* ---- config.json ---- */
 
@@ -101,12 +116,13 @@ static int check_fixed(const json_t *config, const char *from, struct meg_err *e
     return ckpt_hf_check_fixed(config, fixed, from, e);
 }
 
-/* Set bert_binary_head if the files have the head; otherwise, the model is only a masked language model. */
-static void fit_tensors(struct meg_model_conf *m, const struct meg_ckpt *c)
+/* The model has the binary head if the files have it.  Any of the tensors of the language-model head requires all. */
+static void fit_tensors(struct meg_model_conf *m, struct meg_ckpt *c)
 {
     struct meg_st *st;
 
     m->bert_binary_head = ckpt_find_tensor(c, 0, "cls.seq_relationship.weight", &st) != NULL;
+    c->lacks_head = !ckpt_has_tensor_with_prefix(c, "cls.predictions.");
 }
 
 static int read_config(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)

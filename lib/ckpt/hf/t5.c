@@ -193,7 +193,7 @@ static int read_config(struct meg_model_conf *m, const json_t *config, const cha
  * scaled: transformers 5 saves such a model, with scale_decoder_outputs false.  If tie_word_embeddings is false,
  * lm_head.weight is required.
  */
-static void fit_tensors(struct meg_model_conf *m, const struct meg_ckpt *c)
+static void fit_tensors(struct meg_model_conf *m, struct meg_ckpt *c)
 {
     struct meg_st *st;
 

@@ -165,7 +165,7 @@ static void names_wrong_tensors(void **state)
         void (*change)(struct meg_st_tensor *t);
         const char *message;
     } bad[] = {
-        { drop_pooler, "2 missing: bert.pooler.dense.weight, bert.pooler.dense.bias|must have the tensors of "
+        { drop_pooler, "2 missing: bert.pooler.dense.weight, bert.pooler.dense.bias|; expected the tensors of "
                        "BertForPreTraining or BertForMaskedLM" },
         { drop_last_norm, "1 missing: bert.encoder.layer.3.output.LayerNorm.bias" },
         { cut_query, "1 mismatched: bert.encoder.layer.2.attention.self.query.weight has shape [8,16], expected "
@@ -319,6 +319,136 @@ static void a_folder_without_token_types_has_no_binary_head(void **state)
     assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
     assert_false(m.bert_binary_head);
     meg_ckpt_close(c);
+    free_fixture(&a);
+}
+
+/* Drop the language-model head, and the prefix that the tensors of BertModel lack. */
+static void make_bert_model(struct meg_st_tensor *t)
+{
+    drop_binary_head(t);
+    if (t->name && strncmp(t->name, "cls.", 4) == 0)
+        t->name = NULL;
+    if (t->name)
+        t->name += strlen("bert.");
+}
+
+static void drop_language_model_head(struct meg_st_tensor *t)
+{
+    if (strncmp(t->name, "cls.predictions", 15) == 0)
+        t->name = NULL;
+}
+
+static void drop_both_heads(struct meg_st_tensor *t)
+{
+    if (strncmp(t->name, "cls.", 4) == 0)
+        t->name = NULL;
+}
+
+static void drop_both_heads_and_pooler(struct meg_st_tensor *t)
+{
+    drop_pooler(t);
+    if (t->name)
+        drop_both_heads(t);
+}
+
+static void drop_bias_of_head(struct meg_st_tensor *t)
+{
+    if (strcmp(t->name, "cls.predictions.bias") == 0)
+        t->name = NULL;
+}
+
+static const float two_classes[32];
+static const struct meg_st_tensor classifier[] = {
+    { .name = "classifier.weight", .dtype = "F32", .ndim = 2, .dim = { 2, 16 }, .data = two_classes },
+    { .name = "classifier.bias", .dtype = "F32", .ndim = 1, .dim = { 2 }, .data = two_classes },
+};
+static const struct meg_st_tensor answers[] = {
+    { .name = "qa_outputs.weight", .dtype = "F32", .ndim = 2, .dim = { 2, 16 }, .data = two_classes },
+    { .name = "qa_outputs.bias", .dtype = "F32", .ndim = 1, .dim = { 2 }, .data = two_classes },
+};
+
+/* Check that c has the weights of a, except the parameters of the language-model head, which keep their values. */
+static void check_without_head(const struct ckpt_fixture *a, const struct meg_ckpt *c)
+{
+    struct ckpt_fixture b = { 0 };
+    struct meg_err e;
+    float *before;
+
+    assert_int_equal(meg_ckpt_model_conf(c, &b.m, &e), 0);
+    meg_model_params(&b.p, &b.m, &meg_mesh_one);
+    b.w = new_params(&b.p, 2);
+    before = new_params(&b.p, 2);
+    if (load_f32_weights(c, &b.p, b.w, &e) < 0)
+        fail_msg("%s", e.msg);
+    for (int i = 0; i < b.p.n; i++) {
+        const struct meg_param *row = &b.p.row[i];
+        const bool is_head = strncmp(row->name, "lm_head.", 8) == 0 || strcmp(row->name, "output_layer.bias") == 0;
+        const float *want = is_head ? before + row->offset : a->w + meg_params_find(&a->p, row->name)->offset;
+
+        if (memcmp(b.w + row->offset, want, (size_t)row->numel * 4) != 0)
+            fail_msg("%s", row->name);
+    }
+    free(before);
+    free_fixture(&b);
+}
+
+/* These are the tensors that the classes of transformers save. */
+static void a_missing_language_model_head_is_left_to_training(void **state)
+{
+    static const struct {
+        const char *class;
+        void (*change)(struct meg_st_tensor *t);
+        const struct meg_st_tensor *more;
+        bool has_binary_head;
+    } model[] = {
+        { "BertModel", make_bert_model, NULL, false },
+        { "BertForNextSentencePrediction", drop_language_model_head, NULL, true },
+        { "BertForSequenceClassification", drop_both_heads, classifier, false },
+        { "BertForTokenClassification", drop_both_heads_and_pooler, classifier, false },
+        { "BertForQuestionAnswering", drop_both_heads_and_pooler, answers, false },
+    };
+    struct ckpt_fixture a;
+
+    (void)state;
+    make_bert(&a, 1, set_post_norm);
+    export_hf_ok(&a, "out");
+    for (size_t i = 0; i < sizeof model / sizeof *model; i++) {
+        struct meg_ckpt_reader *reader = NULL;
+        struct meg_model_conf m;
+        struct meg_params p;
+        struct meg_ckpt *c;
+        struct meg_err e;
+
+        change_tensors(model[i].change, model[i].more, model[i].more ? 2 : 0);
+        c = open_ok("set", MEG_UNSET);
+        assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
+        if (m.bert_binary_head != model[i].has_binary_head || !meg_ckpt_lacks_head(c))
+            fail_msg("%s", model[i].class);
+        check_without_head(&a, c);
+        meg_model_params(&p, &m, &meg_mesh_one);
+        assert_int_equal(meg_ckpt_reader_open(&reader, c, &p, &e), MEG_EFORMAT);
+        assert_contains(e.msg, "found no language-model head; expected the tensors of BertForPreTraining or "
+                               "BertForMaskedLM|meg-train --finetune");
+        meg_params_free(&p);
+        meg_ckpt_close(c);
+    }
+    free_fixture(&a);
+}
+
+/* Files with a part of the head are damaged, and a classifier has no language-model head. */
+static void refuses_a_part_of_the_head_and_other_heads_beside_it(void **state)
+{
+    struct meg_ckpt *c = NULL;
+    struct ckpt_fixture a;
+    struct meg_err e;
+
+    (void)state;
+    make_bert(&a, 1, set_post_norm);
+    export_hf_ok(&a, "out");
+    assert_change_refused(drop_bias_of_head, "1 missing: cls.predictions.bias");
+    change_tensors(keep, classifier, 2);
+    assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_contains(e.msg, "2 unknown: classifier.bias, classifier.weight");
     free_fixture(&a);
 }
 
@@ -701,6 +831,8 @@ int main(void)
         cmocka_unit_test(refuses_unsupported_settings),
         cmocka_unit_test(the_tensors_determine_the_heads),
         cmocka_unit_test(a_folder_without_token_types_has_no_binary_head),
+        cmocka_unit_test(a_missing_language_model_head_is_left_to_training),
+        cmocka_unit_test(refuses_a_part_of_the_head_and_other_heads_beside_it),
         cmocka_unit_test(refuses_to_export_what_hf_cannot_express),
         cmocka_unit_test(the_tokenizer_follows_from_vocab_txt),
         cmocka_unit_test(every_parallel_size_has_the_same_weights),
