@@ -120,6 +120,8 @@ struct ckpt_format {
     const char *advice;               /* end of the message if a tensor is missing; NULL: none */
     const char *const *head;        /* native names of the language-model head, which files may lack; ends with NULL */
     const char *const *other_heads; /* foreign names of heads to ignore if this head is missing; ends with NULL */
+    /* Return whether an export writes a copy of the word embedding as the output weight; NULL: never. */
+    bool (*copies_output_weight)(const struct meg_model_conf *m);
 };
 
 /* open.c: return the value of an option in a dump, malloc'ed; "unset" if the dump does not have the option. */

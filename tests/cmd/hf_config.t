@@ -40,6 +40,15 @@ is 'scale_decoder_outputs false: the output is not scaled' "$(option "$T/unscale
 variant "$tied" missing '.tie_word_embeddings = false | del(.scale_decoder_outputs)'
 status 'tie_word_embeddings false, no lm_head.weight: the tensor is missing' 65 meg-convert --info "$T/missing"
 like 'the message names the tensor' "$(cat "$T/err")" '1 missing: lm_head.weight'
+meg-convert -q --load-dir "$T/unscaled" --save-dir "$T/unscaled-native" 2>"$T/err" || cat "$T/err"
+status 'a tied output layer that is not scaled is written untied' 0 \
+    meg-convert -q --load-dir "$T/unscaled-native" --save-dir "$T/untied" --max-shard-size 10KB
+like 'a warning says so' "$(cat "$T/err")" 'lm_head.weight, a copy of the word embedding, is written'
+is 'config.json says so to transformers 4 and 5' \
+    "$(jq -c '[.tie_word_embeddings, .scale_decoder_outputs]' "$T/untied/config.json")" '[false,false]'
+is 'the index counts the copy' "$(jq .metadata.total_size "$T/untied/model.safetensors.index.json")" \
+    "$(meg-convert --info "$T/untied" --json | jq '[.tensors[].bytes] | add')"
+
 # ---- a BERT without binary head, as BertForMaskedLM
 
 . "${0%/*}/../bert.sh"

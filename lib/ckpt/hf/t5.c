@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "ckpt/internal.h"
 #include "io/json.h"
 
@@ -63,12 +64,34 @@ static const struct ckpt_rename copies[] = {
     { 0 }
 };
 #define ADVICE "; the checkpoint must have the tensors of T5ForConditionalGeneration: encoder, decoder and output layer"
-static const struct ckpt_format format = {
-    .name = "hf", .rename = names, .ignored = ignored, .copies = copies, .advice = ADVICE
-};
-static const struct ckpt_format gated_format = {
-    .name = "hf", .rename = gated_names, .ignored = ignored, .copies = copies, .advice = ADVICE
-};
+
+/* Return whether the input of the output layer is divided by the square root of the hidden size. */
+static bool has_scaled_output(const struct meg_model_conf *m)
+{
+    return fabs(m->logits_scale * sqrt((double)m->hidden_size) - 1) < 1e-6;
+}
+
+/*
+ * transformers 4 scales each tied output layer.  If a tied output layer is not scaled, an export therefore writes the
+ * output weight and declares it untied, which is the same model in transformers 4 and 5.
+ */
+static bool copies_output_weight(const struct meg_model_conf *m)
+{
+    return !m->is_untied && !has_scaled_output(m);
+}
+
+static const struct ckpt_format format = { .name = "hf",
+                                           .rename = names,
+                                           .ignored = ignored,
+                                           .copies = copies,
+                                           .copies_output_weight = copies_output_weight,
+                                           .advice = ADVICE };
+static const struct ckpt_format gated_format = { .name = "hf",
+                                                 .rename = gated_names,
+                                                 .ignored = ignored,
+                                                 .copies = copies,
+                                                 .copies_output_weight = copies_output_weight,
+                                                 .advice = ADVICE };
 
 /* ---- config.json ---- */
 
@@ -125,8 +148,8 @@ static const struct activation *activation_of(const struct meg_model_conf *m)
 
 /*
  * Read whether the output layer is tied to the word embedding.  The input of the output layer is scaled if the output
- * layer is tied, except in a model without lm_head.weight (fit_tensors).  transformers 5 stores this in scale_decoder_outputs, and always sets tie_word_embeddings
- * to true.
+ * layer is tied, except in a model without lm_head.weight (fit_tensors).  transformers 5 stores this in
+ * scale_decoder_outputs, and always sets tie_word_embeddings to true.
  */
 static int read_tie(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {
@@ -204,8 +227,6 @@ static void fit_tensors(struct meg_model_conf *m, struct meg_ckpt *c)
 
 static const char *unsupported_reason(const struct meg_model_conf *m)
 {
-    const double scale = m->logits_scale > 0 ? m->logits_scale : 1;
-
     if (m->position_embedding_type != MEG_POSITION_RELATIVE)
         return "the format requires --position-embedding-type relative";
     if (m->normalization != MEG_NORM_RMS || m->has_bias || m->add_qkv_bias)
@@ -214,17 +235,21 @@ static const char *unsupported_reason(const struct meg_model_conf *m)
         return "the format requires --softmax-scale 1";
     if (!activation_of(m))
         return "the format requires --openai-gelu with --glu-activation geglu";
-    if (fabs(scale - (m->is_untied ? 1 : 1 / sqrt((double)m->hidden_size))) > 1e-6 * scale)
-        return "the format requires a --logits-scale of 1 divided by the square root of --hidden-size, or of 1 with "
-               "--untie-embeddings-and-output-weights";
+    if (m->logits_scale > 0 && m->logits_scale != 1 && (m->is_untied || !has_scaled_output(m)))
+        return "the format requires a --logits-scale of 1 or, without --untie-embeddings-and-output-weights, of 1 "
+               "divided by the square root of --hidden-size";
     return NULL;
 }
 
 static json_t *make_config(const struct meg_model_conf *m)
 {
     const struct activation *a = activation_of(m);
+    const bool is_scaled = !m->is_untied && has_scaled_output(m);
     json_t *c = json_object();
 
+    if (copies_output_weight(m))
+        meg_warn("the output layer is tied to the word embedding and not scaled, but transformers 4 scales tied output "
+                 "layers: lm_head.weight, a copy of the word embedding, is written, with tie_word_embeddings false");
     json_object_set_new(c, "architectures", json_pack("[s]", "T5ForConditionalGeneration"));
     json_object_set_new(c, "d_ff", json_integer(m->ffn_hidden_size));
     json_object_set_new(c, "d_kv", json_integer(m->kv_channels));
@@ -246,8 +271,8 @@ static json_t *make_config(const struct meg_model_conf *m)
     json_object_set_new(c, "pad_token_id", json_integer(0));
     json_object_set_new(c, "relative_attention_max_distance", json_integer(m->relative_attention_max_distance));
     json_object_set_new(c, "relative_attention_num_buckets", json_integer(m->relative_attention_num_buckets));
-    json_object_set_new(c, "scale_decoder_outputs", json_boolean(!m->is_untied));
-    json_object_set_new(c, "tie_word_embeddings", json_boolean(!m->is_untied));
+    json_object_set_new(c, "scale_decoder_outputs", json_boolean(is_scaled));
+    json_object_set_new(c, "tie_word_embeddings", json_boolean(is_scaled));
     json_object_set_new(c, "vocab_size", json_integer(m->vocab_size));
     return c;
 }

@@ -39,29 +39,30 @@ static const struct item *item_of(const struct export *x, const char *name)
     return NULL;
 }
 
-/* List the foreign tensors of all parameters in *out, which the caller frees.  Return their number. */
-static int list_items(struct item **out, const struct ckpt_format *f, const struct meg_ckpt_save_args *s)
+/* Add the foreign tensors of the parameter called `native`, with the values of `row`, to the items of x. */
+static void add_items(struct export *x, const struct ckpt_format *f, const struct meg_param *row, const char *native)
 {
-    const struct meg_params *p = s->params;
-    struct item *v = NULL, it;
-    int n = 0;
+    const struct meg_model_conf *m = x->s->model;
+    const int before = x->nitems;
+    struct item it = { .row = row, .shard = { .model = m, .tp_size = 1, .vocab_rows = m->vocab_size } };
 
-    for (int i = 0; i < p->n; i++) {
-        const int before = n;
-
-        for (const struct ckpt_rename *re = f->rename; re->native; re++) {
-            if (!ckpt_foreign_name(f, re, p->row[i].name, s->model->num_layers, false, it.name))
-                continue;
-            it.row = &p->row[i];
+    for (const struct ckpt_rename *re = f->rename; re->native; re++)
+        if (ckpt_foreign_name(f, re, native, m->num_layers, false, it.name)) {
             it.remap = re->remap;
-            it.shard = (struct ckpt_tp_shard){ .model = s->model, .tp_size = 1, .vocab_rows = s->model->vocab_size };
-            v = meg_realloc_array(v, (size_t)n + 1, sizeof *v);
-            v[n++] = it;
+            x->item = meg_realloc_array(x->item, (size_t)x->nitems + 1, sizeof *x->item);
+            x->item[x->nitems++] = it;
         }
-        MEG_ASSERT(n > before);
-    }
-    *out = v;
-    return n;
+    MEG_ASSERT(x->nitems > before);
+}
+
+static void list_items(struct export *x, const struct ckpt_format *f)
+{
+    const struct meg_params *p = x->s->params;
+
+    for (int i = 0; i < p->n; i++)
+        add_items(x, f, &p->row[i], p->row[i].name);
+    if (f->copies_output_weight && f->copies_output_weight(x->s->model))
+        add_items(x, f, meg_params_find(p, "embedding.word_embeddings.weight"), "output_layer.weight");
 }
 
 /* Convert the elements v [n] of tensor t to the dtype of the export, and write them. */
@@ -136,11 +137,9 @@ static int fill_shard(const struct meg_st_tensor *t, int first, int n, int64_t e
     return k - first;
 }
 
-static int write_index(const struct export *x, json_t *map, struct meg_err *e)
+static int write_index(const struct export *x, json_t *map, int64_t total_nbytes, struct meg_err *e)
 {
-    json_t *index =
-        json_pack("{s:{s:I},s:O}", "metadata", "total_size",
-                  (json_int_t)x->s->params->numel * (json_int_t)meg_dtype_size(x->dtype), "weight_map", map);
+    json_t *index = json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)total_nbytes, "weight_map", map);
     struct meg_str text = { 0 };
     int r;
 
@@ -157,15 +156,19 @@ int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, con
 {
     const int64_t element = (int64_t)meg_dtype_size(to->dtype);
     struct export x = { .dir = dir, .s = s, .dtype = to->dtype };
-    const int n = x.nitems = list_items(&x.item, format, s);
-    struct meg_st_tensor *t = meg_new((size_t)n * sizeof *t);
     json_t *map = json_object();
     char name[64] = CKPT_HF_WEIGHTS ".safetensors";
-    int nshards = 0, r = 0;
+    struct meg_st_tensor *t;
+    int64_t total_nbytes = 0;
+    int n, nshards = 0, r = 0;
 
+    list_items(&x, format);
+    n = x.nitems;
+    t = meg_new((size_t)n * sizeof *t);
     for (int i = 0; i < n; i++) {
         t[i] = (struct meg_st_tensor){ .name = x.item[i].name, .dtype = meg_dtype_name(to->dtype) };
         t[i].ndim = ckpt_foreign_shape(t[i].dim, &x.item[i].shard, x.item[i].row, x.item[i].remap);
+        total_nbytes += meg_st_numel(&t[i]) * element;
     }
     for (int i = 0; i < n; i += fill_shard(t, i, n, element, to->shard_bytes))
         nshards++;
@@ -178,7 +181,7 @@ int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, con
         r = write_file(&x, name, t + i, k, e);
     }
     if (r == 0 && nshards > 1)
-        r = write_index(&x, map, e);
+        r = write_index(&x, map, total_nbytes, e);
     json_decref(map);
     free(t);
     free(x.item);

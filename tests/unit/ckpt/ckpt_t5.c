@@ -337,6 +337,12 @@ static void set_default_scale(struct meg_model_conf *m)
     m->softmax_scale = NAN;
 }
 
+static void set_scale_of_one(struct meg_model_conf *m)
+{
+    set_v1_0(m);
+    m->logits_scale = 1;
+}
+
 static void set_exact_geglu(struct meg_model_conf *m)
 {
     set_v1_1(m);
@@ -347,6 +353,12 @@ static void set_unscaled_logits(struct meg_model_conf *m)
 {
     set_v1_0(m);
     m->logits_scale = NAN;
+}
+
+static void set_other_scale(struct meg_model_conf *m)
+{
+    set_v1_0(m);
+    m->logits_scale = 0.5;
 }
 
 static void set_scaled_logits(struct meg_model_conf *m)
@@ -366,8 +378,8 @@ static void refuses_to_export_what_hf_cannot_express(void **state)
         { set_biases, "RMSNorm and no biases" },
         { set_default_scale, "--softmax-scale 1" },
         { set_exact_geglu, "--openai-gelu with --glu-activation geglu" },
-        { set_unscaled_logits, "--logits-scale of 1 divided by" },
-        { set_scaled_logits, "--logits-scale of 1 divided by" },
+        { set_other_scale, "--logits-scale of 1 or, without --untie-embeddings-and-output-weights, of 1 divided by" },
+        { set_scaled_logits, "--logits-scale of 1 or" },
     };
 
     (void)state;
@@ -376,6 +388,44 @@ static void refuses_to_export_what_hf_cannot_express(void **state)
 
         make_t5(&b, 1, bad[i].tune);
         assert_export_refused(&b, bad[i].message);
+        free_fixture(&b);
+    }
+}
+
+/*
+ * transformers 4 scales each tied output layer, and transformers 5 stores in scale_decoder_outputs whether it does.
+ * Both read a copy of the word embedding with tie_word_embeddings false as the same model.
+ */
+static void an_unscaled_tied_output_is_written_untied(void **state)
+{
+    static void (*const tune[])(struct meg_model_conf *) = { set_unscaled_logits, set_scale_of_one };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct ckpt_fixture a, b = { 0 };
+        const struct meg_param *table, *head;
+        struct meg_str config;
+        struct meg_ckpt *c;
+        struct meg_err e;
+
+        make_t5(&a, 1, tune[i]);
+        export_hf_ok(&a, "out");
+        config = read_bytes("out/config.json");
+        assert_contains(config.s, "\"scale_decoder_outputs\": false|\"tie_word_embeddings\": false");
+        c = open_ok("out", MEG_UNSET);
+        assert_int_equal(meg_ckpt_model_conf(c, &b.m, &e), 0);
+        assert_true(b.m.is_untied && isnan(b.m.logits_scale));
+        meg_model_params(&b.p, &b.m, &meg_mesh_one);
+        b.w = new_params(&b.p, 2);
+        if (load_f32_weights(c, &b.p, b.w, &e) < 0)
+            fail_msg("%s", e.msg);
+        table = meg_params_find(&a.p, "embedding.word_embeddings.weight");
+        head = meg_params_find(&b.p, "output_layer.weight");
+        assert_int_equal(head->numel, table->numel);
+        assert_memory_equal(b.w + head->offset, a.w + table->offset, (size_t)table->numel * 4);
+        meg_ckpt_close(c);
+        meg_str_free(&config);
+        free_fixture(&a);
         free_fixture(&b);
     }
 }
@@ -843,6 +893,7 @@ int main(void)
         cmocka_unit_test(unscaled_outputs_imply_an_untied_head),
         cmocka_unit_test(refuses_unsupported_settings),
         cmocka_unit_test(refuses_to_export_what_hf_cannot_express),
+        cmocka_unit_test(an_unscaled_tied_output_is_written_untied),
         cmocka_unit_test(other_families_do_not_have_settings_of_t5),
         cmocka_unit_test(the_first_token_of_the_decoder_is_bos),
         cmocka_unit_test(the_tokenizer_follows_from_the_files),
