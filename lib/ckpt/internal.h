@@ -418,7 +418,11 @@ struct ckpt_hf_family {
     const char *(*unsupported_reason)(const struct meg_model_conf *m);
     json_t *(*make_config)(const struct meg_model_conf *m); /* config.json without the members common to all families */
     const char *bos_key; /* member of config.json with the id that begins a text; NULL: bos_token_id */
-    bool is_encoder;     /* BERT: texts have no bos and eos ids, and a vocab.txt is one of BERT */
+    /*
+     * A BERT: texts begin and end with [CLS] and [SEP] instead of bos and eos ids, vocab.txt is a WordPiece vocabulary,
+     * and the norms of old files have gamma and beta.
+     */
+    bool is_bert;
 };
 /* A boolean member of config.json that may be missing, and otherwise must be `value`.  A list ends with { 0 }. */
 struct ckpt_hf_fixed {

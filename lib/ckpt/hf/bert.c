@@ -225,11 +225,11 @@ const struct ckpt_hf_family ckpt_hf_bert = { .model_types = post_norm_types,
                                              .fit_tensors = fit_tensors,
                                              .unsupported_reason = unsupported_reason,
                                              .make_config = make_config,
-                                             .is_encoder = true };
+                                             .is_bert = true };
 const struct ckpt_hf_family ckpt_hf_megatron_bert = { .model_types = pre_norm_types,
                                                       .format = &pre_norm_format,
                                                       .read_config = read_config,
                                                       .fit_tensors = fit_tensors,
                                                       .unsupported_reason = unsupported_reason,
                                                       .make_config = make_config,
-                                                      .is_encoder = true };
+                                                      .is_bert = true };

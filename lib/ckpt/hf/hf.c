@@ -211,8 +211,8 @@ static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *
 
     meg_mmap_close(&m);
     if (c->tok_file[MEG_TOK_FILE_JSON])
-        return family->is_encoder || family == &ckpt_hf_t5 ? "PretrainedFromHF" : "HuggingFaceTokenizer";
-    if (family->is_encoder && c->tok_file[MEG_TOK_FILE_BERT_VOCAB])
+        return family->is_bert || family == &ckpt_hf_t5 ? "PretrainedFromHF" : "HuggingFaceTokenizer";
+    if (family->is_bert && c->tok_file[MEG_TOK_FILE_BERT_VOCAB])
         return guess_wordpiece_type(config);
     if (c->tok_file[MEG_TOK_FILE_VOCAB] && c->tok_file[MEG_TOK_FILE_MERGES])
         return "GPT2BPETokenizer";
@@ -301,7 +301,7 @@ int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e)
 
     if (r < 0 || (r = open_weights(c, e)) < 0)
         return r;
-    for (int i = 0; family->is_encoder && i < c->nfiles && r == 0; i++)
+    for (int i = 0; family->is_bert && i < c->nfiles && r == 0; i++)
         r = rename_norms(c->file[i], e);
     if (r < 0)
         return r;
@@ -343,7 +343,7 @@ static int write_sorted(const char *dir, const char *name, json_t *object, struc
 }
 
 /*
- * Set bos_token_id and eos_token_id of o if they are known and the model is not an encoder.  For GPT-2, the bos id
+ * Set bos_token_id and eos_token_id of o if they are known and the model is not a BERT.  For GPT-2, the bos id
  * defaults to the end-of-document id.
  */
 static void set_text_ids(json_t *o, const struct ckpt_hf_family *family, const struct meg_ckpt_tokenizer *tok)
@@ -351,7 +351,7 @@ static void set_text_ids(json_t *o, const struct ckpt_hf_family *family, const s
     struct meg_ids ends = { 0 };
     const int32_t bos = tok->bos < 0 && family == &ckpt_hf_gpt2 ? tok->eod : tok->bos;
 
-    if (family->is_encoder)
+    if (family->is_bert)
         return;
     ckpt_add_id(&ends, tok->eod, INT32_MAX);
     for (int64_t i = 0; i < tok->eos_ids.n; i++)
