@@ -363,20 +363,23 @@ static void set_text_ids(json_t *o, const struct ckpt_hf_family *family, const s
     free(ends.v);
 }
 
-/* Return the id of [PAD] in BERT's vocab.txt: its line number, counted from 0, or 0 if there is no such line. */
+/*
+ * Return the id of [PAD] in BERT's vocab.txt: the number of the last line that contains it, counted from 0, as in
+ * transformers; 0 if there is no such line.
+ */
 static int64_t pad_id_of(const struct meg_str *vocab)
 {
     static const char pad[] = "[PAD]";
-    int64_t id = 0;
+    int64_t id = 0, found = 0;
 
     for (const char *line = vocab->s, *end = line + vocab->n, *next; line && line < end; line = next + 1, id++) {
         next = memchr(line, '\n', (size_t)(end - line));
         next = next ? next : end;
         if ((size_t)(next - line) >= sizeof pad - 1 && memcmp(line, pad, sizeof pad - 1) == 0 &&
             (next - line == sizeof pad - 1 || line[sizeof pad - 1] == '\r'))
-            return id;
+            found = id;
     }
-    return 0;
+    return found;
 }
 
 static int write_config(const char *dir, const struct ckpt_hf_family *family, const struct meg_ckpt_save_args *s,

@@ -527,8 +527,9 @@ static void refuses_to_export_what_hf_cannot_express(void **state)
 }
 
 /*
- * The padding id is the zero-based line number of [PAD].  The tokenizer type follows from do_lower_case, strip_accents
- * and tokenize_chinese_chars, unless there is a tokenizer.json, which transformers prefers, too.
+ * The padding id is the zero-based number of the last line with [PAD], as in transformers.  The tokenizer type follows
+ * from do_lower_case, strip_accents and tokenize_chinese_chars, unless there is a tokenizer.json, which transformers
+ * prefers, too.
  */
 static void the_tokenizer_follows_from_vocab_txt(void **state)
 {
@@ -541,7 +542,7 @@ static void the_tokenizer_follows_from_vocab_txt(void **state)
         { "{\"do_lower_case\":true,\"strip_accents\":false}", NULL },
         { "{\"tokenize_chinese_chars\":false}", NULL },
     };
-    char text[] = "[UNK]\nx\n[PAD]\r\n[CLS]";
+    char text[] = "[PAD]\n[UNK]\nx\n[PAD]\r\n[CLS]";
     const struct meg_ckpt_tokenizer files = {
         .file = { [MEG_TOK_FILE_BERT_VOCAB] = { .s = text, .n = sizeof text - 1 } }, .eod = 3, .bos = -1
     };
@@ -560,7 +561,7 @@ static void the_tokenizer_follows_from_vocab_txt(void **state)
                            &e),
         0);
     config = read_bytes("tok/config.json");
-    assert_contains(config.s, "\"pad_token_id\": 2");
+    assert_contains(config.s, "\"pad_token_id\": 3");
     assert_null(strstr(config.s, "eos_token_id"));
     assert_int_equal(access("tok/generation_config.json", F_OK), -1);
     for (size_t i = 0; i < 2 * (sizeof variant / sizeof *variant); i++) {
