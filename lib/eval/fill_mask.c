@@ -102,7 +102,7 @@ static void add_mask_name(struct meg_str *out, const struct filler *f)
 
     if (mask < 0)
         meg_str_printf(out, "<extra_id_0>, <extra_id_1> and so on in place of the spans");
-    else if (meg_tokenizer_bytes(f->m->tok, &mask, 1, out, NULL) == 0)
+    else if (meg_tokenizer_token_text(f->m->tok, mask, out, NULL) == 0)
         meg_str_printf(out, " in place of each token");
 }
 

@@ -48,7 +48,7 @@ static void list_id(struct token_list *l, struct meg_tokenizer *tok, int32_t id)
 {
     struct meg_str text = { 0 };
 
-    if (id >= 0 && meg_tokenizer_bytes(tok, &id, 1, &text, NULL) == 0 && text.n > 0 &&
+    if (id >= 0 && meg_tokenizer_token_text(tok, id, &text, NULL) == 0 && text.n > 0 &&
         !encodes_as(tok, text.s, (int64_t)text.n, id))
         list_token(l, text.s, (int64_t)text.n, id);
     meg_str_free(&text);

@@ -27,7 +27,7 @@ int meg_prompt_check_ids(const struct meg_tokenizer *tok, const int32_t *ids, in
         i++;
     if (i == n)
         return 0;
-    (void)meg_tokenizer_bytes(tok, ids + i, 1, &token, NULL);
+    (void)meg_tokenizer_token_text(tok, ids[i], &token, NULL);
     meg_fail(e, MEG_EFORMAT,
              "the text contains the token '%.*s', whose id is %" PRId32
              "; the vocabulary of the model has ids 0 to %" PRId64

@@ -34,7 +34,7 @@ static void add_token(struct meg_str *out, const struct meg_tokenizer *tok, int3
 {
     struct meg_str bytes = { 0 }, text = { 0 };
 
-    if (meg_tokenizer_bytes(tok, &id, 1, &bytes, NULL) < 0) {
+    if (meg_tokenizer_token_text(tok, id, &bytes, NULL) < 0) {
         meg_json_add_null(out);
     } else {
         meg_utf8_add_replaced(&text, bytes.s, (int64_t)bytes.n);

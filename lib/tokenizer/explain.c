@@ -14,7 +14,7 @@ static json_t *token_json(const struct meg_tokenizer *t, int32_t id)
     struct meg_err e;
     json_t *s;
 
-    if (meg_tokenizer_bytes(t, &id, 1, &bytes, &e) == 0 && bytes.n > 0)
+    if (meg_tokenizer_token_text(t, id, &bytes, &e) == 0 && bytes.n > 0)
         meg_utf8_add_replaced(&text, bytes.s, (int64_t)bytes.n);
     s = json_stringn(text.s ? text.s : "", text.n);
     meg_str_free(&bytes);

@@ -49,6 +49,7 @@ struct meg_tok_class {
 struct meg_tokenizer {
     const struct meg_tok_class *type;
     int64_t vocab_size;
+    bool adds_spaces;     /* decoding adds spaces between words (meg_tokenizer_token_text) */
     int64_t num_appended; /* the last ids of the vocabulary that no text contains (meg_tokenizer_num_text_ids) */
     struct meg_tok_special_ids special_ids;
     struct meg_str description; /* see meg_tokenizer_description */

@@ -211,6 +211,8 @@ struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t)
 
     s->type = t->type;
     s->vocab_size = t->vocab_size;
+    s->adds_spaces = t->adds_spaces;
+    s->num_appended = t->num_appended;
     s->special_ids = t->special_ids;
     meg_str_add(&s->description, t->description.s, t->description.n);
     return s;
@@ -274,6 +276,11 @@ int meg_tokenizer_token(const struct meg_tokenizer *t, int32_t id, struct meg_st
     else
         t->type->bytes(t, &id, 1, out);
     return 0;
+}
+
+int meg_tokenizer_token_text(const struct meg_tokenizer *t, int32_t id, struct meg_str *out, struct meg_err *e)
+{
+    return t->adds_spaces ? meg_tokenizer_token(t, id, out, e) : meg_tokenizer_bytes(t, &id, 1, out, e);
 }
 
 int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out,

@@ -162,6 +162,11 @@ int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int6
  * continues a word.  If the id is outside of the vocabulary, return MEG_EFORMAT and leave `out` unchanged.
  */
 int meg_tokenizer_token(const struct meg_tokenizer *t, int32_t id, struct meg_str *out, struct meg_err *e);
+/*
+ * Append the text of an id that is printed alone: its bytes or, if decoding adds spaces between words, as with
+ * WordPiece, the token as the vocabulary spells it.  Fails as meg_tokenizer_token does.
+ */
+int meg_tokenizer_token_text(const struct meg_tokenizer *t, int32_t id, struct meg_str *out, struct meg_err *e);
 
 /* State of incremental detokenization.  It starts as { .tok = t }; the other fields are private to the tokenizer. */
 struct meg_detok {

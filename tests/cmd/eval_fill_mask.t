@@ -39,6 +39,9 @@ is 'a Hugging Face model fills the masks alike' "$(meg-eval --task fill-mask --l
 echo 'the [MASK] work' | fill --tokenizer-type HuggingFaceTokenizer --tokenizer-model tests/data/tokenizers/hf-bert >"$T/out"
 is 'a tokenizer.json that adds [CLS] and [SEP] adds them once' "$(jq -c '[.ids | .[0], .[-1], (map(select(. == 2 or . == 3)) | length)]' "$T/out")" \
     '[2,3,2]'
+echo 'the [MASK] working' | fill --tokenizer-type HuggingFaceTokenizer --tokenizer-model tests/data/tokenizers/hf-bert --return-tokens >"$T/out"
+is 'tokens of a tokenizer.json are spelled as in the vocabulary' "$(jq -c '[.tokens, .top_logprobs[][].token] | flatten | map(select(startswith(" ")))' "$T/out") \
+$(jq -r '.tokens[0]' "$T/out")" '[] [CLS]'
 cp -r tests/data/tokenizers/hf-bert "$T/words"
 jq -c '.pre_tokenizer = {type: "WhitespaceSplit"} | .added_tokens |= map(select(.content != "[MASK]"))' \
     tests/data/tokenizers/hf-bert/tokenizer.json >"$T/words/tokenizer.json"

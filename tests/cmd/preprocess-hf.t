@@ -151,14 +151,14 @@ is 'the added tokens, with flags and files' "$(sed -n '/^added tokens/,/^before/
   4 "<m>" special, in tokenizer_config.json, special_tokens_map.json
   5 "<usr>" normalized, in added_tokens.json
   6 "<p>" special, in tokenizer_config.json
-before a text: 4 " <m>"'
+before a text: 4 "<m>"'
 is 'the tokens after a text and the prefix space' "$(sed -n '/^after\|^prefix\|^normalization/p' text | xargs)" \
     'after a text: none prefix space: no normalization: none'
 is 'contradictions' "$(sed -n '/^contradictions/,/^special/p' text)" "contradictions:$(printf ' ')
   eos_token is '<m>' in special_tokens_map.json and '<e>' in tokenizer_config.json; the latter is ignored
   '<usr>' has id 5; added_tokens.json has 9
 special ids: eod 4, bos 4, eos 4, pad none, cls none, sep none, mask none"
-is 'and the ids of the text' "$(tail -n 1 text)" 'ids: 4 " <m>", 1 " a", 2 " b"'
+is 'and the ids of the text' "$(tail -n 1 text)" 'ids: 4 "<m>", 1 "a", 2 "b"'
 is 'with --json, an object' "$(explain d 'a b' --json | jq -c '[.size, .class, .special_ids.eos, [.ids[].id], (.contradictions | length)]')" \
     '[7,"LlamaTokenizerFast",4,[4,1,2],2]'
 files bert.json '{"tokenizer_class":"BertTokenizer","do_lower_case":false,"add_bos_token":true}' '' ''

@@ -112,6 +112,14 @@ bool meg_hf_decoder_is_byte_level(const struct meg_hf_decoder *d)
     return d && d->n == 1 && d->step[0].type == BYTE_LEVEL;
 }
 
+bool meg_hf_decoder_adds_spaces(const struct meg_hf_decoder *d)
+{
+    for (int64_t i = 0; d && i < d->n; i++)
+        if (d->step[i].type == WORDPIECE)
+            return true;
+    return !d;
+}
+
 bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d)
 {
     bool is_fused = false;

@@ -144,6 +144,7 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
         t->encoder.vocab = &files->byte_level;
         t->base.type = class;
         t->base.vocab_size = files->vocab_size;
+        t->base.adds_spaces = meg_hf_decoder_adds_spaces(files->decoder);
         t->base.special_ids = files->special_ids;
         if (class == &meg_tok_hf)
             apply_release(t, meg_megatron_release_find(c.megatron_release));

@@ -262,6 +262,8 @@ int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const c
 void meg_hf_decoder_free(struct meg_hf_decoder *d);
 /* Return true if the decoder consists of ByteLevel alone. */
 bool meg_hf_decoder_is_byte_level(const struct meg_hf_decoder *d);
+/* Return true if decoding adds spaces between tokens: a WordPiece step, or no decoder. */
+bool meg_hf_decoder_adds_spaces(const struct meg_hf_decoder *d);
 /*
  * Return true if the text of a token does not depend on later tokens.  Byte-fallback tokens are an exception: they are
  * decoded together with the neighboring byte-fallback tokens.

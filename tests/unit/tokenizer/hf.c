@@ -223,6 +223,43 @@ static void byte_fallback_decodes_byte_tokens(void **state)
     }
 }
 
+/* The text of a single token has no space that decoding adds; a space of the token itself remains. */
+static void a_token_alone_has_no_added_space(void **state)
+{
+    static const struct {
+        const char *decoder;
+        int32_t id;
+        const char *text, *bytes;
+    } cases[] = {
+        { "{\"type\": \"WordPiece\"}", 1, "a", " a" },
+        { "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"WordPiece\", \"prefix\": \"_\"}]}", 6, "_a", "a" },
+        { "null", 2, "b", " b" },
+        { "{\"type\": \"Metaspace\", \"replacement\": \"_\"}", 6, " a", " a" },
+        { "{\"type\": \"Fuse\"}", 6, "_a", "_a" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct meg_str members = { 0 }, text = { 0 }, bytes = { 0 };
+        struct meg_tokenizer *t, *clone;
+        struct meg_err e;
+
+        meg_str_printf(&members, "\"decoder\": %s,", cases[i].decoder);
+        t = open_words(members.s);
+        clone = meg_tokenizer_clone(t);
+        assert_int_equal(meg_tokenizer_token_text(clone, cases[i].id, &text, &e), 0);
+        assert_int_equal(meg_tokenizer_bytes(t, &cases[i].id, 1, &bytes, &e), 0);
+        assert_string_equal(text.s, cases[i].text);
+        assert_string_equal(bytes.s, cases[i].bytes);
+        assert_int_equal(meg_tokenizer_token_text(t, 8, &text, &e), MEG_EFORMAT);
+        meg_tokenizer_close(clone);
+        meg_tokenizer_close(t);
+        meg_str_free(&members);
+        meg_str_free(&text);
+        meg_str_free(&bytes);
+    }
+}
+
 /* Tokens that a decoder step joins are one token for the next step. */
 static void decoder_steps_see_joined_bytes(void **state)
 {
@@ -508,6 +545,7 @@ int main(void)
         cmocka_unit_test(unknown_bytes_are_dropped),
         cmocka_unit_test(byte_fallback_encodes_unknown_characters),
         cmocka_unit_test(byte_fallback_decodes_byte_tokens),
+        cmocka_unit_test(a_token_alone_has_no_added_space),
         cmocka_unit_test(decoder_steps_see_joined_bytes),
         cmocka_unit_test(template_and_special_ids_are_read),
         cmocka_unit_test(config_files_need_a_tokenizer_json),
