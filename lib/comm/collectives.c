@@ -24,6 +24,10 @@
 
 #define DEFAULT_TIMEOUT_S 600.0
 
+/* A wait of oversubscribed ranks polls for SPIN_S; after that, it sleeps for SLEEP_US before each poll. */
+#define SPIN_S 0.0005
+#define SLEEP_US 50
+
 static double nbytes_of(int64_t n, enum meg_dtype t)
 {
     return (double)n * (double)meg_dtype_size(t);
@@ -88,13 +92,18 @@ void meg_comm_poll(struct meg_comm_poll *p)
     struct meg_watchdog *watchdog = meg_comm_group_watchdog(w->g);
     double now;
 
-    if (p->count++ % 64 != 63)
+    if (!p->sleeps && p->count++ % 64 != 63)
         return;
-    sched_yield();
     now = meg_now_s();
-    if (p->before_s == 0)
+    p->sleeps = w->g->world->is_oversubscribed && p->before_s != 0 && now - p->begin_s > SPIN_S;
+    if (p->sleeps)
+        usleep(SLEEP_US);
+    else
+        sched_yield();
+    if (p->before_s == 0) {
+        p->begin_s = now;
         meg_watchdog_wait_begin(watchdog, w->op_name, w->g->c.name, w->op_number);
-    else if (now - p->before_s < 1 && !meg_watchdog_task_is_running(watchdog))
+    } else if (now - p->before_s < 1 && !meg_watchdog_task_is_running(watchdog))
         p->waited_s += now - p->before_s;
     p->before_s = now;
     if (p->waited_s > w->g->timeout_s && !meg_watchdog_extends_timeout(watchdog, p->waited_s))

@@ -59,10 +59,11 @@ struct meg_comm_group {
     struct meg_comm_group *world; /* group from which this group was split; in the world communicator, itself */
     const struct meg_transport *transport;
     double timeout_s;
-    int64_t nops;         /* number of operations started so far */
-    void *recv_buf;       /* received parts to reduce */
-    size_t recv_cap;      /* capacity of recv_buf in bytes */
-    int *counts, *displs; /* [size] number of elements and element offset of each part in the current chunk */
+    bool is_oversubscribed; /* in the world communicator: more ranks share the CPUs of this rank than there are CPUs */
+    int64_t nops;           /* number of operations started so far */
+    void *recv_buf;         /* received parts to reduce */
+    size_t recv_cap;        /* capacity of recv_buf in bytes */
+    int *counts, *displs;   /* [size] number of elements and element offset of each part in the current chunk */
 };
 
 static inline struct meg_comm_group *meg_comm_group_of(struct meg_comm *c)
@@ -90,14 +91,17 @@ void meg_comm_group_init(struct meg_comm_group *g, struct meg_comm_group *world,
 struct meg_comm_poll {
     const struct meg_work *w;
     int count;
-    double before_s, waited_s; /* time of the last check of the timeout; time waited until then */
+    bool sleeps;
+    double begin_s, before_s; /* times of the first and of the last check of the timeout */
+    double waited_s;          /* time waited until before_s */
 };
 
 /*
- * Every 64 calls, yield the CPU and check the timeout of the group.  At the timeout, end the process with MEG_EPEER,
- * unless the watchdog extends the wait.  The time in which any rank runs a task (meg_watchdog_task_begin) does not
- * count toward the timeout.  An interval of a second or more between two checks does not count, either: this process
- * was probably suspended.
+ * Every 64 calls, yield the CPU and check the timeout of the group.  In a long wait of oversubscribed ranks, sleep and
+ * check at each call instead, so that the rank that is waited for gets the CPU.  At the timeout, end the process with
+ * MEG_EPEER, unless the watchdog extends the wait.  The time in which any rank runs a task (meg_watchdog_task_begin)
+ * does not count toward the timeout.  An interval of a second or more between two checks does not count, either: this
+ * process was probably suspended.
  */
 void meg_comm_poll(struct meg_comm_poll *p);
 void meg_comm_poll_end(struct meg_comm_poll *p);

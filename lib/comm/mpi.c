@@ -266,9 +266,9 @@ static void abort_all(int status, const char *why, void *world)
  * Set the number of OpenMP threads to the number of CPUs in the affinity mask of this rank, divided by the number of
  * ranks on this machine, including this one, whose masks overlap with it; at least 1.  Waits are ten times slower if
  * threads of two ranks run on one core.  If OMP_NUM_THREADS is set or the mask cannot be read, the number of threads
- * does not change.  All ranks must call this function in any case: it is collective.
+ * does not change.  Return whether there are more such ranks than CPUs in the mask.  All ranks must call this function in any case: it is collective.
  */
-static void limit_threads(void)
+static bool limit_threads(void)
 {
     MPI_Comm machine;
     cpu_set_t own, both, *all;
@@ -288,10 +288,12 @@ static void limit_threads(void)
         omp_set_num_threads(CPU_COUNT(&own) > overlapping ? CPU_COUNT(&own) / overlapping : 1);
     free(all);
     MPI_Comm_free(&machine);
+    return overlapping > CPU_COUNT(&own);
 }
 
 int meg_comm_open_mpi(struct meg_comm **world, struct meg_err *e)
 {
+    bool is_oversubscribed;
     int provided;
 
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
@@ -299,8 +301,9 @@ int meg_comm_open_mpi(struct meg_comm **world, struct meg_err *e)
     if (provided < MPI_THREAD_FUNNELED)
         return meg_fail(e, MEG_EFAIL,
                         "the MPI library does not support MPI_THREAD_FUNNELED; use one built with thread support");
-    limit_threads();
+    is_oversubscribed = limit_threads();
     *world = group_new(MPI_COMM_WORLD, NULL, "world");
+    meg_comm_group_of(*world)->is_oversubscribed = is_oversubscribed;
     meg_on_die(abort_all, *world);
     atexit(finalize_at_exit);
     return 0;

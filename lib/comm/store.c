@@ -3,6 +3,7 @@
  * value is exchanged in chunks, one after the other.  The store transfers no tensors (meg_comm_open_tensors).
  */
 #include "watchdog/store.h"
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -177,6 +178,7 @@ struct meg_comm *meg_comm_open_store(const struct meg_torchrun *t)
 {
     struct meg_comm *world = &group_new(0, NULL, "world", t->rank, t->size)->g.c;
 
+    meg_comm_group_of(world)->is_oversubscribed = t->local_size > omp_get_num_procs();
     meg_on_die(exit_all, world);
     return world;
 }

@@ -59,7 +59,7 @@ static void make_token(unsigned char token[16])
 int meg_torchrun_read(struct meg_torchrun *t, struct meg_err *e)
 {
     const int agent_has_port = strcmp(text_of("TORCHELASTIC_USE_AGENT_STORE"), "True") == 0;
-    int local_size = 0, r;
+    int r;
 
     memset(t, 0, sizeof *t);
     if ((r = number(&t->size, "WORLD_SIZE", 1, 1000000, e)) < 0)
@@ -68,7 +68,7 @@ int meg_torchrun_read(struct meg_torchrun *t, struct meg_err *e)
         return 0;
     if ((r = number(&t->rank, "RANK", 0, t->size - 1, e)) < 0 ||
         (r = number(&t->rendezvous.port, "MASTER_PORT", 1, 65535 - agent_has_port, e)) < 0 ||
-        (getenv("LOCAL_WORLD_SIZE") && (r = number(&local_size, "LOCAL_WORLD_SIZE", 1, t->size, e)) < 0))
+        (getenv("LOCAL_WORLD_SIZE") && (r = number(&t->local_size, "LOCAL_WORLD_SIZE", 1, t->size, e)) < 0))
         return r;
     t->rendezvous.host = text_of("MASTER_ADDR");
     if (!*t->rendezvous.host)
@@ -76,7 +76,7 @@ int meg_torchrun_read(struct meg_torchrun *t, struct meg_err *e)
                         "WORLD_SIZE is set, so the ranks appear to be started by torchrun, but MASTER_ADDR is not set; "
                         "unset WORLD_SIZE or start the ranks with torchrun");
     t->rendezvous.port += agent_has_port;
-    t->rendezvous.is_local = local_size == t->size;
+    t->rendezvous.is_local = t->local_size == t->size;
     make_token(t->rendezvous.token);
     return 0;
 }

@@ -8,6 +8,7 @@ MEG_BEGIN_DECLS
 
 struct meg_torchrun {
     int rank, size;
+    int local_size; /* number of ranks on this machine; 0 if unknown */
     struct meg_rendezvous rendezvous;
 };
 
