@@ -13,7 +13,7 @@ cat >"$T/conf" <<'EOF'
 num-layers = 12
 hidden-size = 768
 num-attention-heads = 12
-seq-length = 64
+seq-length = 16
 max-position-embeddings = 1024
 micro-batch-size = 4
 global-batch-size = 8
@@ -40,7 +40,7 @@ uses_planned 'bf16 optimizer state' meg-train -v --config "$T/conf" --bf16 --mai
 if [ -x "$B/tests/ranks/comm" ]; then
     uses_planned 'two data-parallel ranks' ranks 2 meg-train -v --config "$T/conf"
     uses_planned 'two pipeline stages' ranks 2 meg-train -v --config "$T/conf" --pipeline-model-parallel-size 2
-    uses_planned 'two tensor-parallel ranks' ranks 2 meg-train -v --config "$T/conf" --tensor-model-parallel-size 2
+    uses_planned 'two tensor-parallel ranks' ranks 2 meg-train -v --config "$T/conf" --tensor-model-parallel-size 2 --seq-length 64
 else
     skip 'two ranks' 'this build has no MPI'
 fi
