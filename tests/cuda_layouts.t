@@ -14,6 +14,7 @@
 [ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'
 . "${0%/*}/train.sh"
 . "${0%/*}/bert.sh"
+cp "$bert_vocab" "$T/vocab.txt"
 . "${0%/*}/torchrun.sh"
 export OMP_NUM_THREADS=1 MEG_CACHE_DIR="$T/cache"
 steps=${STEPS:-3} captures=1
@@ -30,7 +31,7 @@ difference() {
 # data NAME: print the options of the dataset of the model of a cell
 data() {
     case $1 in
-    bert* | t5*) echo "--data-path $T/text_text_sentence --vocab-file $bert_vocab" ;;
+    bert* | t5*) echo "--data-path $T/text_text_sentence --vocab-file $T/vocab.txt" ;;
     *) echo "--data-path $T/ids_text_document" ;;
     esac
 }

@@ -96,17 +96,18 @@ launches() {
     echo "$(grep -c graph "$T/launches") $(grep -c kernel "$T/launches")"
 }
 
+# saves OPTION...: train and save a checkpoint after half of the steps and at the end
+saves() {
+    "$gpu/meg-train" -q --config "$T/conf" --device cuda --deterministic-mode --save-interval $((steps / 2)) "$@" >"$T/out" 2>&1
+}
+
 # resumes OPTION...: a run that was stopped after half of the steps continues bit for bit.  $T/a is the uninterrupted run
 resumes() {
     rm -rf "$T/a" "$T/b"
-    half=$((steps / 2)) last=iter_$(printf %07d "$steps")
-    run="$gpu/meg-train -q --config $T/conf --device cuda --deterministic-mode --save-interval $half"
-    # shellcheck disable=SC2086
-    {
-        $run --save "$T/a" "$@" >"$T/out" 2>&1
-        $run --save "$T/b" --exit-interval $half "$@" >"$T/out" 2>&1
-        $run --save "$T/b" --load "$T/b" "$@" >"$T/out" 2>&1
-    }
+    last=iter_$(printf %07d "$steps")
+    saves --save "$T/a" "$@"
+    saves --save "$T/b" --exit-interval $((steps / 2)) "$@"
+    saves --save "$T/b" --load "$T/b" "$@"
     ok "$model: a resumed run has the checkpoint of an uninterrupted run: $*" same_tensors "$T/a/$last" "$T/b/$last"
 }
 
