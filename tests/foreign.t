@@ -125,6 +125,14 @@ for row in 'a.tar.gz|a tar archive' 'array.json.gz|a JSON array' 'twice.gz|gzip 
 done
 cat files/array files/tar | $null --input - 2>err
 like 'standard input is examined, too' "$(cat err)" 'standard input: found a JSON array, expected JSON lines; convert it to one object per line'
+printf '["1", "2"]\n' >line.txt
+$null --input line.txt 2>want
+status 'meg-vocab does not train on an array in one line' 65 meg-vocab -q --vocab-size 300 --output-dir v --input line.txt
+is 'in the words of meg-preprocess' "$(sed 's/^[^:]*//' err)" "$(sed 's/^[^:]*//' want)"
+for text in '[1]\nfirst' '["1", "2"' '[text]'; do
+    printf "$text\\n" >line.txt
+    ok "$text is text" meg-vocab -q --vocab-size 257 --output-dir v --input line.txt
+done
 printf '{"text":"1"}\n{"text":"\\u00zz"}\n' >bad.jsonl
 $null --input bad.jsonl 2>err
 like 'an invalid line of JSON lines is named by its number' "$(cat err)" 'bad.jsonl: line 2: byte'

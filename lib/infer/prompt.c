@@ -3,7 +3,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "foreign/foreign.h"
 #include "io/json.h"
+#include "io/text_reader.h"
 #include "unicode/utf8.h"
 
 /* File name and line number for messages. */
@@ -165,16 +167,33 @@ static int read_object(const struct meg_prompt_format *format, const struct sour
     return r;
 }
 
+/* Refuse a JSON array, which is rarely meant as a text. */
+static int check_array(const struct source_line *at, const char *text, size_t n, struct meg_err *e)
+{
+    struct meg_str name = { 0 };
+    int r;
+
+    if (!meg_text_begins_with_array(text, (int64_t)n))
+        return 0;
+    meg_str_printf(&name, "%s: line %" PRId64, at->name, at->line);
+    r = meg_foreign_check(name.s, text, n, MEG_EXPECT_JSON_LINES, e);
+    meg_str_free(&name);
+    return r;
+}
+
 int meg_prompt_read(const struct meg_prompt_format *format, const char *name, int64_t line, const char *text, size_t n,
                     struct meg_ids *ids, struct meg_request *request, struct meg_err *e)
 {
     const struct source_line at = { name, line };
     const size_t mark = (size_t)meg_utf8_bom(text, (int64_t)n);
+    int r;
 
     if (mark < n && text[mark] == '{') {
         text += mark;
         n -= mark;
     }
+    if (format->is_plain_allowed && (r = check_array(&at, text, n, e)) < 0)
+        return r;
     if (format->is_plain_allowed && (n == 0 || text[0] != '{'))
         return encode(format, &at, text, n, ids, e);
     return read_object(format, &at, text, n, ids, request, e);

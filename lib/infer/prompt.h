@@ -9,7 +9,7 @@ MEG_BEGIN_DECLS
 /* The format of input lines. */
 struct meg_prompt_format {
     const char *key;           /* member of a JSON line that contains the text: "prompt" or "text" */
-    bool is_plain_allowed;     /* a line that does not begin with '{' is plain text */
+    bool is_plain_allowed;     /* a line that does not begin with '{' is plain text, unless it is a JSON array */
     struct meg_tokenizer *tok; /* NULL: lines must contain ids */
     int64_t vocab_size;        /* exclusive upper bound of the ids in the input */
     int64_t unpadded_vocab;    /* exclusive upper bound of the ids that can be sampled; limit of top_k */
@@ -36,7 +36,8 @@ int meg_prompt_check_ids(const struct meg_tokenizer *tok, const int32_t *ids, in
  * the member "ids" (an array of integers).  All other members are options (meg_request_set).  If format->is_corpus,
  * options are ignored.  Returns MEG_EFORMAT for
  *   - invalid JSON or UTF-8;
- *   - a JSON value that is not an object, or an object with both format->key and "ids", or neither;
+ *   - a JSON array, another JSON value that is not an object, or an object with both format->key and "ids", or
+ *     neither;
  *   - a value of format->key that is not a string;
  *   - an element of "ids" that is not an integer or is outside of the vocabulary;
  *   - a text with a token outside of the vocabulary (meg_prompt_check_ids);

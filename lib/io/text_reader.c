@@ -1,6 +1,7 @@
 #include "io/text_reader.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,13 +89,34 @@ static int64_t skip_space(const char *s, int64_t at, int64_t n)
     return at;
 }
 
-/* Return whether s [n] begins like an object of JSON with a key, or like an array of objects. */
+/* Return whether s [n], which begins with a bracket, is a JSON array other than one of a single number. */
+static bool is_json_array(const char *s, int64_t n)
+{
+    json_t *array = json_loadb(s, (size_t)n, JSON_ALLOW_NUL, NULL);
+    const bool is_array = array && !(json_array_size(array) == 1 && json_is_number(json_array_get(array, 0)));
+
+    json_decref(array);
+    return is_array;
+}
+
+bool meg_text_begins_with_array(const char *s, int64_t n)
+{
+    const int64_t first = skip_space(s, meg_utf8_bom(s, n), n), second = skip_space(s, first + 1, n);
+    const char *end;
+
+    if (second >= n || s[first] != '[')
+        return false;
+    end = memchr(s + first, '\n', (size_t)(n - first));
+    return s[second] == '{' || is_json_array(s + first, end ? end - s - first : n - first);
+}
+
+/* Return whether s [n] begins like an object of JSON with a key, or with an array, which is then refused. */
 static bool begins_like_json(const char *s, int64_t n)
 {
     const int64_t first = skip_space(s, meg_utf8_bom(s, n), n), second = skip_space(s, first + 1, n);
 
-    return second < n &&
-           ((s[first] == '{' && (s[second] == '"' || s[second] == '}')) || (s[first] == '[' && s[second] == '{'));
+    return (second < n && s[first] == '{' && (s[second] == '"' || s[second] == '}')) ||
+           meg_text_begins_with_array(s, n);
 }
 
 static bool is_jsonl(const struct meg_text_reader *t)

@@ -31,13 +31,19 @@ void meg_text_reader_close(struct meg_text_reader *t); /* accepts NULL */
  *   text  valid UTF-8; valid until the next call
  * With MEG_INPUT_AUTO, a file has JSON lines in two cases:
  *   - the name of the file ends in .json or .jsonl, optionally followed by .gz, .zst or .xz
- *   - the text of the file begins with '{' and '"' or '}', or with '[' and '{', with optional whitespace before and
- *     between; the latter is an error, because it is an array
+ *   - the text of the file begins with '{' and '"' or '}', with optional whitespace before and between, or it begins
+ *     with an array (meg_text_begins_with_array), which is an error
  * Any other file is plain text.
  * Returns 1, or 0 at the end of the input.  Returns MEG_EFORMAT, with file and line, for invalid UTF-8 or an invalid
  * JSON line.  Otherwise fails as meg_block_reader_next does.
  */
 int meg_text_reader_next(struct meg_text_reader *t, struct meg_span *text, struct meg_err *e);
+
+/*
+ * Return whether s [n] begins like an array of objects, with '[' and '{', or its first line is a JSON array.  An array of
+ * one number is not counted, because a text may begin with a reference such as [1].
+ */
+bool meg_text_begins_with_array(const char *s, int64_t n);
 
 MEG_END_DECLS
 

@@ -80,6 +80,10 @@ static void messages_name_the_line(void **state)
         { "5 6", false, true, MEG_EFORMAT, "not JSON" },
         { "", false, true, MEG_EFORMAT, "not JSON" },
         { "[1,2]", false, true, MEG_EFORMAT, "found another type of JSON value" },
+        { "[1,2]", true, true, MEG_EFORMAT,
+          "found a JSON array, expected JSON lines; convert it to one object per line: jq -c '.[]'" },
+        { "\xEF\xBB\xBF [\"5 6\"]", true, true, MEG_EFORMAT, "found a JSON array" },
+        { "[ {\"prompt\":\"5\"},", true, true, MEG_EFORMAT, "found a JSON array" },
         { "{\"Prompt\":\"5\"}", true, true, MEG_EFORMAT, "either \"prompt\" or \"ids\", found neither" },
         { "{\"prompt\":\"5\",\"ids\":[5]}", true, true, MEG_EFORMAT, "either \"prompt\" or \"ids\", found both" },
         { "{\"prompt\":5}", true, true, MEG_EFORMAT, "\"prompt\" is not a string" },
@@ -105,6 +109,22 @@ static void messages_name_the_line(void **state)
         assert_int_equal(parse(bad[i].text, bad[i].plain, bad[i].tok, &ids, &e), bad[i].code);
         assert_int_equal(strncmp(e.msg, "in: line 7: ", 12), 0);
         assert_non_null(strstr(e.msg, bad[i].words));
+    }
+    free(ids.v);
+}
+
+/* These texts are passed to the tokenizer, which accepts only numbers. */
+static void texts_with_brackets_are_plain(void **state)
+{
+    static const char *const text[] = { "[1]", "[\"5\",", "[MASK] is", "[\"5\"] 6", "5 [1,2]", "[true]", "[" };
+    struct meg_ids ids = { 0 };
+    struct meg_err e;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        assert_int_equal(parse(text[i], true, true, &ids, &e), MEG_EFORMAT);
+        if (strstr(e.msg, "JSON"))
+            fail_msg("%s: %s", text[i], e.msg);
     }
     free(ids.v);
 }
@@ -542,6 +562,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_are_parsed_into_ids),
         cmocka_unit_test(messages_name_the_line),
+        cmocka_unit_test(texts_with_brackets_are_plain),
         cmocka_unit_test(a_line_of_a_corpus_may_have_other_members),
         cmocka_unit_test(a_line_sets_options),
         cmocka_unit_test(messages_name_the_option_of_a_line),
