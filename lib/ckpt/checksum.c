@@ -56,7 +56,7 @@ static int list_chunks(struct expected_chunk **out, int64_t *nout, const json_t 
             free(c);
             return meg_fail(e, MEG_EFORMAT,
                             "%s: tensor %s: manifest.json has %zu checksums for %" PRId64 " bytes, expected %" PRId64
-                            ", one per chunk of 16 MiB",
+                            ", one per chunk of 16 MiB; copy the checkpoint again",
                             m[i].st->path, m[i].t->name, json_array_size(sums), m[i].t->nbytes, nchunks);
         }
         *out = meg_realloc_array(*out, (size_t)(*nout + nchunks), sizeof **out);

@@ -40,7 +40,9 @@ static int read_metadata_file(const struct meg_ckpt *c, const char *name, const 
                      "; the file is damaged or was edited: copy the checkpoint again",
                      path, out->n, nbytes);
     else if (strcmp(hash, expected) != 0)
-        r = meg_fail(e, MEG_EFORMAT, "%s: checksum is %s, but manifest.json has %s; the file is damaged or was edited",
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: checksum is %s, but manifest.json has %s; the file is damaged or was edited: copy the "
+                     "checkpoint again",
                      path, hash, expected);
 out:
     free(path);

@@ -170,7 +170,9 @@ static int fail_decode(const struct meg_decompressor *u, int64_t reason, struct 
         return meg_fail(e, MEG_EFORMAT,
                         "%s: the %s data needs a window of more than 128 MiB; decompress it first: zstd -dc --long=31",
                         u->name, u->format->name);
-    default: return meg_fail(e, MEG_EFORMAT, "%s: the %s data is corrupt", u->name, u->format->name);
+    default:
+        return meg_fail(e, MEG_EFORMAT, "%s: the %s data is corrupt; copy or download the file again", u->name,
+                        u->format->name);
     }
 }
 

@@ -32,4 +32,13 @@ for part in model optim; do
 done
 jq '.tensors |= map_values(.offset = 0)' good.json >$manifest
 status 'a conversion refuses it, too' 65 meg-convert --load-dir ckpt --save-dir converted --saver megatron
+name=$(jq -r '.tensors | keys[0]' good.json)
+jq ".tensors[\"$name\"].xxh3_128 = []" good.json >$manifest
+status 'missing checksums are refused' 65 meg-convert --info ckpt --verify
+like 'the message says what to do' "$(cat err)" "tensor $name: manifest.json has 0 checksums .*; copy the checkpoint again\$"
+cp good.json $manifest
+state=ckpt/iter_0000001/state.json
+tr '1' '2' <$state >changed && cp changed $state
+status 'a changed state.json is refused' 65 meg-convert --info ckpt
+like 'the message says what to do, too' "$(cat err)" 'state.json: checksum is .*; the file is damaged or was edited: copy the checkpoint again$'
 done_testing

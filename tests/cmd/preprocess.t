@@ -182,7 +182,7 @@ refused 'a truncated .zst' 'cut.in: the zstd data is truncated' --input cut.in
 xz -c big.jsonl | head -c 5000 >cut.in
 refused 'a truncated .xz' 'cut.in: the xz data is truncated' --input cut.in
 { gzip -c in.jsonl; echo tail; } >cut.in
-refused 'a .gz with trailing garbage' 'cut.in: the gzip data is corrupt' --input cut.in
+refused 'a .gz with trailing garbage' 'cut.in: the gzip data is corrupt; copy or download the file again' --input cut.in
 printf 'BZh91AY&SY\000' >bz2.in
 refused 'a .bz2 file' 'bz2.in: found bzip2 data, expected text or JSON lines; decompress it: bzip2 -d' --input bz2.in
 { cat big.jsonl; echo oops; } >input

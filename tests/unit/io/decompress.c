@@ -133,7 +133,9 @@ static void zero_padding_after_a_stream_is_skipped(void **state)
             meg_str_add(&s, zeros, n);
             holds(&s, TEXT TEXT);
             meg_str_add(&s, "no stream at all", 16);
-            refuses(s.s, s.n, MEG_EFORMAT, i ? "in: the xz data is corrupt" : "in: the gzip data is corrupt");
+            refuses(s.s, s.n, MEG_EFORMAT,
+                    i ? "in: the xz data is corrupt; copy or download the file again"
+                      : "in: the gzip data is corrupt; copy or download the file again");
             meg_str_free(&s);
         }
 }
