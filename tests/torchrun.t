@@ -105,13 +105,12 @@ like 'rank 0 names the stopped rank and its task' "$(cat "$T/err.0")" \
     'rank 2 of 3 on .* sent no heartbeat .* last state: at step 2, building the index of x; '
 
 # A second job with the same port and run id is refused, and the first continues.
-second="$comm loop 60"
 second_job() {
     after_step_3
     second_statuses=
     for of in '0 2' '1 2' '3 4'; do
         # shellcheck disable=SC2086 # words
-        as_rank $of $second >"$T/second" 2>&1
+        as_rank $of "$comm" loop 60 >"$T/second" 2>&1
         second_statuses="$second_statuses $?"
         tail -n 1 "$T/second" >>"$T/said"
     done
