@@ -24,7 +24,7 @@ log-interval = 1
 split = 80,20,0
 data-path = $T/text_text_sentence
 tokenizer-type = BertWordPieceLowerCase
-vocab-file = $bert_vocab
+vocab-file = "$bert_vocab"
 end
 
 convert() { # FROM TO OPTION...: convert the checkpoint $T/FROM to $T/TO

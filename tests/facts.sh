@@ -23,5 +23,5 @@ eval-iters = 0
 split = 100,0,0
 data-path = $T/facts_text_sentence
 tokenizer-type = BertWordPieceLowerCase
-vocab-file = $bert_vocab
+vocab-file = "$bert_vocab"
 end
