@@ -1,6 +1,7 @@
 #include "run/train_conf.h"
 #include <inttypes.h>
 #include <math.h>
+#include "base/log.h"
 #include "base/num.h"
 #include "option/check.h"
 
@@ -206,6 +207,16 @@ enum meg_recompute meg_train_recompute(const struct meg_train_conf *c)
     return c->recompute_method == MEG_RECOMPUTE_METHOD_BLOCK ? MEG_RECOMPUTE_BLOCK : MEG_RECOMPUTE_UNIFORM;
 }
 
+void meg_train_recompute_warn(const struct meg_train_conf *c)
+{
+    const bool has_method = c->recompute_method != MEG_RECOMPUTE_METHOD_UNSET;
+
+    if (meg_train_recompute(c) == MEG_RECOMPUTE_NONE && (has_method || c->recompute_layers != MEG_UNSET))
+        meg_warn("--recompute-%s has no effect without --recompute-granularity full, as in Megatron-LM: no activations "
+                 "are recomputed; add that option, or remove this one",
+                 has_method ? "method" : "num-layers");
+}
+
 /*
  * Return MEG_EUSAGE if the layer inputs of a micro-batch, with sequences of s tokens, cannot be sharded over the
  * tensor-parallel ranks; `option` is the option that sets s.
@@ -230,6 +241,7 @@ bool meg_train_uses_graphs(const struct meg_train_conf *c)
 int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e)
 {
     const bool is_full = c->recompute_granularity == MEG_RECOMPUTE_GRANULARITY_FULL;
+    const bool is_selective = meg_train_recompute(c) == MEG_RECOMPUTE_SELECTIVE;
     const bool has_method = c->recompute_method != MEG_RECOMPUTE_METHOD_UNSET;
     const bool has_layers = c->recompute_layers != MEG_UNSET;
     const bool is_distributed = c->distribute_saved_activations;
@@ -238,8 +250,10 @@ int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_l
           ": contradicts --recompute-activations, which is selective" },
         { is_full && !(has_method && has_layers), "recompute-granularity",
           ": requires --recompute-method and --recompute-num-layers" },
-        { !is_full && has_method, "recompute-method", ": requires --recompute-granularity full" },
-        { !is_full && has_layers, "recompute-num-layers", ": requires --recompute-granularity full" },
+        { is_selective && has_method, "recompute-method",
+          ": requires --recompute-granularity full, but recomputation is selective" },
+        { is_selective && has_layers, "recompute-num-layers",
+          ": requires --recompute-granularity full, but recomputation is selective" },
         { is_full && c->recompute_layers < 1, "recompute-num-layers", ": must be at least 1" },
         { is_distributed && !is_full, "distribute-saved-activations", ": requires --recompute-granularity full" },
         { is_distributed && l->tp == 1, "distribute-saved-activations",

@@ -68,6 +68,8 @@ int meg_train_batch_schedule(const struct meg_train_conf *c, int64_t dp, struct 
 
 /* Return MEG_EUSAGE if the recomputation options are invalid, or contradict each other or the layout. */
 int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e);
+/* Print a warning if recomputation options have no effect, because --recompute-granularity is not set. */
+void meg_train_recompute_warn(const struct meg_train_conf *c);
 /* Return whether the options select CUDA graphs. */
 bool meg_train_uses_graphs(const struct meg_train_conf *c);
 /* Return the recomputation mode that the options select.  meg_train_recompute_check must have accepted the options. */

@@ -64,6 +64,8 @@ static int check_options(struct meg_trainer *t, struct meg_err *e)
         (r = meg_train_open_checkpoint(t, e)) < 0 ||
         (r = meg_run_spec_make(&t->spec, job, c->plan ? 1 : world_size(t), e)) < 0 || (r = check_groups(t, e)) < 0)
         return r;
+    if (meg_train_is_rank0(t))
+        meg_train_recompute_warn(c);
     t->scaler = t->spec.scaler;
     return c->skip_train ? 0
                          : meg_lr_schedule_make(&t->lr_schedule, &job->optim, t->spec.train_iters, c->train_samples,

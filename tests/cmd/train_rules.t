@@ -9,6 +9,14 @@ train() {
         --vocab-size 99 "$@"
 }
 
+# Megatron-LM does not read these options without --recompute-granularity.
+for option in '--recompute-num-layers 2' '--checkpoint-num-layers 2' '--recompute-method block'; do
+    # shellcheck disable=SC2086
+    status "$option alone is accepted" 0 train -q --dry-run $option
+    name=${option% *}
+    is "$option alone: one warning says that it has no effect" "$(grep -c -- "--recompute-${name#--*-} has no effect without" "$T/err")" 1
+done
+
 # refuses RANKS REGEX OPTION...: check that a dry run for RANKS ranks is refused with a message that matches REGEX
 refuses() {
     n=$1 regex=$2
@@ -97,7 +105,9 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
     refuses 4 '--pipeline-schedule zb-h1: cannot be combined with --recompute-activations' $pp 4 --pipeline-schedule zb-h1 \
         --recompute-activations
     refuses 1 '--recompute-granularity full: requires --recompute-method' --recompute-granularity full
-    refuses 1 '--recompute-method uniform: requires --recompute-granularity full' --recompute-method uniform
+    refuses 1 '--recompute-method uniform: requires --recompute-granularity full' --recompute-method uniform --recompute-activations
+    refuses 1 '--recompute-num-layers 2: requires --recompute-granularity full' --recompute-num-layers 2 \
+        --recompute-granularity selective
     refuses 1 '--recompute-granularity full: contradicts --recompute-activations, which is selective' --recompute-activations $full 1
     refuses 1 '--recompute-num-layers 0: must be at least 1' $full 0
     refuses 2 '--distribute-saved-activations: requires --tensor-model-parallel-size' --distribute-saved-activations $full 1
