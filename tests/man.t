@@ -31,8 +31,18 @@ shown() {
         }' "$@"
 }
 
+# ignored_without_word PAGE: print the first lines of the explanations of ignored options that do not begin with Ignored:
+ignored_without_word() {
+    awk '/^\.S[sh]/ { section = $0 == ".Ss Accepted and ignored"; depth = 0; item = 0 }
+         section && depth == 1 && item && $1 != ".It" && $1 != "Ignored:"
+         /^\.Bl/ { depth++ }
+         /^\.El/ { depth-- }
+         { item = $1 == ".It" }' "$1"
+}
+
 for page in man/*; do
     is "$page has no mandoc warnings" "$(mandoc -Tlint -Wwarning "$page" 2>&1)" ''
+    is "$page says of each ignored option that it is ignored" "$(ignored_without_word "$page")" ''
     for path in $(sed -n 's/^\.Xr \(meg[-a-z]*\) \([0-9]\).*/\1.\2/p' "$page" | sort -u); do
         ok "$page refers to a page that exists: $path" test -f "man/$path"
     done
