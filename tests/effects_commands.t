@@ -13,7 +13,8 @@ printf '%s\n' '{"text":"A dog. Dr. No, CamelCase 123456!?\nA cat <extra_id_0>.",
     '{"text":"The dog, the cat.","other":"x"}' '{"text":"x","other":"y"}' >in.jsonl
 printf '{"text":"\377"}\n' >bad.jsonl
 printf '{"text":"A cat"}\n' >in2.jsonl
-bert="--tokenizer-type BertWordPieceLowerCase --vocab-file $tokenizers/bert-lower.txt"
+cp "$tokenizers/bert-lower.txt" bert.txt
+bert='--tokenizer-type BertWordPieceLowerCase --vocab-file bert.txt'
 prep() {
     rm -rf out out_* out.*
     run meg-preprocess -q --input in.jsonl --output-prefix out "$@"
