@@ -17,6 +17,10 @@ for n in 1 2 3 8 16; do
     is "$n ranks: all checks ran" "$(grep -c '^ok' "$T/out")" "$(sed -n 's/^1\.\.//p' "$T/out")"
 done
 
+env SLURM_STEP_NUM_TASKS=3 meg-train --dry-run >"$T/out" 2>"$T/err"
+like 'ranks that MPI does not connect are an error that names the launcher' "$(cat "$T/err")" \
+    ': srun started 3 ranks, but MPI reports 1; build this program with the MPI library of the launcher$'
+
 # While a rank runs a task that it has announced (meg_watchdog_task_begin), ranks that wait for it do not time
 # out.  After the task, they do.
 ranks 3 "$B/tests/ranks/comm" task 2 5 2 >"$T/out" 2>"$T/err"

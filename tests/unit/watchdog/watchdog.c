@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include "base/clock.h"
+#include "child.h"
 #include "watchdog/internal.h"
 
 static struct meg_watchdog *w;
@@ -270,6 +272,77 @@ static void a_copied_name_is_terminated_and_has_no_control_characters(void **sta
     assert_string_equal(name, "b");
 }
 
+static double heartbeat_of(int size, double timeout_s)
+{
+    const struct meg_watchdog_bootstrap b = { .size = size, .timeout_s = timeout_s };
+    struct meg_watchdog *v = watchdog_new(&b);
+    const double heartbeat_s = v->heartbeat_s;
+
+    meg_watchdog_close(v);
+    return heartbeat_s;
+}
+
+static void heartbeats_are_rare_with_many_ranks_and_frequent_with_a_short_timeout(void **state)
+{
+    (void)state;
+    assert_true(heartbeat_of(3, 60) == 0.1);
+    assert_true(heartbeat_of(999, 60) == 0.1);
+    assert_true(heartbeat_of(1000, 60) == 0.2);
+    assert_true(heartbeat_of(2999, 60) > 0.299 && heartbeat_of(2999, 60) < 0.301);
+    assert_true(heartbeat_of(3, 0.4) == 0.05);
+}
+
+static void at_most_twenty_ranges_of_ranks_are_listed(void **state)
+{
+    enum { N = 50 };
+    struct meg_str got = { 0 }, even = { 0 }, odd = { 0 }, want = { 0 };
+    bool has_joined[N];
+
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        has_joined[i] = i % 2;
+        if (i < 40)
+            meg_str_printf(i % 2 ? &odd : &even, "%d, ", i);
+    }
+    meg_str_printf(&want, "ranks %s... of 50; ranks %s... joined", even.s, odd.s);
+    watchdog_report_missing(&got, has_joined, N);
+    assert_string_equal(got.s, want.s);
+    got.n = 0;
+    for (int i = 0; i < N; i++)
+        has_joined[i] = i != 1 && (i < 3 || i > 4);
+    watchdog_report_missing(&got, has_joined, N);
+    assert_string_equal(got.s, "ranks 1, 3-4 of 50; ranks 0, 2, 5-49 joined");
+    meg_str_free(&got);
+    meg_str_free(&even);
+    meg_str_free(&odd);
+    meg_str_free(&want);
+}
+
+static void wait_for_two_others(void *unused)
+{
+    const struct meg_rendezvous r = { .is_local = true };
+    const struct meg_watchdog_bootstrap b = { .size = 3, .timeout_s = 1, .rendezvous = &r, .barrier = no_barrier };
+    struct meg_watchdog *alone;
+
+    (void)unused;
+    meg_watchdog_open(&alone, &b);
+}
+
+static void rank_0_waits_for_missing_ranks_until_the_timeout(void **state)
+{
+    const double start_s = meg_now_s();
+    struct child c;
+    double waited_s;
+
+    (void)state;
+    child_run(&c, wait_for_two_others, NULL);
+    waited_s = meg_now_s() - start_s;
+    assert_int_equal(c.status, meg_exit_status(MEG_EPEER));
+    assert_non_null(
+        strstr(c.err, " waited 1.0 s on port 0 for ranks 1-2 of 3; rank 0 joined; start the missing ranks"));
+    assert_true(waited_s >= 1 && waited_s < 3.5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +352,9 @@ int main(void)
         cmocka_unit_test(unauthenticated_connections_cannot_keep_a_rank_out),
         cmocka_unit_test(a_complete_run_refuses_further_processes),
         cmocka_unit_test(a_copied_name_is_terminated_and_has_no_control_characters),
+        cmocka_unit_test(heartbeats_are_rare_with_many_ranks_and_frequent_with_a_short_timeout),
+        cmocka_unit_test(at_most_twenty_ranges_of_ranks_are_listed),
+        cmocka_unit_test(rank_0_waits_for_missing_ranks_until_the_timeout),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);
