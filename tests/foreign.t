@@ -11,6 +11,7 @@ cd "$T" || exit 1
 table() {
     cat <<'end'
 lfs|a Git LFS pointer to a file of 4976698672 bytes|git lfs pull|version https://git-lfs.github.com/spec/v1\noid sha256:4665465afa61ae21ef9e40beb1b2f4eb5c1f2d3b3f3e1e7d7b0b5e9c3a4b5c6d\nsize 4976698672\n
+hawser|a Git LFS pointer to a file of 12 bytes|git lfs pull|version https://hawser.github.com/spec/v1\noid sha256:4665465a\nsize 12\n
 annex|a git-annex pointer|git annex get|/annex/objects/SHA256E-s10--abc.bin\n
 7z|a 7z archive|7z x|7z\274\257\047\034\000\004
 rar|a RAR archive|unrar x|Rar!\032\007\001\000
@@ -51,6 +52,7 @@ utf32be|UTF-32 text|iconv -f UTF-32 -t UTF-8|\000\000\000{\000\000\000"\000\000\
 html|an HTML page|/resolve/|<!DOCTYPE html>\n<html class=""><head></head></html>\n
 html2|an HTML page|/resolve/|\n <html>\n<body>Sign in</body></html>\n
 xml|an XML document|download the file again|<?xml version="1.0"?>\n<Error><Code>AccessDenied</Code></Error>\n
+wiki|an XML document|download the file again|\n<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/">\n
 hub|an error message of the Hugging Face Hub|download it again|Entry not found
 warc|a WARC file|extract its text|WARC/1.0\r\nWARC-Type: warcinfo\r\n
 array|a JSON array|jq -c '.[]'|[{"text": "1"}, {"text": "2"}]
@@ -100,7 +102,7 @@ $name: status $r: $message"
 }
 
 # Binary formats are refused when the file is opened, and others only where JSON lines are required.
-markup='html html2 xml hub warc array array2 pretty pretty2'
+markup='html html2 xml wiki hub warc array array2 pretty pretty2'
 null='meg-preprocess -q --tokenizer-type NullTokenizer --vocab-size 9 --output-prefix o'
 skip="$markup binary" each 'meg-preprocess --input' 'text or JSON lines' $null --input FILE
 skip="$markup binary" each 'meg-preprocess --replace-invalid' 'text or JSON lines' $null --replace-invalid --input FILE
@@ -109,7 +111,7 @@ texts=$(rows | cut -d '|' -f 1 | grep -vxF "$(printf '%s\n' $markup binary)" | t
 skip=$texts each 'meg-preprocess --input of JSON and markup' 'JSON lines' $null --input FILE
 skip=$texts each 'meg-vocab --input-format jsonl' 'JSON lines' \
     meg-vocab -q --vocab-size 300 --output-dir v --input-format jsonl --input FILE
-skip="$texts html html2 xml hub warc binary" each 'meg-vocab --input of JSON' 'JSON lines' \
+skip="$texts html html2 xml wiki hub warc binary" each 'meg-vocab --input of JSON' 'JSON lines' \
     meg-vocab -q --vocab-size 300 --output-dir v --input FILE
 ok 'no output is left' test ! -e o_text_document.bin
 
@@ -155,7 +157,7 @@ data='--input data.jsonl --output-prefix o'
 printf '{"text":"a"}\n' >data.jsonl
 no_text='array array2 pretty pretty2 hub binary'
 for type in SentencePieceTokenizer GPTSentencePieceTokenizer Llama2Tokenizer; do
-    skip="$no_text spm xml warc" each "$type" 'a file of a tokenizer' \
+    skip="$no_text spm xml wiki warc" each "$type" 'a file of a tokenizer' \
         meg-preprocess -q --tokenizer-type $type --tokenizer-model FILE $data
 done
 skip="$no_text spm" each TikTokenizer 'a file of a tokenizer' \

@@ -37,6 +37,10 @@ wordpiece accents --output-dir lower
 is 'BertWordPieceLowerCase: lower case without accents; punctuation is a word' "$(sed 1,5d lower/vocab.txt | tr '\n' ' ')" '. a e ##e ae '
 wordpiece accents --tokenizer-type BertWordPieceCase --output-dir case
 is 'BertWordPieceCase: text is unchanged' "$(sed 1,5d case/vocab.txt | tr '\n' ' ')" '. A a É é ##É ##é aé AÉ '
+perl -CO -e 'print map { chr(0x4E00 + $_) } 0 .. 1000' >cjk
+wordpiece cjk --output-dir cjk-wp
+is 'WordPiece: of equally frequent characters, the 1000 with the smallest code points are kept' \
+    "$(wc -l <cjk-wp/vocab.txt | tr -d ' ') $(tail -n 1 cjk-wp/vocab.txt)" "1005 $(perl -CO -e 'print chr(0x4E00 + 999)')"
 wordpiece "$top/LICENSE" --vocab-size 500 --output-dir license-wp
 wordpiece "$top/LICENSE" --vocab-size 300 --output-dir license-300
 is 'WordPiece: a smaller vocabulary is the beginning of a larger one' "$(head -n 300 license-wp/vocab.txt | cksum)" "$(cksum <license-300/vocab.txt)"

@@ -484,6 +484,41 @@ static void special_tokens_equal_megatron(void **state)
     free(ids.v);
 }
 
+static void the_trainer_spec_names_the_special_pieces(void **state)
+{
+    struct meg_str m = { 0 }, trainer = { 0 };
+    struct meg_tokenizer *t;
+    const struct meg_tok_special_ids *r;
+    struct meg_ids ids = { 0 };
+    struct meg_err e;
+
+    (void)state;
+    add_piece(&m, "<unk>", 0, 2);
+    add_piece(&m, "[B]", 0, 3);
+    add_piece(&m, "[E]", 0, 3);
+    add_piece(&m, "[P]", 0, 3);
+    add_piece(&m, "\xE2\x96\x81", -1, 1);
+    add_piece(&m, "a", -1, 1);
+    add_number(&trainer, 24, 1); /* treat_whitespace_as_suffix */
+    add_bytes(&trainer, 46, "[B]", 3);
+    add_bytes(&trainer, 47, "[E]", 3);
+    add_bytes(&trainer, 48, "[P]", 3);
+    add_bytes(&m, 2, trainer.s, trainer.n);
+    t = open_model("GPTSentencePieceTokenizer", write_model(&m), MEG_UNSET);
+    r = meg_tokenizer_special_ids(t);
+    assert_int_equal(r->bos, 1);
+    assert_int_equal(r->eos, 2);
+    assert_int_equal(r->pad, 3);
+    assert_int_equal(meg_tokenizer_encode(t, "a", 1, &ids, &e), 0);
+    assert_int_equal(ids.n, 2); /* the dummy prefix follows the text */
+    assert_int_equal(ids.v[0], 5);
+    assert_int_equal(ids.v[1], 4);
+    meg_tokenizer_close(t);
+    meg_str_free(&m);
+    meg_str_free(&trainer);
+    free(ids.v);
+}
+
 static void llama2_needs_a_bos_piece(void **state)
 {
     struct meg_tok_conf c = { .type = "Llama2Tokenizer", .vocab_extra_ids = MEG_UNSET, .vocab_size = MEG_UNSET };
@@ -523,6 +558,7 @@ int main(void)
         cmocka_unit_test(invalid_models_are_refused),
         cmocka_unit_test(invalid_character_maps_are_refused),
         cmocka_unit_test(special_tokens_equal_megatron),
+        cmocka_unit_test(the_trainer_spec_names_the_special_pieces),
         cmocka_unit_test(llama2_needs_a_bos_piece),
     };
 
