@@ -30,6 +30,8 @@ is 'the linears have the shapes of the model' "$(jq -c 'select(.op == "linear_fw
  4 [[32,32],[128,32],[32,128]]
  4 [[32,32],[32,32],[32,32]]
  4 [[32,32],[96,32],[32,96]]'
+is 'the activation is that of fc1' "$(jq -c 'select(.op == "linear_fwd" and .act != "none") | [.w.shape, .act]' "$T/trace" | sort | uniq -c | tr -s ' ')" \
+    ' 4 [[128,32],"gelu_tanh"]'
 is 'attention has the sizes of the model' "$(jq -c 'select(.op == "attn_fwd") | .desc' "$T/trace" | sort -u)" \
     '{"s_q":16,"s_k":16,"b":2,"a":2,"g":2,"d":16,"q0":0,"k0":0,"window":[-1,0]}'
 is 'every tensor is f32' "$(jq -r '.. | .dtype? // empty' "$T/trace" | sort -u)" F32

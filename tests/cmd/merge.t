@@ -41,6 +41,10 @@ status 'a directory is merged' 0 meg-merge --input in --output-prefix sorted
 ok 'the tokens are in the order of names' cmp sorted.bin want_sorted.bin
 ok 'the index covers all datasets' cmp sorted.idx want_sorted.idx
 like 'each dataset read is logged' "$(cat err)" '^meg-merge: in/b: 2 documents, 2 tokens$'
+printf '{"text":"1 2 3"}\n{"text":"4"}\n' |
+    meg-preprocess -q --tokenizer-type NullTokenizer --vocab-size 9 --output-prefix long --input -
+like 'tokens are counted, not sequences' "$(meg-merge --datasets long_text_document --output-prefix longer 2>&1)" \
+    '^meg-merge: long_text_document: 2 documents, 4 tokens$'
 status 'given datasets are merged' 0 meg-merge -q --datasets in/b in/a --output-prefix given
 ok 'the tokens are in the order given' cmp given.bin want_given.bin
 ok 'the index is in the order given' cmp given.idx want_given.idx

@@ -75,6 +75,10 @@ status 'the printed options are valid' 0 estimate --num-layers 24 --hidden-size 
     --global-batch-size 64 --dry-run --world-size 16 --hardware h100 $options
 is 'the printed options have the printed time' "$(awk '/^time/ { seen = 1 } seen && $1 == "all" { printf "%.3g\n", $2 }' "$T/out")" \
     "$(awk '/^1 / { printf "%.3g\n", $(NF - 1); exit }' "$T/plan")"
+estimate --num-layers 48 --hidden-size 8192 --num-attention-heads 64 --global-batch-size 64 --bf16 --plan --world-size 64 \
+    --hardware h200 >"$T/plan"
+ok 'layouts with sequence parallelism are candidates' grep -q '^[1-5] *[248]s ' "$T/plan"
+is 'their options select it' "$(grep -c -e '--sequence-parallel' "$T/plan")" "$(grep -c '^[1-5] *[248]s ' "$T/plan")"
 sed '/^global-batch-size/d; /^micro-batch-size/d' "$T/conf" >"$T/small.conf"
 here() { # OPTION...: print the ranks and the batch size of --plan without --world-size
     meg-train -q --config "$T/small.conf" --num-layers 2 --hidden-size 64 --num-attention-heads 4 --plan "$@" |

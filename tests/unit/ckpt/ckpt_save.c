@@ -159,6 +159,9 @@ static void removes_leftovers_of_a_killed_save(void **state)
     /* the state after a save that was killed while it wrote the files of iteration 15 */
     assert_int_equal(meg_mkdirs("killed/iter_0000015.tmp.1.h", &e), 0);
     put_file("killed/iter_0000015.tmp.1.h/model-0-embedding.safetensors", "x", 1);
+    /* the states after a run that was killed while it wrote the tracker or `done` */
+    put_file("killed/latest_checkpointed_iteration.txt.tmp.1.h", "1", 1);
+    put_file("killed/done.tmp.1.h", "", 0);
     c = open_ok("killed", MEG_UNSET);
     assert_int_equal(meg_ckpt_iteration(c), 10);
     if (load_fixture(&b, c, &e) < 0)
@@ -478,6 +481,31 @@ static void lists_all_mismatched_tensors(void **state)
     free_fixture(&b);
 }
 
+/* A message lists as many names as fit, and the number of the others. */
+static void a_long_list_of_tensors_ends_with_the_number_of_others(void **state)
+{
+    struct ckpt_fixture b;
+    struct meg_ckpt_shard slot = { .name = "exp_max" };
+    struct meg_ckpt *c;
+    struct meg_err e;
+    int shown = 0, others = 0;
+
+    (void)state;
+    make_fixture(&b, 8, 8, 1);
+    save_ok(&b, "long", 1, 0, -1);
+    c = open_ok("long", MEG_UNSET);
+    slot.data = b.w;
+    assert_int_equal(meg_ckpt_load(c, &b.p, &meg_mesh_one, &slot, 1, &e), MEG_EFORMAT);
+    for (const char *p = e.msg; (p = strstr(p, "optimizer.state.exp_max.")); p++)
+        shown++;
+    assert_non_null(strstr(e.msg, " and "));
+    assert_int_equal(sscanf(strstr(e.msg, " and "), " and %d more", &others), 1);
+    assert_true(shown > 10 && others > 10);
+    assert_int_equal(shown + others, b.p.n);
+    meg_ckpt_close(c);
+    free_fixture(&b);
+}
+
 static void lists_all_changed_options(void **state)
 {
     struct ckpt_fixture b;
@@ -574,6 +602,7 @@ int main(void)
         cmocka_unit_test(refuses_a_truncated_tensor_file),
         cmocka_unit_test(a_damaged_iteration_suggests_an_older_one),
         cmocka_unit_test(lists_all_mismatched_tensors),
+        cmocka_unit_test(a_long_list_of_tensors_ends_with_the_number_of_others),
         cmocka_unit_test(lists_all_changed_options),
         cmocka_unit_test(files_are_reproducible),
     };

@@ -278,6 +278,28 @@ static void only_the_first_stage_has_several_buckets(void **state)
     meg_params_free(&p);
 }
 
+/* The default is that of Megatron: 40 million parameters, or 1 million times the data-parallel size if that is more. */
+static void the_default_size_grows_with_the_data_parallel_size(void **state)
+{
+    static const struct {
+        int64_t dp, given, want;
+    } cases[] = { { 1, MEG_UNSET, 40000000 },
+                  { 40, MEG_UNSET, 40000000 },
+                  { 41, MEG_UNSET, 41000000 },
+                  { 512, MEG_UNSET, 512000000 },
+                  { 512, 7, 7 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct meg_zero_conf c = { .zero_stage = 1, .num_instances = 1, .bucket_size = cases[i].given };
+        struct meg_layout l = layout(1, cases[i].dp, 1);
+        struct meg_err e;
+
+        assert_int_equal(meg_zero_fit(&l, &c, true, MEG_DTYPE_BF16, &e), 0);
+        assert_int_equal(l.zero.bucket_numel, cases[i].want);
+    }
+}
+
 /*
  * Bytes per parameter as in Megatron's documentation: replicated, and with the distributed optimizer over d ranks.
  * Megatron's 20 bytes with fp16 gradients include 4 bytes of an f32 copy of the gradients, which meg does not need.
@@ -359,6 +381,7 @@ int main(void)
         cmocka_unit_test(experts_are_in_buckets_of_dense_parameters_without_expert_parallelism),
         cmocka_unit_test(expert_parallelism_is_refused_with_zero_2),
         cmocka_unit_test(both_stages_shard_a_tied_embedding_alike),
+        cmocka_unit_test(the_default_size_grows_with_the_data_parallel_size),
         cmocka_unit_test(memory_equals_megatrons_bytes_per_parameter),
         cmocka_unit_test(only_the_first_stage_has_several_buckets),
     };
