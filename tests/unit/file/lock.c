@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <time.h>
 
 #include "file/file.h"
 #include "file/lock.h"
@@ -36,12 +37,15 @@ int statfs(const char *at, struct statfs *fs)
     return 0;
 }
 
-static bool hides_processes; /* /proc has no file PID/stat, as for processes of other users with hidepid=2 */
+static const char *uptime_path; /* read instead of /proc/uptime, unless NULL */
+static bool hides_processes;    /* /proc has no file PID/stat, as for processes of other users with hidepid=2 */
 
 FILE *fopen(const char *name, const char *mode)
 {
     int fd;
 
+    if (uptime_path && strcmp(name, "/proc/uptime") == 0)
+        name = uptime_path;
     if (hides_processes && strncmp(name, "/proc/", 6) == 0 && strstr(name, "/stat")) {
         errno = ENOENT;
         return NULL;
@@ -55,6 +59,7 @@ static int make(void **state)
     (void)state;
     has_links = true;
     hides_processes = false;
+    uptime_path = NULL;
     fs_type = EXT4_SUPER_MAGIC;
     make_dir(dir, sizeof dir);
     snprintf(path, sizeof path, "%s/out.lock", dir);
@@ -537,6 +542,35 @@ static void an_empty_directory_is_replaced_by_one_rename(void **state)
     assert_int_equal(access(in_dir("out.tmp"), F_OK), -1);
 }
 
+/* If the machine had run for a day longer, this process would have started a day earlier. */
+static void the_start_in_a_lock_is_that_of_the_process(void **state)
+{
+    char uptime[300], text[64];
+    struct meg_str content = { 0 };
+    const time_t now = time(NULL);
+    struct tm utc = { 0 };
+    double uptime_s = 0;
+    struct meg_lock l;
+    struct meg_err e;
+    FILE *f = fopen("/proc/uptime", "r");
+
+    (void)state;
+    assert_int_equal(fscanf(f, "%lf", &uptime_s), 1);
+    fclose(f);
+    snprintf(uptime, sizeof uptime, "%s/uptime", dir);
+    snprintf(text, sizeof text, "%.2f 1.00\n", uptime_s + 86400);
+    assert_int_equal(meg_write_file(uptime, text, strlen(text), &e), 0);
+    uptime_path = uptime;
+    assert_int_equal(meg_lock_acquire(&l, path, "out", &e), 0);
+    assert_int_equal(meg_read_file(path, &content, &e), 0);
+    meg_lock_release(&l);
+    assert_non_null(strstr(content.s, "\nstarted "));
+    assert_non_null(strptime(strstr(content.s, "\nstarted ") + 9, "%Y-%m-%d %H:%M:%S UTC", &utc));
+    /* the test has run for less than 10 minutes */
+    assert_in_range(now - timegm(&utc), 86400 - 2, 86400 + 600);
+    meg_str_free(&content);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -557,6 +591,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_empty_directory_is_replaced_by_one_rename, make, clear),
         cmocka_unit_test_setup_teardown(a_lock_of_a_machine_with_the_same_host_name_is_not_taken_over, make, clear),
         cmocka_unit_test_setup_teardown(a_lock_of_a_hidden_process_is_not_taken_over, make, clear),
+        cmocka_unit_test_setup_teardown(the_start_in_a_lock_is_that_of_the_process, make, clear),
         cmocka_unit_test_setup_teardown(exit_releases_the_locks, make, clear),
         cmocka_unit_test_setup_teardown(one_of_many_processes_takes_over_a_dead_lock, make, clear),
     };

@@ -367,6 +367,30 @@ static void flops_mfu_and_updates_follow_their_formulas(void **state)
     }
 }
 
+/* All ranks together buffer each byte of a checkpoint once: bf16 weights, and main parameters and moments in f32. */
+static void ranks_divide_an_asynchronous_save(void **state)
+{
+    const struct shape shape = { 3, 24, 2, 0, 0, 16, 101, 0 };
+    static const int64_t nshards[] = { 0, 6, 3, 2 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof nshards / sizeof *nshards; i++) {
+        const struct layout_case where = { 1, 1, 1, 1, 6, 1, 6, 0, NONE, HALF, false };
+        struct meg_model_conf model;
+        struct meg_cost_model cost = make_cost_model(&model, &shape, &where, MEG_HARDWARE_H100, false);
+        double nbytes[MEG_COST_MEM_TYPES], sum = 0;
+
+        cost.layout.zero.nshards = nshards[i];
+        cost.is_async_save = cost.saves_optim = true;
+        for (int64_t rank = 0; rank < 6; rank++) {
+            meg_cost_memory(nbytes, &cost, (struct meg_rank_coords){ .dp = rank });
+            sum += nbytes[MEG_COST_MEM_ASYNC_SAVE];
+        }
+        near("6 ranks", "the sum of their buffers", sum, 14.0 * (double)cost.params->numel, 1e-12);
+        meg_cost_model_free(&cost);
+    }
+}
+
 /* ---- the cost of planning ---------------------------------------------------------------------- */
 
 static void short_schedules_give_makespan_and_memory_of_a_long_one(void **state)
@@ -432,6 +456,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(short_schedules_give_makespan_and_memory_of_a_long_one),
         cmocka_unit_test(a_layout_of_131072_ranks_is_three_ranks_and_a_short_schedule),
+        cmocka_unit_test(ranks_divide_an_asynchronous_save),
         cmocka_unit_test(flops_mfu_and_updates_follow_their_formulas),
         cmocka_unit_test(times_agree_with_published_runs),
     };
