@@ -274,6 +274,11 @@ static void reads_settings_and_their_defaults(void **state)
     assert_int_equal(m.max_position_embeddings, 512);
     assert_int_equal(m.relative_attention_max_distance, 128);
     meg_ckpt_close(c);
+    if (open_with_config(V1_0(",\"dropout_rate\":0.3"), &c, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
+    assert_true(m.hidden_dropout == 0.3 && m.attention_dropout == 0.3);
+    meg_ckpt_close(c);
     free_fixture(&a);
 }
 

@@ -127,10 +127,21 @@ static void a_dataset_is_the_concatenation_of_its_documents(void **state)
     rmdir(dir);
 }
 
+/* As in Megatron, the exponent is limited to 20. */
+static void the_perplexity_is_exp_of_the_mean_loss(void **state)
+{
+    const struct meg_ppl_result small = { .loss = 30, .num_targets = 12 }, large = { .loss = 75, .num_targets = 3 };
+
+    (void)state;
+    assert_true(fabs(meg_ppl_value(&small) - 12.182493960703473) < 1e-12);
+    assert_true(fabs(meg_ppl_value(&large) - 485165195.40979028) < 1e-6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_loss_is_the_sum_over_windows),
+        cmocka_unit_test(the_perplexity_is_exp_of_the_mean_loss),
         cmocka_unit_test(a_dataset_is_the_concatenation_of_its_documents),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

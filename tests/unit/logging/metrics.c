@@ -54,14 +54,17 @@ static void a_line_has_the_numbers_that_were_given(void **state)
     stats.iteration_ms = 2;
     stats.tokens_per_s = 1000;
     stats.flops = 3e9;
+    stats.skipped_samples = 6;
+    stats.num_skipped_iterations = 2;
+    stats.num_nan_iterations = 1;
     assert_int_equal(meg_metrics_open(&m, path, 0, NULL), 0);
     assert_int_equal(meg_metrics_interval(m, &stats, NULL), 0);
     assert_int_equal(meg_metrics_evaluation(m, "valid", NULL, true, 5, 40, &zero, NULL), 0);
     meg_metrics_close(m);
-    content_is("{\"iteration\":5,\"consumed_samples\":40,\"skipped_samples\":0,\"global_batch_size\":8,"
+    content_is("{\"iteration\":5,\"consumed_samples\":40,\"skipped_samples\":6,\"global_batch_size\":8,"
                "\"lm_loss\":2.5,\"sop_loss\":0.5,"
-               "\"learning_rate\":0.0001,\"loss_scale\":1,\"grad_norm\":null,\"skipped_iterations\":0,"
-               "\"nan_iterations\":0,\"iteration_ms\":2,\"tokens_per_s\":1000,\"flops_per_iteration\":3e+"
+               "\"learning_rate\":0.0001,\"loss_scale\":1,\"grad_norm\":null,\"skipped_iterations\":2,"
+               "\"nan_iterations\":1,\"iteration_ms\":2,\"tokens_per_s\":1000,\"flops_per_iteration\":3e+"
                "09,"
                "\"tflops_per_s\":1.5}\n"
                "{\"iteration\":5,\"consumed_samples\":40,\"split\":\"valid\",\"after_training\":true,\"lm_"

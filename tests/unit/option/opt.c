@@ -214,6 +214,7 @@ static void invalid_command_lines_are_rejected(void **state)
     (void)state;
     refused("--seq-lenght 3", "unknown option --seq-lenght; did you mean --seq-length?");
     refused("--seq_lengt=3", "unknown option --seq_lengt; did you mean --seq-length?");
+    refused("--rl 3", "unknown option --rl; did you mean --lr?");           /* two exchanged letters are one error */
     refused("--seq 3", "unknown option --seq; did you mean --seq-length?"); /* no abbreviations */
     refused("--zzz", "unknown option --zzz");
     refused("--zzz 1 --flag --seq=3 a", "unknown option --zzz\nopt: unknown option --seq; did you mean --seq-length?");

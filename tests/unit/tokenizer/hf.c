@@ -260,6 +260,43 @@ static void a_token_alone_has_no_added_space(void **state)
     }
 }
 
+/* Decoders with one step, and the text of the tokens "_xxaxx" and "_xxaxx". */
+static void decoder_steps_have_their_options(void **state)
+{
+    static const struct {
+        const char *step, *text;
+    } cases[] = {
+        { "\"Metaspace\", \"replacement\": \"_\"", "xxaxx xxaxx" },
+        { "\"Metaspace\", \"replacement\": \"_\", \"add_prefix_space\": true", "xxaxx xxaxx" },
+        { "\"Metaspace\", \"replacement\": \"_\", \"add_prefix_space\": false", " xxaxx xxaxx" },
+        { "\"Metaspace\", \"replacement\": \"_\", \"prepend_scheme\": \"never\"", " xxaxx xxaxx" },
+        { "\"Metaspace\", \"replacement\": \"_\", \"prepend_scheme\": \"first\"", "xxaxx xxaxx" },
+        { "\"Strip\", \"content\": \"x\", \"start\": 0, \"stop\": 1", "_xxax_xxax" },
+        { "\"Strip\", \"content\": \"x\", \"start\": 1, \"stop\": 0", "_xxaxx_xxaxx" },
+        { "\"Strip\", \"content\": \"_\", \"start\": 1, \"stop\": 0", "xxaxxxxaxx" },
+    };
+    const int32_t ids[] = { 1, 1 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct meg_str file = { 0 }, got = { 0 };
+        struct meg_tokenizer *t;
+        struct meg_err e;
+
+        meg_str_printf(&file,
+                       "{\"decoder\": {\"type\": %s}, \"model\": {\"type\": \"WordLevel\", \"unk_token\": \"u\", "
+                       "\"vocab\": {\"u\": 0, \"_xxaxx\": 1}}}",
+                       cases[i].step);
+        write_in("tokenizer.json", file.s);
+        t = open_hf(dir);
+        assert_int_equal(meg_tokenizer_decode(t, ids, 2, &got, &e), 0);
+        assert_string_equal(got.s, cases[i].text);
+        meg_tokenizer_close(t);
+        meg_str_free(&file);
+        meg_str_free(&got);
+    }
+}
+
 /* Tokens that a decoder step joins are one token for the next step. */
 static void decoder_steps_see_joined_bytes(void **state)
 {
@@ -546,6 +583,7 @@ int main(void)
         cmocka_unit_test(byte_fallback_encodes_unknown_characters),
         cmocka_unit_test(byte_fallback_decodes_byte_tokens),
         cmocka_unit_test(a_token_alone_has_no_added_space),
+        cmocka_unit_test(decoder_steps_have_their_options),
         cmocka_unit_test(decoder_steps_see_joined_bytes),
         cmocka_unit_test(template_and_special_ids_are_read),
         cmocka_unit_test(config_files_need_a_tokenizer_json),

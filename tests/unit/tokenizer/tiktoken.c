@@ -106,6 +106,39 @@ static void write_file(bool is_json, const char *rest)
     meg_str_free(&s);
 }
 
+/* Return how many tokens "12" is, in a vocabulary with this token; v1 and v2 split numbers into digits. */
+static int64_t num_tokens_of_12(bool is_json, const char *pattern)
+{
+    const struct meg_tok_conf c = { .type = "TikTokenizer",
+                                    .tokenizer_model = path,
+                                    .vocab_size = MEG_UNSET,
+                                    .tiktoken_num_special_tokens = 10,
+                                    .tiktoken_pattern = pattern };
+    struct meg_tokenizer *t;
+    struct meg_ids ids = { 0 };
+    struct meg_err e;
+    int64_t n;
+
+    write_file(is_json, is_json ? ",{\"rank\": 256, \"token_bytes\": \"MTI=\", \"token_str\": \"12\"}]" : "MTI= 256\n");
+    t = open_tik(&c);
+    assert_int_equal(meg_tokenizer_encode(t, "12", 2, &ids, &e), 0);
+    n = ids.n;
+    free(ids.v);
+    meg_tokenizer_close(t);
+    return n;
+}
+
+static void the_format_of_the_file_sets_the_default_pattern(void **state)
+{
+    (void)state;
+    assert_int_equal(num_tokens_of_12(true, NULL), 2);
+    assert_int_equal(num_tokens_of_12(true, "v1"), 2);
+    assert_int_equal(num_tokens_of_12(true, "cl100k"), 1);
+    assert_int_equal(num_tokens_of_12(true, "o200k"), 1);
+    assert_int_equal(num_tokens_of_12(false, NULL), 1);
+    assert_int_equal(num_tokens_of_12(false, "v2"), 2);
+}
+
 static void refuses(const struct meg_tok_conf *c, int code, const char *message)
 {
     struct meg_tokenizer *t;
@@ -221,6 +254,7 @@ static int remove_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_format_of_the_file_sets_the_default_pattern),
         cmocka_unit_test(equals_megatron),
         cmocka_unit_test(equals_tiktoken_on_llama3),
         cmocka_unit_test(equals_tiktoken_on_cl100k),
