@@ -57,6 +57,23 @@ go bf16 --bf16
 ok 'bf16 follows f32' jq -ne --slurpfile a "$T/base" --slurpfile b "$T/bf16" \
     '[range($a | length)] | all(($a[.][0] - $b[.][0] | fabs) < 0.01 * $a[.][0])'
 
+# ---- the loss of a step is the mean over its micro-batches, whatever their numbers of masked tokens ----
+losses() { # OPTION...: print the losses of steps that change nothing
+    rm -f "$T/json"
+    meg-train -q --config "$T/conf" --lr 1e-30 --min-lr 0 --lr-warmup-iters 0 --hidden-dropout 0 --attention-dropout 0 \
+        --eval-iters 0 --log-json "$T/json" "$@" >"$T/log" 2>"$T/err" || cat "$T/err"
+    jq .lm_loss "$T/json"
+}
+losses --global-batch-size 2 --train-iters 4 | awk '{ sum += $1 } END { printf "%.8f\n", sum / NR }' >"$T/mean"
+losses --global-batch-size 8 --train-iters 1 >"$T/step"
+ok 'the loss of four micro-batches is the mean of their losses' near "$T/mean" "$T/step" 1e-7
+
+# ---- segments: each has an embedding of 32 elements ----
+parameters() { meg-train -q --config "$T/conf" --dry-run "$@" | sed -n 's/^  all  *[0-9]*  *\([0-9]*\)$/\1/p' | head -n 1; }
+is 'there are two segments with the binary head' "$(parameters)" "$(parameters --num-tokentypes 2)"
+is 'there are none without it' "$(parameters --bert-no-binary-head)" "$(parameters --bert-no-binary-head --num-tokentypes 0)"
+is 'a segment has 32 parameters' "$(parameters --bert-no-binary-head --num-tokentypes 2)" $(($(parameters --bert-no-binary-head) + 64))
+
 # ---- input that is refused ----
 refuses() { # STATUS MESSAGE OPTION...
     want=$1 message=$2

@@ -68,6 +68,17 @@ is 'two ranks buffer a half each' "$(saved --world-size 2)" "$(mib $((14 * all))
 is 'two shards of the optimizer buffer a half each' "$(saved --world-size 2 --use-distributed-optimizer)" "$(mib $((14 * all)) $((7 * all))) "
 is 'checkpoints are written at multiples of the interval and at the end' "$(of 'at iterations')" '4 8 10'
 
+dry --save "$T/none" --save-interval 2
+is 'of five checkpoints, the first three and the last are printed' "$(of 'at iterations')" '2 4 6 ... 10'
+dry --save "$T/none" --save-interval 2 --train-iters 9
+is 'four are printed, and the one at the end' "$(of 'at iterations')" '2 4 6 8 9'
+
+# One group of keys and values has 2 x 64 rows, instead of 2 h.
+dry --group-query-attention
+is '--group-query-attention has one group by default' "$(of all)" "52 $((all - layers * (2 * h - 128) * (h + 1)))"
+dry --group-query-attention --num-query-groups 4
+is 'four groups' "$(of all)" "52 $((all - layers * (2 * h - 512) * (h + 1)))"
+
 # ---- --plan: no layout exceeds the memory of a GPU, of which 2.5e9 bytes are reserved ----
 sizes='--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 --bf16'
 for limit in 'h100 80e9' 'h200 141e9'; do

@@ -22,6 +22,9 @@ is '--dry-run: the run is planned' $? 0
 like '--dry-run: the estimate has the layers of both stacks' "$(cat "$T/plan")" \
     '^model +T5: 2 encoder and 1 decoder layers, hidden 32,'
 like '--dry-run: it has both sequence lengths' "$(cat "$T/plan")" ', encoder sequence 48, decoder sequence 24$'
+parameters() { meg-train -q --config "$T/conf" --dry-run "$@" | sed -n 's/^  all  *[0-9]*  *\([0-9]*\)$/\1/p' | head -n 1; }
+is 'an untied output layer of 532 tokens has weights instead of biases' \
+    "$(parameters --untie-embeddings-and-output-weights)" $(($(parameters) + 532 * (32 - 1)))
 like '--dry-run: its tokens are those of the encoder' "$(cat "$T/plan")" '^work +FLOP +encoder tokens$'
 is '--dry-run: it has the tokens of a step' "$(awk '/^  a step/ { print $NF }' "$T/plan")" $((8 * 48))
 like '--dry-run: it has the tokens a second' "$(cat "$T/plan")" '^  encoder tokens a second +[0-9.e+]+$'
@@ -124,6 +127,17 @@ for command in 'meg-generate' 'meg-eval --task logprobs'; do
     status "$command refuses a T5" 2 $command --load "$T/all" --input "$T/p"
     like "$command: the message says so" "$(cat "$T/err")" 'a T5 model'
 done
+
+# ---- the loss of a step is the mean over its micro-batches, whatever their numbers of masked tokens ----
+losses() { # OPTION...: print the losses of steps that change nothing
+    rm -f "$T/json"
+    meg-train -q --config "$T/conf" --lr 1e-30 --min-lr 0 --lr-warmup-iters 0 --hidden-dropout 0 --attention-dropout 0 \
+        --eval-iters 0 --log-json "$T/json" "$@" >"$T/log" 2>"$T/err" || cat "$T/err"
+    jq .lm_loss "$T/json"
+}
+losses --global-batch-size 2 --train-iters 4 | awk '{ sum += $1 } END { printf "%.8f\n", sum / NR }' >"$T/mean"
+losses --global-batch-size 8 --train-iters 1 >"$T/step"
+ok 'the loss of four micro-batches is the mean of their losses' near "$T/mean" "$T/step" 1e-7
 
 # ---- other formats ----
 sed '/^model\|num-layers\|^hidden\|^num-att\|^max-\|^tokenizer\|^vocab/d' "$T/conf" >"$T/data"
