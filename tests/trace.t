@@ -35,6 +35,28 @@ is 'the activation is that of fc1' "$(jq -c 'select(.op == "linear_fwd" and .act
 is 'attention has the sizes of the model' "$(jq -c 'select(.op == "attn_fwd") | .desc' "$T/trace" | sort -u)" \
     '{"s_q":16,"s_k":16,"b":2,"a":2,"g":2,"d":16,"q0":0,"k0":0,"window":[-1,0]}'
 is 'every tensor is f32' "$(jq -r '.. | .dtype? // empty' "$T/trace" | sort -u)" F32
+cat >"$T/want" <<'end'
+adamw nranges numel
+add_bwd dy dbias dz drop accumulate
+add_fwd z x y bias drop
+add_norm_fwd type z y x sublayer_out bias drop w b
+attn_bwd desc dq dk dv d_rel_bias d_sink d_o o q k v drop accumulate
+attn_fwd desc o q k v drop
+embed_bwd dword v0 dx accumulate
+embed_fwd x word v0
+linear_bwd_data dx dy w pre act
+linear_bwd_weight dw dbias dy x accumulate
+linear_fwd y pre x w bias act
+norm_bwd type dx dw db skip dy x w accumulate
+norm_fwd type y x w b
+position_bwd dpos dx drop accumulate
+position_fwd x pos drop
+sumsq_ranges dtype nranges
+xent_fwd_bwd logits
+end
+jq -r '[.op] + keys_unsorted[3:] | join(" ")' "$T/trace" | sort -u |
+    grep -v -e load -e '^sumsq x' -e '^step_finish' -e '^weighted_sum' -e '^zero' >"$T/keys"
+ok 'each operation of the model and the optimizer has its arguments' cmp "$T/keys" "$T/want"
 
 MEG_TRACE=ops one_step --bf16 >"$T/log" 2>"$T/trace"
 is 'with --bf16, weights are bf16' "$(jq -r 'select(.op == "linear_fwd") | .w.dtype' "$T/trace" | sort -u)" BF16
