@@ -278,6 +278,25 @@ static void only_the_first_stage_has_several_buckets(void **state)
     meg_params_free(&p);
 }
 
+static void sharding_again_gives_the_table_of_the_new_rank(void **state)
+{
+    const struct meg_layout l = layout(1, 1, 2);
+    struct meg_params first, second;
+    struct meg_mesh mesh;
+
+    (void)state;
+    make(&second, &l, 1, &mesh);
+    make(&first, &l, 0, &mesh);
+    meg_mesh_init_dry(&mesh, &l, 1);
+    meg_params_shard(&first, &mesh);
+    assert_int_equal(first.flat_numel, second.flat_numel);
+    assert_int_equal(first.nbuckets, second.nbuckets);
+    assert_memory_equal(first.layer_group, second.layer_group,
+                        (size_t)second.nlayer_groups * sizeof *first.layer_group);
+    meg_params_free(&first);
+    meg_params_free(&second);
+}
+
 /* The default is that of Megatron: 40 million parameters, or 1 million times the data-parallel size if that is more. */
 static void the_default_size_grows_with_the_data_parallel_size(void **state)
 {
@@ -381,6 +400,7 @@ int main(void)
         cmocka_unit_test(experts_are_in_buckets_of_dense_parameters_without_expert_parallelism),
         cmocka_unit_test(expert_parallelism_is_refused_with_zero_2),
         cmocka_unit_test(both_stages_shard_a_tied_embedding_alike),
+        cmocka_unit_test(sharding_again_gives_the_table_of_the_new_rank),
         cmocka_unit_test(the_default_size_grows_with_the_data_parallel_size),
         cmocka_unit_test(memory_equals_megatrons_bytes_per_parameter),
         cmocka_unit_test(only_the_first_stage_has_several_buckets),

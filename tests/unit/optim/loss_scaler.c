@@ -151,6 +151,19 @@ static void refuses_contradictory_options(void **state)
     }
 }
 
+/* A loss scale of 0 is a dynamic one, which only --fp16 uses. */
+static void a_loss_scale_of_zero_is_allowed_in_f32(void **state)
+{
+    struct meg_precision_conf c = defaults();
+    struct meg_precision p;
+    struct meg_scaler s;
+    struct meg_err e;
+
+    (void)state;
+    c.loss_scale = 0;
+    assert_int_equal(meg_precision_make(&p, &s, &c, &e), 0);
+}
+
 static void state_survives_a_checkpoint(void **state)
 {
     struct meg_precision_conf c = defaults();
@@ -200,9 +213,13 @@ static void refuses_invalid_state(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_megatron_on_all_reference_rows), cmocka_unit_test(constant_scale_never_changes),
-        cmocka_unit_test(dtypes_follow_from_the_options),        cmocka_unit_test(refuses_contradictory_options),
-        cmocka_unit_test(state_survives_a_checkpoint),           cmocka_unit_test(refuses_invalid_state),
+        cmocka_unit_test(equals_megatron_on_all_reference_rows),
+        cmocka_unit_test(constant_scale_never_changes),
+        cmocka_unit_test(dtypes_follow_from_the_options),
+        cmocka_unit_test(refuses_contradictory_options),
+        cmocka_unit_test(a_loss_scale_of_zero_is_allowed_in_f32),
+        cmocka_unit_test(state_survives_a_checkpoint),
+        cmocka_unit_test(refuses_invalid_state),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
