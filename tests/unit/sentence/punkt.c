@@ -77,6 +77,7 @@ static void splits_without_parameters(void **state)
     splits(keep, "One. Two.\n\nThree ", "One. |Two.\n\n|Three|");
     splits(p, "He left.  \" Then we.",
            "He left.  \"|Then we.|"); /* the closing mark belongs to the previous sentence */
+    splits(p, "He left. \"-- Then we.", "He left. \"|-- Then we.|"); /* also before two dashes */
     splits(p, "(It is.) So.", "(It is.)|So.|");
     splits(p, "J. S. Bach.", "J. S. Bach.|"); /* initials */
     splits(p, "Dr. No.", "Dr.|No.|");
