@@ -1,13 +1,19 @@
 #!/bin/sh
 # mutants.sh [SEED [N]] - draw N mutants (default: 5) of each module, and print which tests kill each (tests/mutants.pl).
-# Files of a run are in build/mutants: mutants.tsv, kills.tsv, and src, a copy of this directory with the mutants.
-# TESTS= runs these tests instead of all unit tests and shell tests.
+# mutants.sh --kept [TABLE] - check that each mutant of tests/data/mutants.tsv that died still dies: run its recorded
+# killers, and all tests if none of them kills it; write the table with new killers to build/mutants/kept.tsv.
+# TESTS= runs these tests instead of all unit tests and shell tests; OTHERS= (with --kept) runs these tests instead of all
+# if no recorded killer kills a mutant, also with mutants that no test killed.  Files of a run are in build/mutants; src is
+# a copy of this directory with the mutants.
 set -eu
 cd "${0%/*}/.."
-seed=${1:-1} n=${2:-5} out=build/mutants
+out=$PWD/build/mutants
 rm -rf "$out"
 mkdir -p "$out/src"
-tests/mutants.pl sample "$seed" "$n" >"$out/mutants.tsv"
+case ${1:-} in
+--kept) action=kept && cp "${2:-tests/data/mutants.tsv}" "$out/mutants.tsv" ;;
+*) action=kills && tests/mutants.pl sample "${1:-1}" "${2:-5}" >"$out/mutants.tsv" ;;
+esac
 git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$out/src"
 # The definitions of meg_mutant.  The list of executed mutants is written by system calls, because tests/fault
 # intercepts the functions of libc.
@@ -58,16 +64,24 @@ void meg_mutant_record(int id)
 END
 build() {
     tests/mutants.pl apply "$out/mutants.tsv" "$out/src"
-    make -C "$out/src" -k -j"$(nproc)" CUDA=0 B=build DEPS=0 CPPFLAGS="-include mutant.h -w" all build-tests >"$out/log" 2>&1
+    make -C "$out/src" -k -j"$(nproc)" CUDA=0 NCCL=0 EMULATED= CUDNN_ACCEPT= B=build DEPS=0 CPPFLAGS="-include mutant.h -w" \
+        all build-tests >"$out/log" 2>&1
 }
 # Leave out mutants that do not compile.
 until build; do
     sed -n '/error:/,/|/ s/.*meg_mutant(\([0-9]*\)).*/\1/p' "$out/log" | sort -u >"$out/bad"
     [ -s "$out/bad" ] || { cat "$out/log"; exit 1; } >&2
-    awk -F '\t' 'FNR == NR { is_bad[$1] = 1; next } !($1 in is_bad)' "$out/bad" "$out/mutants.tsv" >"$out/good"
+    awk 'FNR == NR { is_bad[$1] = 1; next } !/^#/ && ++id in is_bad { print "does not compile: " $0 >"/dev/stderr"; next } { print }' \
+        "$out/bad" "$out/mutants.tsv" >"$out/good"
     mv "$out/good" "$out/mutants.tsv"
     git ls-files -z lib cmd | xargs -0 cp --parents -t "$out/src"
 done
 cd "$out/src"
-PATH="$PWD/bin:$PATH" B="$PWD/build" CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive \
-    tests/mutants.pl kills ../mutants.tsv . ${TESTS:-$(find build/tests/unit -type f -perm -u+x) tests/cmd/*.t tests/*.t} >../kills.tsv
+# Tests of the tree, of other programs and of CUDA execute no mutant, or are not built.
+all_tests() {
+    find build/tests/unit -type f -perm -u+x
+    find tests -name '*.t' | grep -vE '/(cuda|nccl|peers|deps|repo|modules|language|prove|options|man)[^/]*[.]t$'
+}
+PATH="$PWD/bin:$PATH" B="$PWD/build" CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive EXECUTED="$out/executed" \
+    nice -n 10 tests/mutants.pl "$action" ../mutants.tsv . ${TESTS:-$(all_tests)} >"../$action.tsv" || exit 1
+[ "$action" = kept ] || cat ../kills.tsv
