@@ -58,6 +58,10 @@ like '--return-tokens without a tokenizer: the message says so' "$(cat "$T/err")
 status '--device cuda without a GPU fails' "$(no_gpu_status)" logprobs --device cuda --input "$T/p"
 status '--top-n-logprobs with --task ppl ends with 2' 2 ppl --top-n-logprobs 1 --input "$T/p"
 
+printf '[{"text": "Hello"}]\n' >"$T/array.json"
+status 'the corpus of --task ppl is no JSON array' 65 ppl --input "$T/array.json"
+like 'the array is named' "$(cat "$T/err")" "$T/array.json: found a JSON array, expected JSON lines; "
+
 refuse() { # NAME LINE WORDS
     printf "{\"ids\":[1,2]}\\n$2\\n" >"$T/p"
     status "$1 ends with 65" 65 logprobs --input "$T/p"

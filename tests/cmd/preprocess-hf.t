@@ -93,6 +93,9 @@ status 'a missing token that a class adds is refused' 65 meg-preprocess --input 
 like 'with the token and the option' "$(cat err "$T/err")" 'add_bos_token is true .*bos_token is missing'
 files plain.json "{$fast,\"eos_token\":7}" '' ''
 status 'a special token must be a string or an object' 65 meg-preprocess --input in.jsonl --output-prefix x --tokenizer-model d
+files plain.json "{$fast,\"extra_special_tokens\":{\"image_token\":7}}" '' ''
+status 'an extra special token, too' 65 meg-preprocess --input in.jsonl --output-prefix x --tokenizer-model d
+like 'it is named' "$(cat err "$T/err")" 'd/tokenizer_config.json: .*image_token'
 
 # A BertNormalizer has the settings of tokenizer_config.json, for the classes of BERT only.
 jq -c '.normalizer = {type: "BertNormalizer", clean_text: true, handle_chinese_chars: true, strip_accents: null,

@@ -39,6 +39,8 @@ is 'each of --json-keys has its dataset' "$(tokens b_title_document)" '1 1000 2 
 null c --input blank.jsonl 2>err
 is 'blank lines are a warning' "$(cat err)" 'meg-preprocess: skipped 1 blank line'
 ok 'blank lines are not documents' same a_text_document c_text_document
+grep . in.jsonl | null n --input - 2>err
+is 'without blank lines there is no message' "$(cat err)" ''
 null d --input /dev/null
 is 'an empty file gives a dataset without documents' \
     "$(wc -c <d_text_document.bin | xargs) $(wc -c <d_text_document.idx | xargs)" '0 42'
