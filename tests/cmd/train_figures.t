@@ -81,6 +81,10 @@ is 'four groups' "$(of all)" "52 $((all - layers * (2 * h - 512) * (h + 1)))"
 
 # ---- --plan: no layout exceeds the memory of a GPU, of which 2.5e9 bytes are reserved ----
 sizes='--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 --bf16'
+dry --hardware h100
+unlike 'a small model fits on a GPU' "$(cat "$T/plan")" 'does not fit'
+dry $sizes --hardware h100
+like 'one with 18 bytes for each of 6.7e9 parameters does not' "$(cat "$T/plan")" '^  does not fit: a rank has 76294 MiB$'
 for limit in 'h100 80e9' 'h200 141e9'; do
     meg-train -q --config "$T/big.conf" $sizes --plan --world-size 8 --global-batch-size 64 --hardware ${limit% *} >"$T/layouts"
     awk '/^[1-5] +[0-9]+s? / { print $(NF - 3) }' "$T/layouts" >"$T/gib"
