@@ -20,13 +20,16 @@ clean() {
     [ ! -e "$save" ] || [ -z "$(find "$save" -name '.meg-lock*' -o -name '*.tmp*')" ]
 }
 
-# run VARIABLES OPTION...: train with the environment variables VARIABLES, which are NAME=VALUE words in one argument
+newline='
+'
+
+# run VARIABLES OPTION...: train with the environment variables VARIABLES, which are NAME=VALUE lines in one argument
 run() {
     run_variables=$1
     shift
     rm -rf "$save"
-    # shellcheck disable=SC2086 # words
-    env $run_variables "$train" $quiet --config "$T/conf" --save "$save" "$@"
+    # shellcheck disable=SC2086 # lines
+    (IFS=$newline && exec env $run_variables "$train" $quiet --config "$T/conf" --save "$save" "$@")
 }
 
 # fails NAME REGEX VARIABLES OPTION...: the run exits with status 1 and a message
@@ -108,7 +111,7 @@ fails 'a model that is too large' 'not enough memory on the GPU of rank 0: tenso
 fails 'no memory for the workspace' 'GPU 0 .double.: out of memory: an operation requires 64 MiB of workspace, but 48 of 48 MiB are free; reduce --micro-batch-size' \
     MEG_DOUBLE_MEMORY=48 --device cuda
 status 'memory that another process allocates: status' 1 run \
-    'MEG_DOUBLE_MEMORY=1024 MEG_DOUBLE_OTHER_MEMORY=956' --device cuda --hidden-size 1024 --ffn-hidden-size 4096
+    "MEG_DOUBLE_MEMORY=1024${newline}MEG_DOUBLE_OTHER_MEMORY=956" --device cuda --hidden-size 1024 --ffn-hidden-size 4096
 like 'memory that another process allocates: how much is free' "$(cat "$T/err")" \
     '^meg-train: GPU 0 .double.: cannot allocate [0-9]* MiB of device memory; [0-9]* MiB are free'
 like 'memory that another process allocates: what is needed' "$(cat "$T/err")" \
@@ -159,8 +162,8 @@ fail_on() {
     shift 2
     rm -rf "$save"
     # shellcheck disable=SC2016 # expanded by the ranks
-    torchrun 2 sh -c 'rank=$1 variables=$2; shift 2; [ "$RANK" != "$rank" ] || export $variables; exec "$@"' sh \
-        "$fail_rank" "$fail_variables" "$train" --config "$T/conf" --save "$save" --device cuda "$@"
+    torchrun 2 sh -c 'rank=$1 variables=$2 IFS=$3; shift 3; [ "$RANK" != "$rank" ] || export $variables; exec "$@"' sh \
+        "$fail_rank" "$fail_variables" "$newline" "$train" --config "$T/conf" --save "$save" --device cuda "$@"
 }
 for rank in 0 1; do
     fail_on $rank MEG_DOUBLE_FAILURE=200:214
@@ -182,7 +185,7 @@ like 'rank 1 of 2 has the GPU of rank 0: message' "$(cat "$T/err.0")" 'ranks 0 a
 fail_on 1 MEG_DOUBLE_MEMORY=96 --hidden-size 1024 --ffn-hidden-size 4096
 is 'rank 1 of 2 has too little memory: all ranks exit with status 1' "$statuses" '1 1'
 like 'rank 1 of 2 has too little memory: rank 0 names the cause' "$(cat "$T/err.0")" 'not enough memory on the GPU of rank 1'
-fail_on 1 'MEG_DOUBLE_MEMORY=1024 MEG_DOUBLE_OTHER_MEMORY=956' --nccl-ub --hidden-size 1024 --ffn-hidden-size 4096
+fail_on 1 "MEG_DOUBLE_MEMORY=1024${newline}MEG_DOUBLE_OTHER_MEMORY=956" --nccl-ub --hidden-size 1024 --ffn-hidden-size 4096
 is 'another process allocates the memory that NCCL needs: all ranks exit with status 1' "$statuses" '1 1'
 like 'another process allocates the memory that NCCL needs: how much is free' "$(cat "$T/err.1")" \
     'NCCL cannot allocate [0-9]* MiB of device memory; [0-9]* MiB are free'
