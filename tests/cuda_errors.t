@@ -20,16 +20,13 @@ clean() {
     [ ! -e "$save" ] || [ -z "$(find "$save" -name '.meg-lock*' -o -name '*.tmp*')" ]
 }
 
-newline='
-'
-
-# run VARIABLES OPTION...: train with the environment variables VARIABLES, which are NAME=VALUE lines in one argument
+# run VARIABLES OPTION...: train with the environment variables VARIABLES, which are separated by commas
 run() {
     run_variables=$1
     shift
     rm -rf "$save"
-    # shellcheck disable=SC2086 # lines
-    (IFS=$newline && exec env $run_variables "$train" $quiet --config "$T/conf" --save "$save" "$@")
+    # shellcheck disable=SC2086 # words
+    (IFS=, && exec env $run_variables "$train" $quiet --config "$T/conf" --save "$save" "$@")
 }
 
 # fails NAME REGEX VARIABLES OPTION...: the run exits with status 1 and a message
@@ -55,7 +52,7 @@ fails 'a driver that fails' 'the NVIDIA driver fails: .*cudaErrorSystemNotReady.
 fails 'an old GPU' 'GPU 0 .double. has compute capability 7.5, but 8.0 or later is required; use another GPU, or --device cpu' \
     MEG_DOUBLE_CC=75 --device auto
 fails 'too few GPUs' 'local rank 2 has no GPU: this process may use 2; start at most 2 ranks per node, or check CUDA_VISIBLE' \
-    'MEG_DOUBLE_GPUS=2 LOCAL_RANK=2' --device cuda
+    MEG_DOUBLE_GPUS=2,LOCAL_RANK=2 --device cuda
 fails 'heads that are too large for the GPU' \
     'GPU 0 .double.: attention with head size 2048 requires 129 KiB of shared memory per block, but the GPU has 99 KiB; use more' \
     MEG_DOUBLE_CC=89 --device cuda --kv-channels 2048
@@ -111,7 +108,7 @@ fails 'a model that is too large' 'not enough memory on the GPU of rank 0: tenso
 fails 'no memory for the workspace' 'GPU 0 .double.: out of memory: an operation requires 64 MiB of workspace, but 48 of 48 MiB are free; reduce --micro-batch-size' \
     MEG_DOUBLE_MEMORY=48 --device cuda
 status 'memory that another process allocates: status' 1 run \
-    "MEG_DOUBLE_MEMORY=1024${newline}MEG_DOUBLE_OTHER_MEMORY=956" --device cuda --hidden-size 1024 --ffn-hidden-size 4096
+    MEG_DOUBLE_MEMORY=1024,MEG_DOUBLE_OTHER_MEMORY=956 --device cuda --hidden-size 1024 --ffn-hidden-size 4096
 like 'memory that another process allocates: how much is free' "$(cat "$T/err")" \
     '^meg-train: GPU 0 .double.: cannot allocate [0-9]* MiB of device memory; [0-9]* MiB are free'
 like 'memory that another process allocates: what is needed' "$(cat "$T/err")" \
@@ -135,17 +132,17 @@ fails 'unspecified launch failure' ".*cudaErrorLaunchFailure.*; the GPU or its d
 
 # operation N: print the source file, step and layer of the N-th operation, which fails before the next one is queued
 operation() {
-    run "MEG_DOUBLE_FAILURE=$1:700 CUDA_LAUNCH_BLOCKING=1" --device cuda 2>&1 |
+    run "MEG_DOUBLE_FAILURE=$1:700,CUDA_LAUNCH_BLOCKING=1" --device cuda 2>&1 |
         sed -n 's,.*IllegalAddress[^;]*; the operation is that of lib/cuda/\([a-z_/]*[.]cu*\):[0-9]*\( in.*\); check dmesg.*,\1\2,p'
 }
 is 'CUDA_LAUNCH_BLOCKING=1: the operation is exact' "$(operation 1) $(operation 2) $(operation 3) $(operation 4)" \
     'embedding.cu in step 1 embedding.cu in step 1 norm.cu in step 1, layer 0 cublas/gemm.c in step 1, layer 0'
 
 fails 'a matrix product' ".*cudaErrorIllegalAddress., reported by cublasLtMatmul; the operation is that of lib/cuda/cublas/gemm.c:[0-9]* in step 1, layer 0; check dmesg" \
-    'MEG_DOUBLE_FAILURE=4:700 CUDA_LAUNCH_BLOCKING=1' --device cuda --deterministic-mode
+    MEG_DOUBLE_FAILURE=4:700,CUDA_LAUNCH_BLOCKING=1 --device cuda --deterministic-mode
 if [ -e "$B/tests/cuda/libcudnn.so.9" ]; then
     fails 'attention by cuDNN' ".*cudaErrorIllegalAddress., reported by cudnnBackendExecute; the operation is that of lib/cuda/cudnn/attention.c:" \
-        'MEG_DOUBLE_FAILURE=6:700 CUDA_LAUNCH_BLOCKING=1' --device cuda --deterministic-mode --bf16 --attention-dropout 0 \
+        MEG_DOUBLE_FAILURE=6:700,CUDA_LAUNCH_BLOCKING=1 --device cuda --deterministic-mode --bf16 --attention-dropout 0 \
         --seq-length 64 --max-position-embeddings 64
 fi
 
@@ -162,8 +159,8 @@ fail_on() {
     shift 2
     rm -rf "$save"
     # shellcheck disable=SC2016 # expanded by the ranks
-    torchrun 2 sh -c 'rank=$1 variables=$2 IFS=$3; shift 3; [ "$RANK" != "$rank" ] || export $variables; exec "$@"' sh \
-        "$fail_rank" "$fail_variables" "$newline" "$train" --config "$T/conf" --save "$save" --device cuda "$@"
+    torchrun 2 sh -c 'rank=$1 variables=$2 IFS=,; shift 2; [ "$RANK" != "$rank" ] || export $variables; exec "$@"' sh \
+        "$fail_rank" "$fail_variables" "$train" --config "$T/conf" --save "$save" --device cuda "$@"
 }
 for rank in 0 1; do
     fail_on $rank MEG_DOUBLE_FAILURE=200:214
@@ -185,7 +182,7 @@ like 'rank 1 of 2 has the GPU of rank 0: message' "$(cat "$T/err.0")" 'ranks 0 a
 fail_on 1 MEG_DOUBLE_MEMORY=96 --hidden-size 1024 --ffn-hidden-size 4096
 is 'rank 1 of 2 has too little memory: all ranks exit with status 1' "$statuses" '1 1'
 like 'rank 1 of 2 has too little memory: rank 0 names the cause' "$(cat "$T/err.0")" 'not enough memory on the GPU of rank 1'
-fail_on 1 "MEG_DOUBLE_MEMORY=1024${newline}MEG_DOUBLE_OTHER_MEMORY=956" --nccl-ub --hidden-size 1024 --ffn-hidden-size 4096
+fail_on 1 MEG_DOUBLE_MEMORY=1024,MEG_DOUBLE_OTHER_MEMORY=956 --nccl-ub --hidden-size 1024 --ffn-hidden-size 4096
 is 'another process allocates the memory that NCCL needs: all ranks exit with status 1' "$statuses" '1 1'
 like 'another process allocates the memory that NCCL needs: how much is free' "$(cat "$T/err.1")" \
     'NCCL cannot allocate [0-9]* MiB of device memory; [0-9]* MiB are free'
