@@ -42,7 +42,7 @@
 # V=1              print complete command lines
 
 VERSION := 0.1.0
-MODULES := base foreign file option unicode io sentence tokenizer data preprocess tensor cpu cuda device watchdog comm parallel nn model \
+MODULES := base foreign file option unicode io sentence tokenizer data preprocess tensor cpu cuda device watchdog comm parallel params nn model \
            optim ckpt logging run plan train infer eval
 
 PREFIX ?= /usr/local

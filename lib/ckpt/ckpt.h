@@ -41,7 +41,7 @@
 MEG_BEGIN_DECLS
 
 /*
- * This rank's shard of one array in the layout of the flat parameter buffer (nn/param.h): the weights, the f32 main
+ * This rank's shard of one array in the layout of the flat parameter buffer (params/param.h): the weights, the f32 main
  * parameters, or one state of the optimizer.  Saving writes the shard to files, and loading fills it.  The ranges of a
  * shard need not end at parameter boundaries.
  */

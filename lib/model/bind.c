@@ -22,32 +22,32 @@ static void set_tie(struct meg_param *row, int tie)
 
 void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct meg_model_desc *d)
 {
+    const struct meg_matrix_shape words = { 0, d->v, d->h, 0, 1, d->std };
+    const struct meg_matrix_shape positions = { 0, d->positions, d->h, -1, 1, d->std };
+    const struct meg_matrix_shape types = { 0, d->token_types, d->h, -1, 1, d->std };
     struct meg_param *word;
 
     begin_part(b, 0, "embedding.");
-    word = meg_bind_matrix(b, &l->word, &l->dword, "word_embeddings.weight", d->v, d->h, 0, d->std);
+    word = meg_bind_matrix(b, &l->word, &l->dword, "word_embeddings.weight", &words);
     if (word) {
         word->is_vocab = word->is_decoupled = 1;
         word->tie = d->word_tie;
     }
     if (d->positions)
-        set_tie(meg_bind_matrix(b, &l->pos, &l->dpos, "position_embeddings.weight", d->positions, d->h, -1, d->std),
-                d->embedding_tie);
+        set_tie(meg_bind_matrix(b, &l->pos, &l->dpos, "position_embeddings.weight", &positions), d->embedding_tie);
     if (d->token_types)
-        set_tie(
-            meg_bind_matrix(b, &l->types, &l->dtypes, "tokentype_embeddings.weight", d->token_types, d->h, -1, d->std),
-            d->embedding_tie);
+        set_tie(meg_bind_matrix(b, &l->types, &l->dtypes, "tokentype_embeddings.weight", &types), d->embedding_tie);
 }
 
 void model_bind_rel_bias(struct meg_binder *b, struct meg_rel_bias *l, const struct meg_model_desc *d, int k)
 {
     const struct meg_stack *s = &d->stack[k];
+    const struct meg_matrix_shape shape = { 0, d->rel_bias_buckets, d->rel_bias_heads, 1, 1, d->std };
 
     if (!s->rel_bias)
         return;
     begin_part(b, 0, "");
-    set_tie(meg_bind_matrix(b, &l->w, &l->dw, s->rel_bias, d->rel_bias_buckets, d->rel_bias_heads, 1, d->std),
-            s->rel_bias_tie);
+    set_tie(meg_bind_matrix(b, &l->w, &l->dw, s->rel_bias, &shape), s->rel_bias_tie);
     l->max_distance = d->rel_bias_max_distance;
     l->is_bidirectional = s->is_bidirectional;
 }

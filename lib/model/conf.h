@@ -10,7 +10,7 @@
  */
 #ifndef MEG_MODEL_CONF_H
 #define MEG_MODEL_CONF_H
-#include "nn/param.h"
+#include "params/param.h"
 #include "option/opt.h"
 #include "parallel/mesh.h"
 

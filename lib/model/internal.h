@@ -176,7 +176,7 @@ extern char meg_family_choices[64]; /* the names of the families, separated by '
 void model_layer_init(struct model_layer *l, const struct meg_model_desc *d, int64_t index);
 void model_layer_free(struct model_layer *l);
 
-/* Declare the parameters of the parts of the model (nn/binder.h). */
+/* Declare the parameters of the parts of the model (params/binder.h). */
 void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct meg_model_desc *d);
 void model_bind_rel_bias(struct meg_binder *b, struct meg_rel_bias *l, const struct meg_model_desc *d, int k);
 void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct meg_model_desc *d,

@@ -39,7 +39,7 @@ static void fill_rope(struct meg_model *g)
     free(sine);
 }
 
-/* Run a step of the binder (nn/binder.h) for all parts of the model on this rank. */
+/* Run a step of the binder (params/binder.h) for all parts of the model on this rank. */
 static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err *e)
 {
     struct meg_model_state *st = g->state;

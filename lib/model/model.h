@@ -21,7 +21,7 @@ struct meg_loss_factors {
 
 /*
  * Callbacks through which data parallelism overlaps communication with forward and backward.  Layer group 0 is the
- * embedding, groups 1..L are the layers, and group L+1 is the head (nn/param.h).
+ * embedding, groups 1..L are the layers, and group L+1 is the head (params/param.h).
  */
 struct meg_model_hooks {
     void *user;

@@ -39,7 +39,7 @@ struct meg_model_run {
     enum meg_dtype dtype;              /* dtype of parameters, and of activations except the residual stream */
     enum meg_dtype residual_dtype;     /* dtype of the residual stream */
     enum meg_dtype grad_dtype;         /* dtype of parameter gradients */
-    bool shards_params;                /* ZeRO-3: parameters are all-gathered one layer group at a time (nn/param.h) */
+    bool shards_params;                /* ZeRO-3: parameters are all-gathered one layer group at a time */
     bool shards_grads;                 /* ZeRO-2/3: gradients are reduce-scattered one layer group at a time */
     /*
      * launch operations as graphs (struct meg_graph, CUDA graphs) if the backend supports them: one graph for each pass

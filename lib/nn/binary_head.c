@@ -3,7 +3,7 @@
  *
  * With sequence parallelism, only the first tensor-parallel rank has the first token of each sequence.  All ranks
  * gather these rows and compute the same losses, but only the first rank computes gradients that are not 0, because
- * gradients of replicated parameters are summed over the ranks (nn/param.h).
+ * gradients of replicated parameters are summed over the ranks (params/param.h).
  */
 #include "nn/binary_head.h"
 

@@ -8,7 +8,8 @@
  */
 #ifndef MEG_NN_BLOCK_H
 #define MEG_NN_BLOCK_H
-#include "nn/binder.h"
+#include "nn/linear.h"
+#include "nn/norm.h"
 
 MEG_BEGIN_DECLS
 
@@ -56,7 +57,7 @@ struct meg_block_arena {
 
 struct meg_block_type {
     size_t weights_size, acts_size, grads_size; /* sizes in bytes of the type's structures */
-    /* Declare the parameters (nn/binder.h).  In the step MEG_BIND_POINTERS, also set the weights' other fields. */
+    /* Declare the parameters (params/binder.h).  In the step MEG_BIND_POINTERS, also set the weights' other fields. */
     void (*bind)(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env);
     /* Allocate one class of memory; `to` is the weights for WORKSPACE, the activations or the gradients otherwise. */
     void (*suballoc)(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf);

@@ -13,7 +13,7 @@ MEG_BEGIN_DECLS
 struct meg_head_type {
     size_t weights_size;  /* size in bytes of the type's structure of weights */
     bool is_per_sequence; /* there is a loss for each sequence [b]; otherwise, for each token [n] */
-    /* Declare the parameters (nn/binder.h).  In the step MEG_BIND_POINTERS, also set the weights' other fields. */
+    /* Declare the parameters (params/binder.h).  In the step MEG_BIND_POINTERS, also set the weights' other fields. */
     void (*bind)(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env);
     /* Allocate the workspace, for the largest micro-batch. */
     void (*suballoc)(void *weights, const struct meg_block_arena *a, const void *conf);

@@ -12,6 +12,7 @@
 #ifndef MEG_NN_LINEAR_H
 #define MEG_NN_LINEAR_H
 #include "nn/ctx.h"
+#include "params/binder.h"
 
 MEG_BEGIN_DECLS
 
@@ -25,6 +26,27 @@ struct meg_linear_weights {
     void *dbias;             /* gradient of bias, or NULL */
     struct meg_linear *plan; /* plan of the backend (linear_create) */
 };
+
+struct meg_linear_shape {
+    int64_t out, in;
+    int tp_dim;  /* 0: column-parallel, the bias is sharded; 1: row-parallel; -1: replicated */
+    int nblocks; /* blocks along tp_dim that are sharded separately (struct meg_sharding); usually 1 */
+    double std;  /* of the initial weights */
+    bool has_bias;
+    bool is_output; /* the output matrix of a language model, whose rows are the vocabulary */
+    /* if not NULL, the weight is the word embedding of this name, which the embedding declares */
+    const char *tied;
+};
+
+/* Declare the weight and the bias of a linear layer, name.weight and name.bias. */
+void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const char *name,
+                     const struct meg_linear_shape *shape);
+/*
+ * Declare the weights of the linear layers of all experts, each of this shape without a bias, and the plan that these
+ * layers use.  The weights are one parameter, name.weight [experts, out, in], which expert-parallel ranks shard.
+ */
+void meg_bind_experts(struct meg_binder *b, struct meg_linear_weights *l, const char *name, int64_t experts,
+                      const struct meg_linear_shape *shape);
 
 /* Compute y [n,out] = act(x w^T + bias).  Keep x w^T + bias in pre, unless pre.p is NULL or act is MEG_ACT_NONE. */
 void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,

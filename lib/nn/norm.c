@@ -1,6 +1,13 @@
 /* norm.c - norms and residual additions, each by one operation of the backend. */
 #include "nn/norm.h"
 
+void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char *name, int64_t h)
+{
+    meg_bind_vector(b, &l->w, &l->dw, meg_param_name(name, ".weight").s, h, MEG_INIT_ONE);
+    if (!meg_norm_is_rms(l->type))
+        meg_bind_vector(b, &l->b, &l->db, meg_param_name(name, ".bias").s, h, MEG_INIT_ZERO);
+}
+
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_norm_stats *a,
                   const struct meg_norm_weights *l)
 {

@@ -5,6 +5,7 @@
 #ifndef MEG_NN_NORM_H
 #define MEG_NN_NORM_H
 #include "nn/ctx.h"
+#include "params/binder.h"
 
 MEG_BEGIN_DECLS
 
@@ -14,6 +15,9 @@ struct meg_norm_weights {
     void *dw, *db;
     float eps;
 };
+
+/* Declare the weight of a norm of width h and, unless it is an RMSNorm, the bias.  The caller sets l->type and eps. */
+void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char *name, int64_t h);
 
 /* Row statistics, kept for backward. */
 struct meg_norm_stats {

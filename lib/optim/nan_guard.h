@@ -5,7 +5,7 @@
 #ifndef MEG_OPTIM_NAN_GUARD_H
 #define MEG_OPTIM_NAN_GUARD_H
 #include "device/device.h"
-#include "nn/param.h"
+#include "params/param.h"
 
 MEG_BEGIN_DECLS
 

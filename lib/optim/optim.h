@@ -1,7 +1,7 @@
 /*
  * optim.h - the optimizer of a run: options, state, and the step from gradients to weights.
  *
- * In ZeRO stage 0, a rank updates all elements of the flat parameter buffer (nn/param.h).  In stages 1 to 3, it
+ * In ZeRO stage 0, a rank updates all elements of the flat parameter buffer (params/param.h).  In stages 1 to 3, it
  * updates its shard of each bucket (optim/zero/shard.h).  AdamW keeps exp_avg and exp_avg_sq in f32 or bf16; SGD keeps
  * its momentum in f32.  If the parameters are bf16 or f16, the optimizer updates f32 main parameters and rounds the
  * result to the model's dtype; with --main-params-dtype bf16, it updates bf16 parameters in place.  An f32 run has main

@@ -40,9 +40,9 @@ extern const struct meg_opt meg_layout_opts[];
 enum meg_cp_comm_type { MEG_CP_P2P, MEG_CP_ALL_GATHER, MEG_CP_A2A, MEG_CP_A2A_P2P };
 
 /*
- * The uses of a tied parameter: ranges [begin, end) of layer groups (nn/param.h), which may be empty or equal.  Each
- * pipeline stage with one of these layer groups has a replica of the parameter.  The gradients of the replicas are
- * summed.
+ * The uses of a tied parameter: ranges [begin, end) of layer groups (params/param.h), which may be empty or equal.
+ * Each pipeline stage with one of these layer groups has a replica of the parameter.  The gradients of the replicas
+ * are summed.
  */
 struct meg_tie {
     const char *name; /* of the communicator of the replicas, such as "embedding" */
@@ -76,7 +76,7 @@ struct meg_rank_coords {
     int64_t tp, cp, dp, pp;
 };
 
-/* The axes of the grid over which a parameter can be sharded (nn/param.h). */
+/* The axes of the grid over which a parameter can be sharded (params/param.h). */
 enum meg_mesh_axis { MEG_AXIS_NONE, MEG_AXIS_TP, MEG_AXIS_EP };
 
 /* Data-parallel groups: the ranks with replicas of a dense parameter, or of an expert.  They sum its gradients. */
@@ -149,7 +149,7 @@ static inline bool meg_layout_is_last(const struct meg_layout *l, int64_t stage,
 }
 
 /*
- * Return whether a stage has a layer group (nn/param.h): a layer or, on the first stage, group 0 and, on the last
+ * Return whether a stage has a layer group (params/param.h): a layer or, on the first stage, group 0 and, on the last
  * stage, the heads.  Replicas of tied parameters of group 0 on other stages do not count.
  */
 bool meg_layout_has_group(const struct meg_layout *l, int64_t stage, int64_t layer_group);

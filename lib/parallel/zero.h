@@ -1,7 +1,7 @@
 /*
  * zero.h - how the data- and context-parallel ranks shard a model: ZeRO (Rajbhandari et al. 2020), FSDP.
  *
- * The parameters of a rank are one flat buffer, split into buckets (nn/param.h).  In stages 1 to 3, each bucket is
+ * The parameters of a rank are one flat buffer, split into buckets (params/param.h).  In stages 1 to 3, each bucket is
  * divided into equal shards, one per rank of its data-parallel group, in rank order.  A shard may begin and end inside
  * a parameter.  With --num-distributed-optimizer-instances N, there are N groups of consecutive ranks, and each group
  * has all shards.  The options and the collectives are in lib/optim/zero.
@@ -16,7 +16,7 @@ MEG_BEGIN_DECLS
 struct meg_zero_layout {
     int stage;            /* 0: nothing is sharded; 1: optimizer state; 2: also gradients; 3: also parameters */
     int64_t nshards;      /* shards per bucket (per bucket of experts: nshards / ep); 0 in stage 0 */
-    int64_t bucket_numel; /* number of elements at which a bucket ends (nn/param.h); 0: no limit */
+    int64_t bucket_numel; /* number of elements at which a bucket ends (params/param.h); 0: no limit */
 };
 
 /* Elements [begin, end) of the flat buffer. */

@@ -10,7 +10,7 @@
  */
 #ifndef MEG_OPTIM_ZERO_GRAD_REDUCE_H
 #define MEG_OPTIM_ZERO_GRAD_REDUCE_H
-#include "nn/param.h"
+#include "params/param.h"
 #include "optim/nan_guard.h"
 #include "optim/zero/sp_grads.h"
 

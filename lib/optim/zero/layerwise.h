@@ -1,7 +1,7 @@
 /*
  * layerwise.h - ZeRO-2 and ZeRO-3 (FSDP): collectives on the gradients and parameters of one layer group at a time.
  *
- * Each layer group is one bucket (nn/param.h), divided into one shard per rank.  A group's gradients are
+ * Each layer group is one bucket (params/param.h), divided into one shard per rank.  A group's gradients are
  * reduce-scattered after each backward pass and added to the gradient shard.  With ZeRO-3, the group's parameters are
  * all-gathered before each forward and backward pass, unless a buffer still contains these parameters.  With
  * --overlap-param-gather, the next group is prefetched.  At most one reduce-scatter and one all-gather are in flight at
@@ -9,7 +9,7 @@
  */
 #ifndef MEG_OPTIM_ZERO_LAYERWISE_H
 #define MEG_OPTIM_ZERO_LAYERWISE_H
-#include "nn/param.h"
+#include "params/param.h"
 #include "optim/nan_guard.h"
 #include "optim/zero/sp_grads.h"
 

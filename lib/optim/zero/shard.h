@@ -1,14 +1,14 @@
 /*
  * shard.h - options of data-parallel sharding (ZeRO) and the elements of the flat buffer that a rank updates.
  *
- * Gradients are reduced one bucket at a time.  nn/param.h defines the buckets; parallel/zero.h defines their shards.
- * In ZeRO stage 1 (the distributed optimizer), each rank updates its shard of each bucket, and keeps optimizer state
- * only for its shards (Rajbhandari et al. 2020).  Stage 2 shards the gradients in addition; stage 3 shards the
+ * Gradients are reduced one bucket at a time.  params/param.h defines the buckets; parallel/zero.h defines their
+ * shards.  In ZeRO stage 1 (the distributed optimizer), each rank updates its shard of each bucket, and keeps optimizer
+ * state only for its shards (Rajbhandari et al. 2020).  Stage 2 shards the gradients in addition; stage 3 shards the
  * gradients and the parameters (optim/zero/layerwise.h).
  */
 #ifndef MEG_OPTIM_ZERO_SHARD_H
 #define MEG_OPTIM_ZERO_SHARD_H
-#include "nn/param.h"
+#include "params/param.h"
 #include "option/opt.h"
 
 MEG_BEGIN_DECLS

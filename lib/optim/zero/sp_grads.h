@@ -11,7 +11,7 @@
 #ifndef MEG_OPTIM_ZERO_SP_GRADS_H
 #define MEG_OPTIM_ZERO_SP_GRADS_H
 #include "device/device.h"
-#include "nn/param.h"
+#include "params/param.h"
 
 MEG_BEGIN_DECLS
 

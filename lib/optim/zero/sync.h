@@ -7,7 +7,7 @@
  *     2       reduce-scatter a layer after its backward     all-gather each bucket after the update
  *     3       reduce-scatter a layer after its backward     all-gather a layer before its forward and backward
  *
- * A layer here is a layer group of nn/param.h.  optim/zero/grad_reduce.h implements the collectives on buckets,
+ * A layer here is a layer group of params/param.h.  optim/zero/grad_reduce.h implements the collectives on buckets,
  * optim/zero/layerwise.h the collectives on layers.
  */
 #ifndef MEG_OPTIM_ZERO_SYNC_H

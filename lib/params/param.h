@@ -7,8 +7,8 @@
  * A parameter begins at a multiple of MEG_PARAM_ALIGN elements.  Padding between parameters is zero.  Gradients, main
  * parameters and optimizer state have the same layout, so one loop over ranges updates all of these arrays.
  */
-#ifndef MEG_NN_PARAM_H
-#define MEG_NN_PARAM_H
+#ifndef MEG_PARAMS_PARAM_H
+#define MEG_PARAMS_PARAM_H
 #include <stdint.h>
 #include "base/err.h"
 #include "base/strtab.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "base/mem.h"
-#include "nn/param.h"
+#include "params/param.h"
 
 enum { NUMEL = 4 * 12 * 10 };
 
