@@ -4,7 +4,7 @@
 #include "device/graph.h"
 #include "model/family.h"
 #include "model/model.h"
-#include "nn/attention.h"
+#include "nn/attn/self_attention.h"
 #include "nn/embedding.h"
 #include "nn/lm_head.h"
 #include "nn/sequence_parallel.h"

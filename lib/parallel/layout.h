@@ -36,7 +36,7 @@ struct meg_layout_conf {
 };
 extern const struct meg_opt meg_layout_opts[];
 
-/* How attention obtains the keys and values of other context-parallel ranks; see nn/cp_groups.h. */
+/* How attention obtains the keys and values of other context-parallel ranks; see nn/attn/cp_groups.h. */
 enum meg_cp_comm_type { MEG_CP_P2P, MEG_CP_ALL_GATHER, MEG_CP_A2A, MEG_CP_A2A_P2P };
 
 /*

@@ -152,7 +152,7 @@ struct meg_array {
  *   bucket = n if n < e, else min(B - 1, e + floor(log(n / e) / log(rel_bias_max_distance / e) * (B - e))), in f32
  * If rel_bias_is_bidirectional is set, B is added for keys with t > p.
  *
- * Callers keep ld_b = g * ld_g in qkv and o, and lse and delta are contiguous (nn/attention.h says why).
+ * Callers keep ld_b = g * ld_g in qkv and o, and lse and delta are contiguous (nn/attn/self_attention.h says why).
  */
 struct meg_attn_desc {
     int64_t s_q, s_k, b; /* queries and keys per sequence, number of sequences */

@@ -11,7 +11,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "cpu/cpu.h"
-#include "nn/attention.h"
+#include "nn/attn/self_attention.h"
 #include "tensor/half.h"
 
 enum { S = 32, B = 2, H = 24, A = 16, G = 8, D = 6, QKV = (A + 2 * G) * D };

@@ -1,5 +1,5 @@
 /* cp_groups.c - groups and workspace of context parallelism. */
-#include "nn/internal.h"
+#include "nn/attn/internal.h"
 
 const struct meg_cp meg_cp_one = { false, 1, 1, &meg_comm_self, &meg_comm_self };
 

@@ -3,7 +3,7 @@
  * chunks of one rank; chunk pairs that are completely masked are skipped.  Forward merges the partial outputs, and
  * backward sums the gradients.
  */
-#include "nn/internal.h"
+#include "nn/attn/internal.h"
 
 /*
  * Set chunk[0] and chunk[1] to the two chunks that rank `rank` of n has, with s positions per rank.  If count is 1, set

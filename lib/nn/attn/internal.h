@@ -1,13 +1,13 @@
 /*
  * internal.h - declarations shared by the files of attention: views of heads, and the functions of context parallelism.
  */
-#ifndef MEG_NN_INTERNAL_H
-#define MEG_NN_INTERNAL_H
-#include "nn/attention.h"
+#ifndef MEG_NN_ATTN_INTERNAL_H
+#define MEG_NN_ATTN_INTERNAL_H
+#include "nn/attn/self_attention.h"
 
 MEG_BEGIN_DECLS
 
-/* ---- attention.c ---- */
+/* ---- core.c ---- */
 
 /*
  * Return a view of the heads of m that begins with head `part` of each key-value group.  A row of m has heads_per_group

@@ -13,8 +13,8 @@
  * A type is implemented as an all-to-all over a2a_size ranks and a ring (or all-gather) over ring_size ranks.  For p2p
  * and all_gather a2a_size is 1, for a2a ring_size is 1.  Without context parallelism both are 1.
  */
-#ifndef MEG_NN_CP_GROUPS_H
-#define MEG_NN_CP_GROUPS_H
+#ifndef MEG_NN_ATTN_CP_GROUPS_H
+#define MEG_NN_ATTN_CP_GROUPS_H
 #include "nn/ctx.h"
 #include "parallel/mesh.h"
 

@@ -2,7 +2,7 @@
  * cp_all_to_all.c - all-to-all between activations sharded by sequence and activations sharded by heads, in both
  * directions (Jacobs et al. 2023, DeepSpeed-Ulysses).
  */
-#include "nn/internal.h"
+#include "nn/attn/internal.h"
 
 /*
  * Return the index, in sequence order, of chunk p of rank j among the 2h chunks of h ranks: the first chunks are in

@@ -1,5 +1,5 @@
 /*
- * attention.h - self-attention, causal or bidirectional: qkv linear, rotary positions, attention over this rank's
+ * self_attention.h - self-attention, causal or bidirectional: qkv linear, rotary positions, attention over this rank's
  * heads, output linear.  A row of qkv consists of key-value groups.  A group is r = a/g query heads, one key head and
  * one value head, of d columns each.
  *
@@ -8,12 +8,12 @@
  * The query heads have no common stride, which cuDNN requires.  A kernel can treat group j of sequence i as sequence
  * i g + j, with r query heads and one key-value head, of a batch of b g sequences, whose stride is ld_g.
  *
- * attention.c implements attention over complete sequences; cp_*.c add context parallelism (nn/cp_groups.h).
+ * self_attention.c implements attention over complete sequences; cp_*.c add context parallelism (cp_groups.h).
  */
-#ifndef MEG_NN_ATTENTION_H
-#define MEG_NN_ATTENTION_H
+#ifndef MEG_NN_ATTN_SELF_ATTENTION_H
+#define MEG_NN_ATTN_SELF_ATTENTION_H
 #include "nn/block.h"
-#include "nn/cp_groups.h"
+#include "nn/attn/cp_groups.h"
 
 MEG_BEGIN_DECLS
 

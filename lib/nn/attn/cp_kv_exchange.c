@@ -2,7 +2,7 @@
  * cp_kv_exchange.c - exchange of keys and values for context parallelism: a ring of point-to-point messages, or an
  * all-gather.  Gradients return to the rank of the keys through the ring, or by a reduce-scatter.
  */
-#include "nn/internal.h"
+#include "nn/attn/internal.h"
 
 enum { RING_KV, RING_DKV }; /* indices into recv and send: KV blocks, gradient blocks */
 

@@ -3,8 +3,8 @@
  * hidden states, the keys and values from the output of the encoder (struct meg_memory).  A row of keys and values has,
  * for each head, d columns of the key and d of the value.
  */
-#ifndef MEG_NN_CROSS_ATTENTION_H
-#define MEG_NN_CROSS_ATTENTION_H
+#ifndef MEG_NN_ATTN_CROSS_ATTENTION_H
+#define MEG_NN_ATTN_CROSS_ATTENTION_H
 #include "nn/block.h"
 
 MEG_BEGIN_DECLS

@@ -1,77 +1,9 @@
 /*
- * attention.c - self-attention.  core_attn_fwd and core_attn_bwd compute the attention over complete sequences;
+ * self_attention.c - self-attention.  core_attn_fwd and core_attn_bwd compute the attention over complete sequences;
  * with context parallelism they call the functions of cp_attention.c instead.
  */
 #include <math.h>
-#include "nn/internal.h"
-
-struct meg_heads nn_heads(struct meg_mat m, int64_t b, int64_t heads_per_group, int64_t d, int64_t part)
-{
-    struct meg_heads h = { 0 };
-
-    h.p = (char *)m.p + (size_t)(part * d) * meg_dtype_size(m.dtype);
-    h.dtype = m.dtype;
-    h.ld_s = b * m.ld;
-    h.ld_b = m.ld;
-    h.ld_g = heads_per_group * d;
-    h.ld_h = d;
-    return h;
-}
-
-struct nn_qkv nn_qkv_heads(struct meg_mat qkv, int64_t b, int64_t r, int64_t d)
-{
-    const struct nn_qkv h = { nn_heads(qkv, b, r + 2, d, 0), nn_heads(qkv, b, r + 2, d, r),
-                              nn_heads(qkv, b, r + 2, d, r + 1) };
-
-    return h;
-}
-
-struct meg_heads nn_output_heads(struct meg_mat o, int64_t b, int64_t r, int64_t d)
-{
-    return nn_heads(o, b, r, d, 0);
-}
-
-struct meg_mat nn_cached_kv(const struct meg_ctx *c, struct meg_kv_cache cache, int layer, int64_t len, int64_t cols)
-{
-    return meg_mat(cache.p + (size_t)layer * cache.layer_bytes, c->dtype, len, cols);
-}
-
-void nn_cached_attn_fwd(struct meg_ctx *c, struct meg_attn_desc desc, struct meg_heads o, float *lse,
-                        struct meg_heads q, struct meg_mat kv, const int64_t *offset)
-{
-    const struct meg_drop none = { 0 };
-
-    desc.s_q = c->kv->s;
-    desc.b = c->kv->b;
-    desc.s_k = desc.s = desc.block_size = kv.rows;
-    desc.block_offset = offset;
-    desc.blocks_per_seq = 1;
-    c->op->attn_fwd(c->stream, &desc, o, lse, q, nn_heads(kv, 1, 2, desc.d, 0), nn_heads(kv, 1, 2, desc.d, 1), &none);
-}
-
-struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d)
-{
-    struct meg_attn_desc desc = { 0 };
-
-    desc.s_q = desc.s_k = desc.s = s;
-    desc.b = b;
-    desc.a = a;
-    desc.g = g;
-    desc.d = desc.d_v = d;
-    desc.window_left = -1;
-    return desc;
-}
-
-struct meg_mat nn_f32_sum(struct meg_mat m, float *buffer)
-{
-    return m.dtype == MEG_DTYPE_F32 ? m : meg_mat(buffer, MEG_DTYPE_F32, m.rows, m.cols);
-}
-
-void nn_from_f32(struct meg_ctx *c, struct meg_mat m, struct meg_mat sum)
-{
-    if (m.p != sum.p)
-        c->op->cast(c->stream, m.p, m.dtype, sum.p, sum.dtype, m.rows * m.cols);
-}
+#include "nn/attn/internal.h"
 
 /* Rotate the query and key heads in the rows of qkv by their positions; sign -1 rotates back, for gradients. */
 static void rotate(struct meg_ctx *c, struct meg_mat qkv, float sign, const struct meg_attn *l)

@@ -1,7 +1,7 @@
 /* cross_attention.c - cross-attention of a decoder. */
-#include "nn/cross_attention.h"
+#include "nn/attn/cross_attention.h"
 #include <math.h>
-#include "nn/internal.h"
+#include "nn/attn/internal.h"
 
 struct cross_attn {
     struct meg_linear_weights q, kv, proj;
