@@ -193,13 +193,16 @@ void model_bind_heads(struct meg_binder *b, void *const *weights, const struct m
 void model_heads_init(void **weights, const struct meg_model_desc *d);
 void model_heads_free(void **weights);
 
-/* ---- buffers.c ---- */
+/* ---- state.c ---- */
 
 /* Compute the sizes of a state and allocate its host arrays.  The device buffers are not allocated. */
 struct meg_model_state *model_state_new(const struct meg_model_conf *c, const struct meg_model_run *run,
                                         const struct meg_ops *op, const struct meg_mesh *mesh);
 /* Free a state.  `device` has its graphs; it may be NULL if there are none. */
 void model_state_free(struct meg_model_state *st, const struct meg_device *device);
+
+/* ---- buffers.c ---- */
+
 /* Sub-allocate all buffers from the two arenas.  In an arena with base NULL, only count bytes. */
 void model_buffers_suballoc(struct meg_model_state *st, const struct meg_model_run *run,
                             struct meg_suballoc *activations, struct meg_suballoc *workspace);
