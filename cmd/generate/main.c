@@ -2,9 +2,9 @@
 #include "base/log.h"
 
 #include <inttypes.h>
-#include "infer/serve.h"
+#include "infer/lines.h"
 
-static int run(const struct meg_serve_conf *c, const struct meg_token_output_conf *output,
+static int run(const struct meg_generate_conf *c, const struct meg_token_output_conf *output,
                const struct meg_load_conf *lc, const struct meg_tok_conf *tc, struct meg_sampling *sampling,
                struct meg_err *e)
 {
@@ -26,7 +26,7 @@ static int run(const struct meg_serve_conf *c, const struct meg_token_output_con
     }
     if (is_seed_random)
         meg_info("random seed: %" PRId64 "; use --seed %" PRId64 " to repeat this run", sampling->seed, sampling->seed);
-    r = meg_serve(c, output, sampling, &m, &in, e);
+    r = meg_generate_lines(c, output, sampling, &m, &in, e);
 out:
     meg_unload_model(&m);
     meg_line_reader_close(&in);
@@ -35,12 +35,12 @@ out:
 
 int main(int argc, char **argv)
 {
-    struct meg_serve_conf c = { 0 };
+    struct meg_generate_conf c = { 0 };
     struct meg_load_conf lc = { 0 };
     struct meg_tok_conf tc = { 0 };
     struct meg_token_output_conf output = { 0 };
     struct meg_sampling sampling = { 0 };
-    const struct meg_optgroup groups[] = { { "generate", meg_serve_opts, &c },
+    const struct meg_optgroup groups[] = { { "generate", meg_generate_opts, &c },
                                            { "token output", meg_token_output_opts, &output },
                                            { "model", meg_load_opts, &lc },
                                            { "sampling", meg_sampling_opts, &sampling },
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
     meg_opt_parse(groups, "[options] --load DIR < PROMPTS", "Continue prompts with a trained model.", argc, argv);
     if (!lc.load)
         meg_usage("--load is required");
-    if (meg_serve_check(&c, &output, &e) < 0)
+    if (meg_generate_check(&c, &output, &e) < 0)
         meg_usage_err(&e);
     if (run(&c, &output, &lc, &tc, &sampling, &e) < 0)
         meg_die_err(&e);
