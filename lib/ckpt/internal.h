@@ -265,13 +265,6 @@ bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range write);
 int ckpt_build_foreign(float *foreign, const struct meg_ckpt_save_args *s, const struct ckpt_tp_shard *shard,
                        const struct meg_param *row, enum ckpt_remap remap, struct meg_err *e);
 
-/* ---- hf/weights.c ---- */
-
-#define CKPT_HF_WEIGHTS "model"
-/* Write the weights to dir under the names of `format`: to one file, or to several files and their index. */
-int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save_args *s,
-                          const struct meg_ckpt_hf_conf *to, struct meg_err *e);
-
 /* ---- missing_head.c: weights without the language-model head ---- */
 
 bool ckpt_has_tensor_with_prefix(const struct meg_ckpt *c, const char *prefix);
@@ -401,56 +394,6 @@ int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
  * ckpt_close_files before c is closed.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
-/* ---- hf/gpt2.c, hf/llama.c, hf/bert.c, hf/t5.c ---- */
-
-/* A Hugging Face model family: model types with common tensor names and settings. */
-struct ckpt_hf_family {
-    const char *const *model_types; /* list that ends with NULL; messages print the first name */
-    const struct ckpt_format *format;
-    const struct ckpt_format *gated_format; /* T5: the format if the MLP is gated */
-    int (*read_config)(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e);
-    /*
-     * Adapt a model that read_config returned to the tensors in the files of c, and set c->lacks_head.  NULL:
-     * config.json determines the model.
-     */
-    void (*fit_tensors)(struct meg_model_conf *m, struct meg_ckpt *c);
-    /* Return the reason why the family cannot represent a model, or NULL if it can. */
-    const char *(*unsupported_reason)(const struct meg_model_conf *m);
-    json_t *(*make_config)(const struct meg_model_conf *m); /* config.json without the members common to all families */
-    const char *bos_key; /* member of config.json with the id that begins a text; NULL: bos_token_id */
-    /*
-     * A BERT: texts begin and end with [CLS] and [SEP] instead of bos and eos ids, vocab.txt is a WordPiece vocabulary,
-     * and the norms of old files have gamma and beta.
-     */
-    bool is_bert;
-};
-/* A boolean member of config.json that may be missing, and otherwise must be `value`.  A list ends with { 0 }. */
-struct ckpt_hf_fixed {
-    const char *key;
-    bool value;
-};
-extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_bert, ckpt_hf_megatron_bert, ckpt_hf_t5;
-
-/* ---- hf/model_type.c ---- */
-
-/*
- * Find the family of a model by config.json, which was read from the file `from`.  If config has no model_type, as in
- * directories from before 2020, infer it from the class of the model or from other members, and set it.  Returns
- * MEG_EFORMAT if the type is unknown or not supported.
- */
-int ckpt_hf_find_family(const struct ckpt_hf_family **out, json_t *config, const char *from, struct meg_err *e);
-
-/* ---- hf/settings.c: members of config.json that several families have ---- */
-
-/* Return MEG_EFORMAT if a member has an unsupported value. */
-int ckpt_hf_check_fixed(const json_t *config, const struct ckpt_hf_fixed *fixed, const char *from, struct meg_err *e);
-/*
- * Read the member `key`, the name of a GELU; `def` is the name if the member is missing.  Set *is_tanh to whether this
- * GELU is the tanh approximation.  Return MEG_EFORMAT for other activations.
- */
-int ckpt_hf_read_gelu(bool *is_tanh, const json_t *config, const char *key, const char *def, const char *from,
-                      struct meg_err *e);
-
 /* ---- load.c ---- */
 
 /*

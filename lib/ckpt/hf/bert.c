@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "ckpt/internal.h"
+#include "ckpt/hf/internal.h"
 #include "io/json.h"
 
 #define NATIVE "encoder.layers.#."

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/num.h"
-#include "ckpt/internal.h"
+#include "ckpt/hf/internal.h"
 #include "io/json.h"
 
 #define NATIVE "decoder.layers.#."

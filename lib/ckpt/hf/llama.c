@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "ckpt/internal.h"
+#include "ckpt/hf/internal.h"
 #include "io/json.h"
 
 #define NATIVE "decoder.layers.#."

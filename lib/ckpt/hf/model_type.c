@@ -1,7 +1,7 @@
 /* model_type.c - find the family of a Hugging Face model by its config.json. */
 #include <string.h>
 
-#include "ckpt/internal.h"
+#include "ckpt/hf/internal.h"
 #include "io/json.h"
 
 static const struct ckpt_hf_family *const families[] = { &ckpt_hf_gpt2, &ckpt_hf_llama, &ckpt_hf_bert,

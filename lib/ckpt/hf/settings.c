@@ -1,7 +1,7 @@
 /* settings.c - members of Hugging Face's config.json that several model families have. */
 #include <string.h>
 
-#include "ckpt/internal.h"
+#include "ckpt/hf/internal.h"
 #include "io/json.h"
 
 int ckpt_hf_check_fixed(const json_t *config, const struct ckpt_hf_fixed *fixed, const char *from, struct meg_err *e)

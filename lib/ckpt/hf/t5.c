@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "ckpt/internal.h"
+#include "ckpt/hf/internal.h"
 #include "io/json.h"
 
 /* clang-format off */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/internal.h"
+#include "ckpt/hf/internal.h"
 #include "file/file.h"
 #include "io/json.h"
 
