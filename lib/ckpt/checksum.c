@@ -166,3 +166,30 @@ int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tenso
     free(chunk);
     return r;
 }
+
+static int verify_files(const struct meg_ckpt *c, struct meg_err *e)
+{
+    struct ckpt_mapped_tensor *m = NULL;
+    int n = 0, r;
+
+    for (int i = 0; i < c->nfiles; i++) {
+        m = meg_realloc_array(m, (size_t)(n + c->file[i]->n), sizeof *m);
+        for (int k = 0; k < c->file[i]->n; k++)
+            m[n++] = (struct ckpt_mapped_tensor){ c->file[i], &c->file[i]->t[k] };
+    }
+    r = ckpt_verify_checksums(c->manifest, m, n, 0, 1, e);
+    free(m);
+    return r;
+}
+
+int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e)
+{
+    struct meg_ckpt optim;
+    int r;
+
+    if ((r = verify_files(c, e)) < 0 || (r = ckpt_open_optim(&optim, c, e)) < 0)
+        return r;
+    r = verify_files(&optim, e);
+    ckpt_close_files(&optim);
+    return r;
+}

@@ -394,7 +394,7 @@ int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
  * ckpt_close_files before c is closed.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
-/* ---- load.c ---- */
+/* ---- mapped_tensor.c ---- */
 
 /*
  * Remove the pages of a tensor's mapped file from the memory of the process (meg_mmap_drop), after the tensor was read.
@@ -405,12 +405,50 @@ void ckpt_drop_pages(const struct meg_st *st, const struct meg_st_tensor *t);
 /* Return whether two tensors have the same dtype and bytes; false if memory allocation fails. */
 bool ckpt_is_equal(struct ckpt_mapped_tensor a, struct ckpt_mapped_tensor b);
 
+/* ---- match.c ---- */
+
+/* A tensor in the files that contains a parameter or a part of a parameter. */
+struct ckpt_source {
+    const struct meg_param *row;
+    struct meg_st *st;
+    const struct meg_st_tensor *t;
+    enum ckpt_remap remap;
+    struct ckpt_tp_shard tp;
+};
+
+struct ckpt_sources {
+    struct ckpt_source *v;
+    int n, cap;
+};
+
+/*
+ * Find the sources of the weights, or of the optimizer state shard->name if `shard` is not NULL.  Returns MEG_EFORMAT
+ * if a tensor is missing or mismatched, or if there are weights that the model does not have.  The caller frees out->v.
+ * The elements of out->v refer to m.
+ */
+int ckpt_match_sources(struct ckpt_sources *out, const struct meg_ckpt *c, const struct meg_model_conf *m,
+                       const struct meg_params *p, const struct meg_ckpt_shard *shard, struct meg_err *e);
 /*
  * Check that the tensors of the files match the parameters p of model m in name, shape and dtype.  Otherwise returns
  * MEG_EFORMAT; the message lists as many of the differences as fit.
  */
 int ckpt_match_model(const struct meg_ckpt *c, const struct meg_model_conf *m, const struct meg_params *p,
                      struct meg_err *e);
+
+/* ---- load.c ---- */
+
+/* The shard to fill. */
+struct ckpt_target {
+    const struct meg_params *p;
+    const struct meg_ckpt_shard *shard;
+};
+/* Map the files of the sources that the shard requires. */
+int ckpt_map_sources(const struct ckpt_target *to, const struct ckpt_sources *all, struct meg_err *e);
+/* Verify this rank's part of the checksums of all tensors that the ranks read. */
+int ckpt_check_sources(const struct meg_ckpt *c, const struct ckpt_sources *all, const struct meg_comm *world,
+                       struct meg_err *e);
+/* Copy the elements of a source, whose file is mapped, that the shard contains. */
+int ckpt_copy_source(const struct ckpt_target *to, const struct ckpt_source *s, struct meg_err *e);
 
 MEG_END_DECLS
 #endif
