@@ -230,6 +230,28 @@ struct meg_named_losses meg_train_named_losses(const struct meg_trainer *t, cons
 
 /* ---- setup.c ---- */
 
+/* Return the number of ranks to plan for: --world-size, or else the ranks of this run. */
+int64_t meg_train_planned_ranks(const struct meg_trainer *t);
+/*
+ * Open checkpoint, device and tokenizer, check all options, and complete the run specification.  Unless --plan is
+ * given, plan the data as well.
+ */
+int meg_train_check_and_plan(struct meg_trainer *t, struct meg_err *e);
+
+/* ---- loaders.c ---- */
+
+/*
+ * Open the data files.  Compute the number of samples of each split, and the sequences of each file that each split
+ * reads.  meg_train_build_data builds the index arrays later.
+ */
+int meg_train_plan_data(struct meg_trainer *t, struct meg_err *e);
+/*
+ * Build the index arrays on rank 0, which caches them.  After that, the other ranks read the cache, or build their own
+ * arrays.
+ */
+int meg_train_build_data(struct meg_trainer *t, struct meg_err *e);
+/* Open t->train, unless this run does not train, and t->valid. */
+int meg_train_open_loaders(struct meg_trainer *t, struct meg_err *e);
 /*
  * meg_train_open_eval - open the loaders of a split, which read each group after its first `consumed` samples
  * The caller closes *out with meg_train_close_eval, also after a failure.
@@ -251,7 +273,7 @@ void meg_train_print_arguments(const struct meg_trainer *t, const char *options)
 void meg_train_print_parameters(const struct meg_trainer *t);
 void meg_train_report_epochs(const struct meg_trainer *t);
 
-/* ---- checkpointing.c: save, load, resume ---- */
+/* ---- resume.c ---- */
 
 /*
  * Open the checkpoint in the --load directory, if --load is given.  If the directory contains no checkpoint, return
@@ -278,6 +300,29 @@ int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e);
 int meg_train_load(struct meg_trainer *t, struct meg_err *e);
 /* Load weights and optimizer state from iteration t->last_saved in --save; t->state is unchanged. */
 int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e);
+
+/* ---- schedule_state.c: the learning-rate and weight-decay schedule in a checkpoint ---- */
+
+json_t *meg_train_pack_schedule(const struct meg_lr_schedule *s);
+/*
+ * Choose the schedule of the command line with --override-opt_param-scheduler, or the checkpoint's with
+ * --use-checkpoint-opt_param-scheduler.  Without these options, return MEG_EUSAGE if the two schedules differ.
+ */
+int meg_train_resolve_schedule(struct meg_trainer *t, const json_t *saved, const char *from, struct meg_err *e);
+
+/* ---- checkpoint_shards.c ---- */
+
+enum { MEG_TRAIN_MAX_OPTIM_SHARDS = 4 };
+/*
+ * Set `shard` to this rank's shards of the main parameters and of the optimizer states.  Main parameters are omitted if
+ * the optimizer has none, or if the weights are f32 and so equal to them.  Return the number of shards.
+ */
+int meg_train_list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard shard[MEG_TRAIN_MAX_OPTIM_SHARDS]);
+/* Return this rank's shard of the weights. */
+struct meg_ckpt_shard meg_train_weight_shard(const struct meg_trainer *t);
+
+/* ---- saving.c ---- */
+
 /* The reaction to a failed save. */
 enum meg_save_failure {
     MEG_SAVE_MAY_FAIL,      /* warn, because a later save follows; with --exit-on-save-failure, end the run */
@@ -305,6 +350,11 @@ int meg_train_save_poll(struct meg_trainer *t, bool wait, enum meg_save_failure 
 /* ---- progress.c: progress.txt of --log-progress ---- */
 int meg_train_progress_log_start(struct meg_trainer *t, struct meg_err *e);
 void meg_train_progress_log_save(struct meg_trainer *t, const struct meg_train_state *state);
+
+/* ---- usage.c ---- */
+
+/* Log how memory and communication of the run compare with the cost model; start_nbytes is the memory at the start. */
+void meg_train_compare_usage(const struct meg_trainer *t, double start_nbytes);
 
 /* ---- loop.c ---- */
 int meg_train_loop(struct meg_trainer *t, struct meg_err *e);
