@@ -225,16 +225,60 @@ bool watchdog_join(struct meg_watchdog *w, double patience_s);
  */
 void watchdog_rendezvous(struct meg_watchdog *w);
 
-/* Print a message, and end all ranks with this status.  Only the monitor thread of rank 0 calls this function. */
+/* Run the monitor thread; arg is the struct meg_watchdog. */
+void *watchdog_monitor(void *arg);
+
+/* Return whether c is the connection of another rank of the run. */
+static inline bool watchdog_is_peer(const struct watchdog_conn *c)
+{
+    return c->fd >= 0 && c->rank >= 0 && !c->has_closed;
+}
+
+/* ---- exit.c; the monitor thread calls these functions ---- */
+
+/* Return a copy of the state of this rank. */
+struct watchdog_rank_state watchdog_own_state(struct meg_watchdog *w);
+/* Print one line to stderr without acquiring the locks of stdio and of the log, which another thread may hold. */
+void watchdog_print(const struct meg_watchdog *w, const char *text);
+/* Send a frame to all peers. */
+void watchdog_send_all(struct meg_watchdog *w, enum watchdog_frame_type type, const void *payload, size_t n);
+/* Exit with this status. */
+void watchdog_exit_now(struct meg_watchdog *w, int status) MEG_NORETURN;
+/* Exit with this status; on rank 0, first request the other ranks to exit. */
+void watchdog_end_all(struct meg_watchdog *w, int status) MEG_NORETURN;
+/* Print a message, and end all ranks with this status.  Only rank 0 calls this function. */
 void watchdog_exit_all(struct meg_watchdog *w, int status, const char *fmt, ...) MEG_NORETURN MEG_PRINTF(3, 4);
+/*
+ * Schedule the exit.  Rank 0 exits after server_s, and rank 1 after other_s.  Rank 2 exits one second after rank 1, and
+ * all other ranks one second after rank 2.  A rank therefore reports only if the lower ranks did not.
+ */
+void watchdog_schedule_exit(struct meg_watchdog *w, enum watchdog_exit_cause cause, double server_s, double other_s);
+/* Make the lost connection c the cause of the exit.  This cause replaces a timeout or SIGTERM, which it explains. */
+void watchdog_on_conn_lost(struct meg_watchdog *w, const struct watchdog_conn *c);
+/*
+ * Schedule an exit because of a timeout, unless one is already scheduled.  Rank 0 queries the state of all ranks; any
+ * other rank informs rank 0.  must_exit is false if a late heartbeat is the only problem.  watchdog_check_exit cancels
+ * such an exit when all peers have sent a heartbeat.
+ */
+void watchdog_on_timeout(struct meg_watchdog *w, bool must_exit);
+/*
+ * Subtract `passed` seconds from the grace period of a scheduled exit, and exit when the period is over.  If all peers
+ * have replied after a timeout, cancel the exit unless must_exit is set.  If must_exit is set and all peers have
+ * replied, rank 0 exits at once, and the other ranks extend the period so that rank 0 can report.
+ */
+void watchdog_check_exit(struct meg_watchdog *w, double passed);
+
+/* ---- connections.c; the monitor thread calls these functions ---- */
 
 /*
  * Wake the monitor thread on events of fd.  Returns false with errno set on failure.  tag identifies the source: a
  * connection, &listen_fd or &wake_pipe.
  */
 bool watchdog_epoll_add(struct meg_watchdog *w, int fd, void *tag);
-/* Run the monitor thread; arg is the struct meg_watchdog. */
-void *watchdog_monitor(void *arg);
+/* Accept the connections that wait at listen_fd. */
+void watchdog_accept_conns(struct meg_watchdog *w);
+/* Handle epoll events of a connection: send what is queued, and handle the frames that have arrived. */
+void watchdog_handle_conn(struct meg_watchdog *w, struct watchdog_conn *c, uint32_t events);
 
 /* ---- store.c; the monitor thread calls these functions ---- */
 
