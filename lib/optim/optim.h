@@ -11,7 +11,6 @@
 #define MEG_OPTIM_OPTIM_H
 #include "device/graph.h"
 #include "model/model.h"
-#include "optim/batch.h"
 #include "optim/lr.h"
 #include "optim/nan_guard.h"
 #include "optim/zero/shard.h"

@@ -6,7 +6,7 @@
 #include "logging/log_conf.h"
 #include "model/conf.h"
 #include "optim/optim.h"
-#include "optim/precision.h"
+#include "run/precision.h"
 #include "option/opt.h"
 #include "run/ckpt_conf.h"
 #include "run/train_conf.h"

@@ -5,7 +5,7 @@
 #ifndef MEG_RUN_TRAIN_CONF_H
 #define MEG_RUN_TRAIN_CONF_H
 #include "model/run.h"
-#include "optim/batch.h"
+#include "run/batch_schedule.h"
 #include "option/opt.h"
 
 MEG_BEGIN_DECLS

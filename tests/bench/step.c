@@ -16,7 +16,7 @@
 #include "cpu/cpu.h"
 #include "model/model.h"
 #include "optim/optim.h"
-#include "optim/precision.h"
+#include "run/precision.h"
 
 enum { PASS, NORM, UPDATE, STEP, PARTS };
 

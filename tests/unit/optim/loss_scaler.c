@@ -6,7 +6,7 @@
 #include <string.h>
 #include "option/opt.h"
 #include "golden.h"
-#include "optim/precision.h"
+#include "run/precision.h"
 
 static double num(const json_t *o, const char *key)
 {

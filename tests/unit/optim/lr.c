@@ -14,6 +14,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 #include "optim/optim.h"
+#include "run/batch_schedule.h"
 #include "reference.h"
 
 static json_t *load(const char *dir, const char *name)

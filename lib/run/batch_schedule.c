@@ -1,5 +1,5 @@
-/* batch.c - global batch size and its ramp-up. */
-#include "optim/batch.h"
+/* batch_schedule.c - global batch size and its ramp-up. */
+#include "run/batch_schedule.h"
 #include <inttypes.h>
 #include <stdio.h>
 

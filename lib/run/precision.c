@@ -1,5 +1,5 @@
 /* precision.c - options of mixed precision. */
-#include "optim/precision.h"
+#include "run/precision.h"
 #include <inttypes.h>
 
 #define C struct meg_precision_conf

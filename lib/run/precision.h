@@ -1,6 +1,6 @@
 /* precision.h - options of mixed precision, and the resulting dtypes and loss scale. */
-#ifndef MEG_OPTIM_PRECISION_H
-#define MEG_OPTIM_PRECISION_H
+#ifndef MEG_RUN_PRECISION_H
+#define MEG_RUN_PRECISION_H
 #include "optim/loss_scaler.h"
 #include "option/opt.h"
 #include "tensor/dtype.h"

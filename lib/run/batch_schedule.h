@@ -1,5 +1,5 @@
 /*
- * batch.h - global batch size of each step, with Megatron's batch ramp-up.
+ * batch_schedule.h - global batch size of each step, with Megatron's batch ramp-up.
  *
  * A ramp-up raises the batch size from A to the global batch size G, by increments of I, over N samples.  After
  * `consumed` samples, the batch size is
@@ -7,8 +7,8 @@
  * There are (G - A) / I levels of L = N I / (G - A) samples each; L is a real number.  If A equals G, there is no
  * ramp-up.
  */
-#ifndef MEG_OPTIM_BATCH_H
-#define MEG_OPTIM_BATCH_H
+#ifndef MEG_RUN_BATCH_SCHEDULE_H
+#define MEG_RUN_BATCH_SCHEDULE_H
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
