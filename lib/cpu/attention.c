@@ -65,9 +65,9 @@ static struct view key_head(const struct meg_attn_desc *desc, struct meg_heads x
  */
 static int64_t rows_of_pack(int64_t most, const struct meg_attn_desc *desc)
 {
-    const int64_t d = max64(desc->d, desc->d_v);
+    const int64_t d = meg_max64(desc->d, desc->d_v);
     MEG_ASSERT_LE(8 * d, PACK_FLOATS);
-    return min64(most, PACK_FLOATS / d & ~(int64_t)7);
+    return meg_min64(most, PACK_FLOATS / d & ~(int64_t)7);
 }
 
 static void *row(struct view x, int64_t r)
@@ -119,7 +119,7 @@ struct key_range {
  */
 static int64_t padded_end(struct key_range keys, int64_t nk)
 {
-    return min64(keys.lo + ((keys.hi - keys.lo + 15) & ~(int64_t)15), nk);
+    return meg_min64(keys.lo + ((keys.hi - keys.lo + 15) & ~(int64_t)15), nk);
 }
 
 /* Return the position of query t of sequence i. */
@@ -133,13 +133,13 @@ static struct key_range visible_keys(const struct meg_attn_desc *desc, int64_t t
 {
     struct key_range s = { 0, desc->s_k };
     if (desc->doc_start)
-        s.lo = max64(s.lo, desc->doc_start[t * desc->b + i] - desc->k0);
+        s.lo = meg_max64(s.lo, desc->doc_start[t * desc->b + i] - desc->k0);
     if (desc->key_length)
-        s.hi = min64(s.hi, desc->key_length[i] - desc->k0);
+        s.hi = meg_min64(s.hi, desc->key_length[i] - desc->k0);
     if (desc->window_left >= 0)
-        s.lo = max64(s.lo, query_position(desc, t, i) - desc->window_left - desc->k0);
+        s.lo = meg_max64(s.lo, query_position(desc, t, i) - desc->window_left - desc->k0);
     if (desc->window_right >= 0)
-        s.hi = min64(s.hi, query_position(desc, t, i) + desc->window_right + 1 - desc->k0);
+        s.hi = meg_min64(s.hi, query_position(desc, t, i) + desc->window_right + 1 - desc->k0);
     return s;
 }
 
@@ -149,8 +149,8 @@ static struct key_range visible_to_any(const struct meg_attn_desc *desc, int64_t
     struct key_range s = { desc->s_k, 0 };
     for (int64_t t = t0; t < t1; t++) {
         const struct key_range q = visible_keys(desc, t, i);
-        s.lo = min64(s.lo, q.lo);
-        s.hi = max64(s.hi, q.hi);
+        s.lo = meg_min64(s.lo, q.lo);
+        s.hi = meg_max64(s.hi, q.hi);
     }
     s.lo &= ~(int64_t)7;
     return s;
@@ -165,8 +165,8 @@ struct tile {
 static struct key_range visible_in_tile(const struct meg_attn_desc *desc, const struct tile *x, int64_t t)
 {
     struct key_range s = visible_keys(desc, x->t0 + t, x->i);
-    s.lo = min64(max64(s.lo - x->k0, 0), x->nk);
-    s.hi = max64(min64(s.hi - x->k0, x->nk), s.lo);
+    s.lo = meg_min64(meg_max64(s.lo - x->k0, 0), x->nk);
+    s.hi = meg_max64(meg_min64(s.hi - x->k0, x->nk), s.lo);
     return s;
 }
 
@@ -194,11 +194,11 @@ static int64_t rel_bias_bucket(const struct meg_attn_desc *desc, int64_t relativ
 {
     const bool is_both = desc->rel_bias_is_bidirectional;
     const int64_t n = desc->rel_bias.rows / (is_both ? 2 : 1), exact = n / 2, first = is_both && relative > 0 ? n : 0;
-    const int64_t distance = is_both && relative > 0 ? relative : max64(-relative, 0);
+    const int64_t distance = is_both && relative > 0 ? relative : meg_max64(-relative, 0);
     const float ratio = (float)distance / (float)exact, max = (float)desc->rel_bias_max_distance / (float)exact;
     if (distance < exact)
         return first + distance;
-    return first + min64(exact + (int64_t)(logf(ratio) / logf(max) * (float)(n - exact)), n - 1);
+    return first + meg_min64(exact + (int64_t)(logf(ratio) / logf(max) * (float)(n - exact)), n - 1);
 }
 
 /*
@@ -330,12 +330,12 @@ static void fwd_task(const struct meg_attn_desc *desc, struct view o, float *lse
     memset(op, 0, (size_t)((t1 - t0) * desc->d_v) * sizeof *op);
     pack(qp, q, t0, t1 - t0, desc->d);
     for (int64_t k0 = visible.lo; k0 < visible.hi; k0 += bk) {
-        pack(kp, k, k0, min64(bk, visible.hi - k0), desc->d);
-        pack(vp, v, k0, min64(bk, visible.hi - k0), desc->d_v);
+        pack(kp, k, k0, meg_min64(bk, visible.hi - k0), desc->d);
+        pack(vp, v, k0, meg_min64(bk, visible.hi - k0), desc->d_v);
         for (int64_t t = t0; t < t1; t += BQ) {
-            const int64_t nq = min64(BQ, t1 - t);
+            const int64_t nq = meg_min64(BQ, t1 - t);
             const struct key_range mine = visible_to_any(desc, t, t + nq, i);
-            const struct tile x = { i, j, t, nq, k0, min64(bk, mine.hi - k0) };
+            const struct tile x = { i, j, t, nq, k0, meg_min64(bk, mine.hi - k0) };
             if (mine.lo < k0 + bk && x.nk > 0)
                 fwd_tile(desc, &x, op + (t - t0) * desc->d_v, q, qp + (t - t0) * desc->d, k, kp, vp, max + t - t0,
                          sum + t - t0, d, drop);
@@ -354,7 +354,7 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_desc *desc, s
                       struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *d)
 {
     const struct dropout drop = drop_begin(d);
-    const int64_t task = rows_of_pack(TASK_ROWS, desc), ntasks = ceil_div(desc->s_q, task), r = desc->a / desc->g;
+    const int64_t task = rows_of_pack(TASK_ROWS, desc), ntasks = meg_ceil_div(desc->s_q, task), r = desc->a / desc->g;
     (void)st;
     MEG_ASSERT_EQ(desc->a % desc->g, 0);
     MEG_ASSERT_LE(desc->k0 + desc->s_k, desc->s);
@@ -365,7 +365,7 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_desc *desc, s
             for (int64_t j = 0; j < desc->a; j++)
                 fwd_task(desc, query_head(desc, o, i, j), lse + (i * desc->a + j) * desc->s_q,
                          query_head(desc, q, i, j), key_head(desc, k, i, j / r), key_head(desc, v, i, j / r), i, j,
-                         n * task, min64((n + 1) * task, desc->s_q), d, &drop);
+                         n * task, meg_min64((n + 1) * task, desc->s_q), d, &drop);
 }
 
 /*
@@ -554,7 +554,7 @@ static int64_t num_param_sums(const struct meg_attn_desc *desc)
 
 size_t MEG_FN(attn_bwd_nbytes)(const struct meg_attn_desc *desc, enum meg_dtype grad, bool has_param_grads)
 {
-    const int64_t threads = min64(omp_get_max_threads(), desc->b * desc->g);
+    const int64_t threads = meg_min64(omp_get_max_threads(), desc->b * desc->g);
     return (size_t)(has_param_grads ? num_param_sums(desc) : 0) * sizeof(double) +
            (size_t)(threads * sums_per_thread(desc, grad)) * sizeof(float);
 }
@@ -588,12 +588,12 @@ static void bwd_head(const struct meg_attn_desc *desc, const struct bwd *w, int6
     float kp[PACK_FLOATS] __attribute__((aligned(64))), vp[PACK_FLOATS] __attribute__((aligned(64)));
     const int64_t bk = rows_of_pack(BK, desc), bq = rows_of_pack(BQ, desc);
     for (int64_t k0 = 0; k0 < desc->s_k; k0 += bk) {
-        pack(kp, w->k, k0, min64(bk, desc->s_k - k0), desc->d);
-        pack(vp, w->v, k0, min64(bk, desc->s_k - k0), desc->d_v);
+        pack(kp, w->k, k0, meg_min64(bk, desc->s_k - k0), desc->d);
+        pack(vp, w->v, k0, meg_min64(bk, desc->s_k - k0), desc->d_v);
         for (int64_t t0 = 0; t0 < desc->s_q; t0 += bq) {
-            const int64_t nq = min64(bq, desc->s_q - t0);
+            const int64_t nq = meg_min64(bq, desc->s_q - t0);
             const struct key_range visible = visible_to_any(desc, t0, t0 + nq, i);
-            const struct tile x = { i, j, t0, nq, k0, min64(bk, visible.hi - k0) };
+            const struct tile x = { i, j, t0, nq, k0, meg_min64(bk, visible.hi - k0) };
             if (visible.lo < k0 + bk && x.nk > 0)
                 bwd_tile(desc, w, &x, kp, vp, d, drop);
         }

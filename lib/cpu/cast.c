@@ -47,9 +47,9 @@ void MEG_FN(cast)(struct meg_stream *st, void *dst, enum meg_dtype to, const voi
     (void)st;
 #pragma omp parallel for schedule(static)
     for (int64_t b = 0; b < n; b += BLOCK)
-        for (int64_t i = b; i < min64(n, b + BLOCK); i += CHUNK) {
+        for (int64_t i = b; i < meg_min64(n, b + BLOCK); i += CHUNK) {
             float f[CHUNK];
-            const int64_t m = min64(CHUNK, n - i);
+            const int64_t m = meg_min64(CHUNK, n - i);
             MEG_FN(to_f32)(f, element(s, 0, i), from, m);
             MEG_FN(from_f32)(element(d, 0, i), to, f, m);
         }

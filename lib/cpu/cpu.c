@@ -65,7 +65,7 @@ const struct meg_ops *meg_cpu_ops(void)
 /* Return the largest multiple of 64 rows whose f32 logits take at most 100 MiB, but at least 64 rows. */
 int64_t meg_cpu_logits_rows(int64_t v)
 {
-    return max64((INT64_C(25) << 20) / v / 64 * 64, 64);
+    return meg_max64((INT64_C(25) << 20) / v / 64 * 64, 64);
 }
 
 size_t meg_cpu_free_nbytes(void)

@@ -43,7 +43,7 @@ static inline const float *drop_factors(struct drop_buf *buf, const struct dropo
 {
     enum { BLOCKS = DROP_BLOCK / 8 + 1 };
     uint32_t word[4][BLOCKS];
-    const int64_t nblocks = ceil_div(unit % 8 + n, 8);
+    const int64_t nblocks = meg_ceil_div(unit % 8 + n, 8);
     const uint32_t first = (uint32_t)(unit / 8), pos = (uint32_t)position, low = (uint32_t)sample,
                    high = (uint32_t)((uint64_t)sample >> 32);
     const uint32_t threshold = d->threshold;

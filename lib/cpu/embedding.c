@@ -20,7 +20,7 @@ void MEG_FN(embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *t
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < x.rows; r++)
         for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
-            const int64_t n = min64(COL_BLOCK, x.cols - c0), v = token[r] - v0;
+            const int64_t n = meg_min64(COL_BLOCK, x.cols - c0), v = token[r] - v0;
             float buf[COL_BLOCK];
             MEG_FN(from_f32)(element(x, r, c0), x.dtype, has_row(word, v) ? row_read(word, v, c0, n, buf) : zero, n);
         }
@@ -53,7 +53,7 @@ static void scatter(struct meg_mat table, struct meg_mat dx, const int32_t *inde
     const int64_t block = table.dtype == MEG_DTYPE_F32 ? 1 : 512;
     float to[COLS], from[COLS];
     for (int64_t r0 = 0; r0 < dx.rows; r0 += block) {
-        const int64_t r1 = min64(dx.rows, r0 + block);
+        const int64_t r1 = meg_min64(dx.rows, r0 + block);
         for (int64_t r = r0; r < r1; r++) {
             const int64_t v = index[r] - v0;
             float *sum;
@@ -82,7 +82,7 @@ void MEG_FN(embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, 
             zero_rows(dword);
 #pragma omp for schedule(dynamic)
         for (int64_t c0 = 0; c0 < dx.cols; c0 += COLS)
-            scatter(dword, dx, token, v0, c0, min64(COLS, dx.cols - c0));
+            scatter(dword, dx, token, v0, c0, meg_min64(COLS, dx.cols - c0));
     }
 }
 
@@ -93,7 +93,7 @@ static void position_row(struct meg_mat x, int64_t r, struct meg_mat pos, int64_
     struct drop_buf buf;
     float xb[DROP_BLOCK], pb[DROP_BLOCK];
     for (int64_t c0 = 0; c0 < x.cols; c0 += DROP_BLOCK) {
-        const int64_t n = min64(DROP_BLOCK, x.cols - c0);
+        const int64_t n = meg_min64(DROP_BLOCK, x.cols - c0);
         const float *p = row_read(pos, v, c0, n, pb);
         float *xr = row_load(x, r, c0, n, xb);
         for (int64_t c = 0; p && c < n; c++)
@@ -139,6 +139,6 @@ void MEG_FN(position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg
         }
 #pragma omp for schedule(dynamic)
         for (int64_t c0 = 0; c0 < (dpos.p ? dx.cols : 0); c0 += COLS)
-            scatter(dpos, dx, position, 0, c0, min64(COLS, dx.cols - c0));
+            scatter(dpos, dx, position, 0, c0, meg_min64(COLS, dx.cols - c0));
     }
 }

@@ -53,8 +53,8 @@ static inline __attribute__((always_inline)) void dot_tile(float *y, int64_t ldy
     vec sum[TILE][TILE] = { 0 };
     int64_t i = 0;
     for (int t = 0; t < TILE; t++) {
-        xr[t] = x + min64(t, nr - 1) * ldx;
-        wc[t] = w + min64(t, nc - 1) * ldw;
+        xr[t] = x + meg_min64(t, nr - 1) * ldx;
+        wc[t] = w + meg_min64(t, nc - 1) * ldw;
     }
     for (; i + VEC_LANES <= k; i += VEC_LANES) {
         for (int c = 0; c < TILE; c++)
@@ -78,8 +78,8 @@ static void gemm_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t l
 {
     for (int64_t j = 0; j < n; j += TILE)
         for (int64_t i = 0; i < m; i += TILE)
-            dot_tile(c + i * ldc + j, ldc, a + i * lda, lda, min64(TILE, m - i), b + j * ldb, ldb, min64(TILE, n - j),
-                     k);
+            dot_tile(c + i * ldc + j, ldc, a + i * lda, lda, meg_min64(TILE, m - i), b + j * ldb, ldb,
+                     meg_min64(TILE, n - j), k);
 }
 
 #if defined __AVX512BW__
@@ -97,8 +97,8 @@ static inline USES_BF16 void dot_tile_bf16(float *y, int64_t ldy, const uint16_t
     const uint16_t *xr[TILE], *wc[TILE];
     __m512 sum[TILE][TILE];
     for (int t = 0; t < TILE; t++) {
-        xr[t] = x + min64(t, nr - 1) * ldx;
-        wc[t] = w + min64(t, nc - 1) * ldw;
+        xr[t] = x + meg_min64(t, nr - 1) * ldx;
+        wc[t] = w + meg_min64(t, nc - 1) * ldw;
         for (int c = 0; c < TILE; c++)
             sum[t][c] = _mm512_setzero_ps();
     }
@@ -126,8 +126,8 @@ static USES_BF16 void gemm_dots_bf16(int64_t m, int64_t n, int64_t k, const uint
 {
     for (int64_t j = 0; j < n; j += TILE)
         for (int64_t i = 0; i < m; i += TILE)
-            dot_tile_bf16(c + i * ldc + j, ldc, a + i * lda, lda, min64(TILE, m - i), b + j * ldb, ldb,
-                          min64(TILE, n - j), k);
+            dot_tile_bf16(c + i * ldc + j, ldc, a + i * lda, lda, meg_min64(TILE, m - i), b + j * ldb, ldb,
+                          meg_min64(TILE, n - j), k);
 }
 #endif
 
@@ -151,7 +151,7 @@ static void gemm_mixed(char ta, char tb, int64_t m, int64_t n, int64_t k, struct
 {
     float pa[PANEL_A] __attribute__((aligned(64))), pb[PANEL_B] __attribute__((aligned(64)));
     for (int64_t k0 = 0; k0 < k; k0 += PANEL_DEPTH) {
-        const int64_t depth = min64(PANEL_DEPTH, k - k0);
+        const int64_t depth = meg_min64(PANEL_DEPTH, k - k0);
         const int64_t lda = (ta == 'N' ? depth : m) + PAD, ldb = (tb == 'N' ? n : depth) + PAD;
         if (ta == 'N')
             pack(pa, lda, a, 0, m, k0, depth);
@@ -175,10 +175,10 @@ static void gemm_skinny_mixed(int64_t m, int64_t n, int64_t k, struct meg_mat a,
     float pa[GEMM_SKINNY_M * 512] __attribute__((aligned(64)));
     float pb[16 * 512] __attribute__((aligned(64)));
     for (int64_t k0 = 0; k0 < k; k0 += 512) {
-        const int64_t depth = min64(512, k - k0);
+        const int64_t depth = meg_min64(512, k - k0);
         pack(pa, depth, a, 0, m, k0, depth);
         for (int64_t j = 0; j < n; j += 16) {
-            const int64_t cols = min64(16, n - j);
+            const int64_t cols = meg_min64(16, n - j);
             pack(pb, depth, b, j, cols, k0, depth);
             gemm_dots(m, cols, depth, pa, depth, pb, depth, c + j, ldc);
         }

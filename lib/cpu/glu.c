@@ -61,9 +61,9 @@ INLINE float clamp(float x, float least, float most)
 INLINE void fwd_rows(enum meg_glu_type type, bool is_plain, float limit, float offset, struct meg_mat y,
                      struct meg_mat x, int64_t r0)
 {
-    for (int64_t r = r0; r < min64(r0 + ROWS, x.rows); r++)
+    for (int64_t r = r0; r < meg_min64(r0 + ROWS, x.rows); r++)
         for (int64_t c0 = 0; c0 < y.cols; c0 += COL_BLOCK) {
-            const int64_t n = min64(COL_BLOCK, y.cols - c0);
+            const int64_t n = meg_min64(COL_BLOCK, y.cols - c0);
             float gb[COL_BLOCK], ub[COL_BLOCK], yb[COL_BLOCK], *o = row_out(y, r, c0, yb);
             const float *gate = row_read(x, r, c0, n, gb), *up = row_read(x, r, y.cols + c0, n, ub);
 #pragma omp simd
@@ -77,9 +77,9 @@ INLINE void fwd_rows(enum meg_glu_type type, bool is_plain, float limit, float o
 INLINE void bwd_rows(enum meg_glu_type type, bool is_plain, float limit, float offset, struct meg_mat dx,
                      struct meg_mat dy, struct meg_mat x, int64_t r0)
 {
-    for (int64_t r = r0; r < min64(r0 + ROWS, x.rows); r++)
+    for (int64_t r = r0; r < meg_min64(r0 + ROWS, x.rows); r++)
         for (int64_t c0 = 0; c0 < dy.cols; c0 += COL_BLOCK) {
-            const int64_t n = min64(COL_BLOCK, dy.cols - c0);
+            const int64_t n = meg_min64(COL_BLOCK, dy.cols - c0);
             float gb[COL_BLOCK], ub[COL_BLOCK], db[COL_BLOCK], dgb[COL_BLOCK], dub[COL_BLOCK];
             const float *gate = row_read(x, r, c0, n, gb), *up = row_read(x, r, dy.cols + c0, n, ub);
             const float *d = row_read(dy, r, c0, n, db);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/err.h"
+#include "base/int64.h"
 #include "cpu/cpu.h"
 
 MEG_BEGIN_DECLS
@@ -61,21 +62,6 @@ static inline struct meg_mat row_vector(const void *p, enum meg_dtype t, int64_t
     const struct meg_mat m = { (void *)p, t, 1, n, n };
 
     return m;
-}
-
-static inline int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static inline int64_t ceil_div(int64_t n, int64_t block)
-{
-    return (n + block - 1) / block;
 }
 
 struct meg_linear {

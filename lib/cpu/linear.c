@@ -24,13 +24,13 @@ enum { MAX_COLS = 768, MIN_COLS = 128 };
 /* Return the block size, a positive multiple of 16, with which n elements are split into at most k blocks. */
 static int64_t block_size(int64_t n, int64_t k)
 {
-    return max64(16, (ceil_div(n, k) + 15) & ~(int64_t)15);
+    return meg_max64(16, (meg_ceil_div(n, k) + 15) & ~(int64_t)15);
 }
 
 static struct block_shape choose_block_shape(int64_t m, int64_t n, int is_f32)
 {
-    const int64_t rows = max64(1, ceil_div(m, is_f32 ? 512 : GEMM_BLOCK_M));
-    int64_t cols = max64(1, ceil_div(n, is_f32 ? MAX_COLS : GEMM_BLOCK_N));
+    const int64_t rows = meg_max64(1, meg_ceil_div(m, is_f32 ? 512 : GEMM_BLOCK_M));
+    int64_t cols = meg_max64(1, meg_ceil_div(n, is_f32 ? MAX_COLS : GEMM_BLOCK_N));
 
     if (rows * cols < 8)
         for (cols = 1; rows * cols < 8 && n >= 2 * cols * MIN_COLS;)
@@ -149,7 +149,7 @@ void MEG_FN(act_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < dx.rows; r++)
         for (int64_t c0 = 0; c0 < dx.cols; c0 += COL_BLOCK) {
-            const int64_t n = min64(COL_BLOCK, dx.cols - c0);
+            const int64_t n = meg_min64(COL_BLOCK, dx.cols - c0);
             float d[COL_BLOCK], p[COL_BLOCK], *out = row_out(dx, r, c0, d);
             const float *in = row_read(dy, r, c0, n, d);
             if (in != out)
@@ -165,7 +165,7 @@ void MEG_FN(scale)(struct meg_stream *st, struct meg_mat y, struct meg_mat x, fl
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < y.rows; r++)
         for (int64_t c0 = 0; c0 < y.cols; c0 += COL_BLOCK) {
-            const int64_t n = min64(COL_BLOCK, y.cols - c0);
+            const int64_t n = meg_min64(COL_BLOCK, y.cols - c0);
             float buf[COL_BLOCK], *out = row_out(y, r, c0, buf);
             const float *in = row_read(x, r, c0, n, buf);
 
@@ -209,7 +209,7 @@ void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_
     for (int64_t c0 = 0; c0 < y.cols; c0 += b.n)
         for (int64_t r0 = 0; r0 < y.rows; r0 += b.m)
             fwd_block(y, pre, x, w, bias, act,
-                      (struct block){ r0, c0, min64(b.m, y.rows - r0), min64(b.n, y.cols - c0) });
+                      (struct block){ r0, c0, meg_min64(b.m, y.rows - r0), meg_min64(b.n, y.cols - c0) });
 }
 
 static void bwd_block(struct meg_mat dx, struct meg_mat dy, struct meg_mat w, struct meg_mat pre, enum meg_act act,
@@ -237,7 +237,7 @@ void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct
     for (int64_t c0 = 0; c0 < dx.cols; c0 += b.n)
         for (int64_t r0 = 0; r0 < dx.rows; r0 += b.m)
             bwd_block(dx, dy, w, pre, act,
-                      (struct block){ r0, c0, min64(b.m, dx.rows - r0), min64(b.n, dx.cols - c0) });
+                      (struct block){ r0, c0, meg_min64(b.m, dx.rows - r0), meg_min64(b.n, dx.cols - c0) });
 }
 
 static void weight_block(struct meg_mat dw, struct meg_mat dy, struct meg_mat x, bool accumulate, struct block b)
@@ -262,7 +262,7 @@ void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, stru
     for (int64_t r0 = 0; r0 < dw.rows; r0 += b.m)
         for (int64_t c0 = 0; c0 < dw.cols; c0 += b.n)
             weight_block(dw, dy, x, accumulate,
-                         (struct block){ r0, c0, min64(b.m, dw.rows - r0), min64(b.n, dw.cols - c0) });
+                         (struct block){ r0, c0, meg_min64(b.m, dw.rows - r0), meg_min64(b.n, dw.cols - c0) });
     if (dbias)
         MEG_FN(column_sums)(row_vector(dbias, dw.dtype, dw.rows), dy, accumulate);
 }

@@ -28,7 +28,7 @@ static void bwd_row(enum meg_norm type, struct meg_mat dx, struct meg_mat skip, 
     const float offset = meg_norm_offset(type);
     float xb[COL_BLOCK], wb[COL_BLOCK], dyb[COL_BLOCK], skipb[COL_BLOCK], dxb[COL_BLOCK], sg = 0.0f, sgn = 0.0f;
     for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
-        const int64_t n = min64(COL_BLOCK, x.cols - c0);
+        const int64_t n = meg_min64(COL_BLOCK, x.cols - c0);
         const float *xr = row_read(x, r, c0, n, xb), *wr = row_read(w, 0, c0, n, wb);
         const float *dyr = row_read(dy, r, c0, n, dyb);
 #pragma omp simd reduction(+ : sg, sgn)
@@ -41,7 +41,7 @@ static void bwd_row(enum meg_norm type, struct meg_mat dx, struct meg_mat skip, 
     sg = meg_norm_is_rms(type) ? 0.0f : sg / (float)x.cols;
     sgn /= (float)x.cols;
     for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
-        const int64_t n = min64(COL_BLOCK, x.cols - c0);
+        const int64_t n = meg_min64(COL_BLOCK, x.cols - c0);
         const float *xr = row_read(x, r, c0, n, xb), *wr = row_read(w, 0, c0, n, wb);
         const float *dyr = row_read(dy, r, c0, n, dyb), *skipr = row_read(skip, r, c0, n, skipb);
         float *dxr = row_out(dx, r, c0, dxb);
@@ -62,7 +62,7 @@ static void bwd_cols(struct meg_mat dw, struct meg_mat db, struct meg_mat dy, st
     float *b = db.p ? row_sum(db, 0, c0, n, dbb, accumulate) : NULL;
     for (int64_t r0 = 0; r0 < x.rows; r0 += 64) {
         float sw[COLS] = { 0 }, sb[COLS] = { 0 };
-        for (int64_t r = r0; r < min64(r0 + 64, x.rows); r++) {
+        for (int64_t r = r0; r < meg_min64(r0 + 64, x.rows); r++) {
             const float *dyr = row_read(dy, r, c0, n, dyb), *xr = row_read(x, r, c0, n, xb);
             const float rs = rstd[r], mu = b ? mean[r] : 0.0f;
 #pragma omp simd
@@ -102,6 +102,6 @@ void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat 
 #pragma omp for schedule(dynamic)
         for (int64_t c0 = 0; c0 < x.cols; c0 += COLS)
             bwd_cols(row_vector(dw, grad, x.cols), row_vector(db, grad, x.cols), dy, x, mean, rstd, accumulate, c0,
-                     min64(COLS, x.cols - c0));
+                     meg_min64(COLS, x.cols - c0));
     }
 }

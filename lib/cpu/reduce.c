@@ -11,11 +11,11 @@ void MEG_FN(column_sums)(struct meg_mat out, struct meg_mat x, bool accumulate)
 {
 #pragma omp parallel for schedule(dynamic)
     for (int64_t c0 = 0; c0 < x.cols; c0 += COLS) {
-        const int64_t n = min64(COLS, x.cols - c0);
+        const int64_t n = meg_min64(COLS, x.cols - c0);
         float xb[COLS], outb[COLS], *o = row_sum(out, 0, c0, n, outb, accumulate);
         for (int64_t r0 = 0; r0 < x.rows; r0 += 64) {
             float sum[COLS] = { 0 };
-            for (int64_t r = r0; r < min64(r0 + 64, x.rows); r++) {
+            for (int64_t r = r0; r < meg_min64(r0 + 64, x.rows); r++) {
                 const float *p = row_read(x, r, c0, n, xb);
 #pragma omp simd
                 for (int64_t c = 0; c < n; c++)
@@ -51,14 +51,14 @@ void MEG_FN(sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_d
 {
     const struct meg_mat v = row_vector(x, type, n);
     double part[PARTS], sum = 0.0;
-    const int64_t len = ceil_div(n, PARTS);
+    const int64_t len = meg_ceil_div(n, PARTS);
     (void)st;
 #pragma omp parallel for schedule(static)
     for (int i = 0; i < PARTS; i++) {
-        const int64_t end = min64(n, (i + 1) * len);
+        const int64_t end = meg_min64(n, (i + 1) * len);
         double s = 0.0;
         for (int64_t k0 = i * len; k0 < end; k0 += COL_BLOCK) {
-            const int64_t m = min64(COL_BLOCK, end - k0);
+            const int64_t m = meg_min64(COL_BLOCK, end - k0);
             float buf[COL_BLOCK];
             s += squares(row_read(v, 0, k0, m, buf), m);
         }
@@ -93,7 +93,7 @@ void MEG_FN(count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enu
     (void)st;
 #pragma omp parallel for schedule(static) reduction(+ : zeros)
     for (int64_t k0 = 0; k0 < n; k0 += COL_BLOCK) {
-        const int64_t m = min64(COL_BLOCK, n - k0);
+        const int64_t m = meg_min64(COL_BLOCK, n - k0);
         float buf[COL_BLOCK];
         zeros += zeros_in(row_read(v, 0, k0, m, buf), m);
     }

@@ -139,7 +139,7 @@ void MEG_FN(qk_norm_bwd)(struct meg_stream *st, const struct meg_qk_norm *q, str
         float wb[MAX_HEAD], part[MAX_HEAD] = { 0 };
         const float *wr = row_read(row_vector(w, dy.dtype, q->d), 0, 0, q->d, wb);
 
-        for (int64_t row = r0; row < min64(r0 + ROWS, q->s * q->b); row++)
+        for (int64_t row = r0; row < meg_min64(r0 + ROWS, q->s * q->b); row++)
             for (int64_t i = 0; i < q->g * q->heads; i++) {
                 const int64_t j = i / q->heads, k = i % q->heads;
 

@@ -64,7 +64,7 @@ static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y,
     struct drop_buf buf;
     float xb[DROP_BLOCK], yb[DROP_BLOCK], bb[DROP_BLOCK], zb[DROP_BLOCK];
     for (int64_t c0 = 0; c0 < z.cols; c0 += DROP_BLOCK) {
-        const int64_t n = min64(DROP_BLOCK, z.cols - c0);
+        const int64_t n = meg_min64(DROP_BLOCK, z.cols - c0);
         const float *xr = row_read(x, r, c0, n, xb), *yr = row_read(y, r, c0, n, yb);
         const float *b = row_read(bias, 0, c0, n, bb);
         float *zr = row_out(z, r, c0, zb);
@@ -92,7 +92,7 @@ static inline void norm_row(enum meg_norm type, struct meg_mat y, float *mean, f
     float xb[COL_BLOCK], yb[COL_BLOCK], wb[COL_BLOCK], bb[COL_BLOCK], s = 0.0f, s2 = 0.0f, mu = 0.0f, rs;
     if (!meg_norm_is_rms(type)) {
         for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
-            const int64_t n = min64(COL_BLOCK, x.cols - c0);
+            const int64_t n = meg_min64(COL_BLOCK, x.cols - c0);
             const float *xr = row_read(x, r, c0, n, xb);
 #pragma omp simd reduction(+ : s)
             for (int64_t c = 0; c < n; c++)
@@ -101,7 +101,7 @@ static inline void norm_row(enum meg_norm type, struct meg_mat y, float *mean, f
         mean[r] = mu = s / (float)x.cols;
     }
     for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
-        const int64_t n = min64(COL_BLOCK, x.cols - c0);
+        const int64_t n = meg_min64(COL_BLOCK, x.cols - c0);
         const float *xr = row_read(x, r, c0, n, xb);
 #pragma omp simd reduction(+ : s2)
         for (int64_t c = 0; c < n; c++)
@@ -109,7 +109,7 @@ static inline void norm_row(enum meg_norm type, struct meg_mat y, float *mean, f
     }
     rstd[r] = rs = 1.0f / sqrtf(s2 / (float)x.cols + eps);
     for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
-        const int64_t n = min64(COL_BLOCK, x.cols - c0);
+        const int64_t n = meg_min64(COL_BLOCK, x.cols - c0);
         const float *xr = row_read(x, r, c0, n, xb), *wr = row_read(w, 0, c0, n, wb);
         const float *br = row_read(b, 0, c0, n, bb);
         float *yr = row_out(y, r, c0, yb);

@@ -26,7 +26,7 @@ static inline float *update_load(struct meg_array x, int64_t at, int64_t n, floa
 static inline void update_begin(struct update_block *b, const struct meg_update_arrays *x,
                                 const struct meg_update_range *r, int64_t at)
 {
-    const int64_t n = min64(COL_BLOCK, r->end - at);
+    const int64_t n = meg_min64(COL_BLOCK, r->end - at);
 
     b->at = at;
     b->n = n;
@@ -54,7 +54,7 @@ static inline void round_consecutive(uint16_t *out, const float *v, int64_t n, u
     uint32_t word[4][COL_BLOCK / 8 + 1], random[COL_BLOCK + 8];
     const struct philox_words first = { (uint32_t)(element / 8), 0, (uint32_t)update,
                                         (uint32_t)((uint64_t)update >> 32) };
-    const int64_t nblocks = ceil_div(element % 8 + n, 8);
+    const int64_t nblocks = meg_ceil_div(element % 8 + n, 8);
 
     MEG_ASSERT_LT(element / 8, INT64_C(1) << 32);
     philox_blocks(word[0], word[1], word[2], word[3], first, key0, key1, nblocks);
@@ -81,7 +81,7 @@ static inline void update_store(const struct update_block *b, struct meg_array t
     MEG_ASSERT_EQ(to.dtype, MEG_DTYPE_BF16);
     for (int64_t done = 0; done < b->n;) {
         const int64_t i = r->first + b->at + done - r->begin;
-        const int64_t n = min64(b->n - done, r->cols - i % r->cols);
+        const int64_t n = meg_min64(b->n - done, r->cols - i % r->cols);
 
         round_consecutive((uint16_t *)to.p + b->at + done, v + done, n, x->seed, key1,
                           r->base + i / r->cols * r->ld + i % r->cols, update);

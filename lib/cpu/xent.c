@@ -19,12 +19,12 @@ void MEG_FN(xent_partial)(struct meg_stream *st, float *part, struct meg_mat log
         const int64_t t = target[r] - v0;
         float buf[VOCAB_BLOCK], m = -INFINITY, s = 0.0f;
         for (int64_t c0 = 0; c0 < logits.cols; c0 += VOCAB_BLOCK) {
-            const int64_t n = min64(VOCAB_BLOCK, logits.cols - c0);
+            const int64_t n = meg_min64(VOCAB_BLOCK, logits.cols - c0);
             const float most = row_max(row_read(logits, r, c0, n, buf), n);
             m = most > m ? most : m;
         }
         for (int64_t c0 = 0; c0 < logits.cols; c0 += VOCAB_BLOCK) {
-            const int64_t n = min64(VOCAB_BLOCK, logits.cols - c0);
+            const int64_t n = meg_min64(VOCAB_BLOCK, logits.cols - c0);
             const float *x = row_read(logits, r, c0, n, buf);
 #pragma omp simd reduction(+ : s)
             for (int64_t c = 0; c < n; c++)
@@ -65,7 +65,7 @@ void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float 
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < logits.rows; r++)
         for (int64_t c0 = 0; c0 < logits.cols; c0 += VOCAB_BLOCK) {
-            const int64_t n = min64(VOCAB_BLOCK, logits.cols - c0), t = target[r] - v0 - c0;
+            const int64_t n = meg_min64(VOCAB_BLOCK, logits.cols - c0), t = target[r] - v0 - c0;
             float buf[VOCAB_BLOCK], *x = row_load(logits, r, c0, n, buf);
             const float l = lse[r], w = (float)(weight.mask ? scale * (double)weight.mask[r] : scale);
             const float w_softmax = z_loss != 0.0f ? w * (1.0f + 2.0f * z_loss * l) : w;
@@ -86,7 +86,7 @@ void MEG_FN(xent_fwd_bwd)(struct meg_stream *st, float *loss, struct meg_mat log
                           float z_loss, struct meg_loss_weight weight)
 {
     for (int64_t r = 0; r < logits.rows; r += ROW_BLOCK) {
-        const int64_t n = min64(ROW_BLOCK, logits.rows - r);
+        const int64_t n = meg_min64(ROW_BLOCK, logits.rows - r);
         const struct meg_mat rows = meg_mat_rows(logits, r, n);
         const struct meg_loss_weight w = { weight.mask ? weight.mask + r : NULL, weight.scale, weight.loss_scale };
         float part[2 * ROW_BLOCK], lse[ROW_BLOCK];

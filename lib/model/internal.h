@@ -36,11 +36,6 @@ struct block_acts {
     void *grads;          /* gradients of acts */
 };
 
-static inline int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* A micro-batch in device memory. */
 struct model_inputs {
     struct meg_batch x;               /* arrays in device memory, each allocated for n elements */

@@ -2,6 +2,7 @@
 #include "model/kv_cache.h"
 #include <inttypes.h>
 #include <stdlib.h>
+#include "base/int64.h"
 #include "base/mem.h"
 
 /* Return the size in bytes of the arrays of a step of n sequences. */
@@ -201,11 +202,6 @@ static void set_arrays(struct meg_model_kv_cache *c, struct meg_stream *st, cons
     x->memory_length = position + n;
 }
 
-static int64_t round_up(int64_t n, int64_t unit)
-{
-    return (n + unit - 1) / unit * unit;
-}
-
 struct meg_kv_step model_kv_step(struct meg_model_kv_cache *c, struct meg_stream *st, const int64_t *slot, int64_t n,
                                  int64_t s, bool is_graph)
 {
@@ -219,15 +215,15 @@ struct meg_kv_step model_kv_step(struct meg_model_kv_cache *c, struct meg_stream
     for (int64_t i = 0; i < n; i++) {
         MEG_ASSERT_LE(0, slot[i]);
         MEG_ASSERT_LT(slot[i], c->b);
-        x.len = larger(x.len, c->slot[slot[i]].tokens.len + s);
-        x.memory_len = larger(x.memory_len, c->slot[slot[i]].memory.len);
+        x.len = meg_max64(x.len, c->slot[slot[i]].tokens.len + s);
+        x.memory_len = meg_max64(x.memory_len, c->slot[slot[i]].memory.len);
     }
     if (n > 1 || is_graph)
         set_arrays(c, st, slot, &x);
     if (!is_graph)
         return x;
     x.position0 = 0;
-    x.len = round_up(x.len, MODEL_KV_GRAPH_TOKENS);
-    x.memory_len = round_up(x.memory_len, MODEL_KV_GRAPH_TOKENS);
+    x.len = meg_round_up(x.len, MODEL_KV_GRAPH_TOKENS);
+    x.memory_len = meg_round_up(x.memory_len, MODEL_KV_GRAPH_TOKENS);
     return x;
 }

@@ -2,6 +2,7 @@
  * state.c - the parts of a model that a rank has: its chunks and layers, and a slot for each micro-batch in flight.
  */
 #include <stdlib.h>
+#include "base/int64.h"
 #include "base/mem.h"
 #include "model/internal.h"
 
@@ -36,9 +37,9 @@ static struct model_dims dims_of(const struct meg_model_desc *desc, const struct
         const struct model_rows x = rows_of(dim == MEG_BATCH_PER_TOKEN ? run->s : run->s_enc, run, op, l);
 
         d.stack[k] = x;
-        d.most.s = larger(d.most.s, x.s);
-        d.most.n = larger(d.most.n, x.n);
-        d.most.residual = larger(d.most.residual, x.residual);
+        d.most.s = meg_max64(d.most.s, x.s);
+        d.most.n = meg_max64(d.most.n, x.n);
+        d.most.residual = meg_max64(d.most.residual, x.residual);
     }
     d.h = desc->h;
     d.nchunks = l->vp;
@@ -53,7 +54,7 @@ static struct model_dims dims_of(const struct meg_model_desc *desc, const struct
 static struct model_segment list_segment(struct meg_model_state *st, int k, int64_t first, int64_t n)
 {
     const struct meg_stack *stack = &st->desc.stack[k];
-    const int64_t begin = larger(first, stack->begin), end = first + n < stack->end ? first + n : stack->end;
+    const int64_t begin = meg_max64(first, stack->begin), end = first + n < stack->end ? first + n : stack->end;
     struct model_segment x = { .begin = st->dim.nlayers };
 
     for (int64_t i = begin; i < end; i++)

@@ -1,6 +1,7 @@
 /* flat_buffer.c - the shards of a rank in its flat buffer: offsets, layer groups and buckets. */
 #include <stdlib.h>
 #include <string.h>
+#include "base/int64.h"
 #include "base/mem.h"
 #include "params/param.h"
 
@@ -26,11 +27,6 @@ static int64_t gcd(int64_t a, int64_t b)
     return b ? gcd(b, a % b) : a;
 }
 
-static int64_t round_up(int64_t n, int64_t unit)
-{
-    return (n + unit - 1) / unit * unit;
-}
-
 /* Return the offset in the flat buffer at which the current bucket begins. */
 static int64_t bucket_begin(const struct meg_params *p)
 {
@@ -48,7 +44,7 @@ static void end_bucket(struct meg_params *p, const struct meg_layout *l, enum me
     if (p->flat_numel == begin)
         return;
     if (l->zero.nshards)
-        p->flat_numel = begin + round_up(p->flat_numel - begin, nshards / gcd(nshards, 128) * 128);
+        p->flat_numel = begin + meg_round_up(p->flat_numel - begin, nshards / gcd(nshards, 128) * 128);
     p->bucket = meg_realloc_array(p->bucket, (size_t)p->nbuckets + 1, sizeof *p->bucket);
     p->bucket[p->nbuckets++] = (struct meg_bucket){ { begin, p->flat_numel }, dp_group };
 }
@@ -118,7 +114,7 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
         if (!is_on_stage(row, mesh))
             continue;
         shard_row(row, mesh);
-        p->flat_numel += round_up(row->shard_numel, MEG_PARAM_ALIGN);
+        p->flat_numel += meg_round_up(row->shard_numel, MEG_PARAM_ALIGN);
         if (layer_group->end == 0)
             layer_group->begin = row->offset;
         layer_group->end = p->flat_numel;
@@ -142,7 +138,7 @@ static int64_t largest_layer(const struct meg_params *p)
     int64_t most = 0;
 
     for (int i = 1; i < p->nlayer_groups - 1; i++)
-        most = group_numel(p, i) > most ? group_numel(p, i) : most;
+        most = meg_max64(most, group_numel(p, i));
     return most;
 }
 

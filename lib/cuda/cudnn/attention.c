@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include "base/int64.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "cuda/cudnn/sdpa.h"
@@ -19,16 +20,6 @@ int64_t meg_cudnn_chunk_nbytes = 1 << 30;
 static int64_t align(int64_t nbytes)
 {
     return (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
-static int64_t max64(int64_t x, int64_t y)
-{
-    return x > y ? x : y;
-}
-
-static int64_t min64(int64_t x, int64_t y)
-{
-    return x < y ? x : y;
 }
 
 /* ---- supported cases ---- */
@@ -222,7 +213,7 @@ static int64_t nbytes_per_group(const struct meg_attn_desc *desc)
     if (meg_cuda_device.is_deterministic)
         nbytes += 2 * r * rows * cols;
     else if (meg_cuda_device.cc != 90)
-        nbytes += 4 * r * max64(desc->s_q, desc->s_k) * max64(desc->d, desc->d_v);
+        nbytes += 4 * r * meg_max64(desc->s_q, desc->s_k) * meg_max64(desc->d, desc->d_v);
     return nbytes;
 }
 
@@ -234,14 +225,15 @@ static int64_t plan_nbytes(const struct meg_attn_desc *desc)
 {
     const int64_t group = nbytes_per_group(desc), all = desc->b * desc->g * group;
 
-    return SLACK_NBYTES + (meg_cuda_device.is_deterministic ? min64(all, max64(meg_cudnn_chunk_nbytes, group)) : all);
+    return SLACK_NBYTES +
+           (meg_cuda_device.is_deterministic ? meg_min64(all, meg_max64(meg_cudnn_chunk_nbytes, group)) : all);
 }
 
 /* Return the number of sequences per chunk of x, which has the grouped layout.  The number divides x->b. */
 static int64_t chunk_of(const struct meg_cudnn_sdpa *x, const struct meg_attn_desc *desc)
 {
-    const int64_t most = max64(1, meg_cudnn_chunk_nbytes / nbytes_per_group(desc));
-    int64_t n = min64(x->b, most);
+    const int64_t most = meg_max64(1, meg_cudnn_chunk_nbytes / nbytes_per_group(desc));
+    int64_t n = meg_min64(x->b, most);
 
     while (x->b % n != 0)
         n--;

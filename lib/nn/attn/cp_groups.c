@@ -1,4 +1,5 @@
 /* cp_groups.c - groups and workspace of context parallelism. */
+#include "base/int64.h"
 #include "nn/attn/internal.h"
 
 const struct meg_cp meg_cp_one = { false, 1, 1, &meg_comm_self, &meg_comm_self };
@@ -14,11 +15,6 @@ void meg_cp_make(struct meg_cp *cp, enum meg_cp_comm_type type, const struct meg
     }
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suballoc *arena, const struct meg_ops *op,
                                  const struct meg_attn_size *size, const struct meg_cp *cp, int n)
 {
@@ -28,16 +24,16 @@ void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suball
     int64_t a2a_size = 1, ring_size = 1, kv_blocks = 0, dkv_blocks = 0;
 
     for (int i = 0; i < n; i++) {
-        a2a_size = larger(a2a_size, cp[i].a2a_size);
-        ring_size = larger(ring_size, cp[i].ring_size);
+        a2a_size = meg_max64(a2a_size, cp[i].a2a_size);
+        ring_size = meg_max64(ring_size, cp[i].ring_size);
         if (cp[i].ring_size > 1) {
-            kv_blocks = larger(kv_blocks, cp[i].is_all_gather ? cp[i].ring_size : 2);
-            dkv_blocks = larger(dkv_blocks, cp[i].is_all_gather ? cp[i].ring_size : 3);
+            kv_blocks = meg_max64(kv_blocks, cp[i].is_all_gather ? cp[i].ring_size : 2);
+            dkv_blocks = meg_max64(dkv_blocks, cp[i].is_all_gather ? cp[i].ring_size : 3);
         }
     }
     if (a2a_size > 1) { /* statistics and doc_start, which use these buffers, have 4 bytes per element */
         const size_t qkv_nbytes = (size_t)(rows * qkv) * element;
-        const size_t stats_nbytes = (size_t)(rows * larger(size->a, a2a_size)) * sizeof(float);
+        const size_t stats_nbytes = (size_t)(rows * meg_max64(size->a, a2a_size)) * sizeof(float);
         const size_t nbytes = qkv_nbytes > stats_nbytes ? qkv_nbytes : stats_nbytes;
 
         w->a2a_recv = meg_suballoc(arena, nbytes);

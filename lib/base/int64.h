@@ -1,0 +1,28 @@
+/* int64.h - arithmetic of counts and sizes. */
+#ifndef MEG_BASE_INT64_H
+#define MEG_BASE_INT64_H
+#include <stdint.h>
+
+static inline int64_t meg_min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t meg_max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Return n / unit, rounded up; n >= 0. */
+static inline int64_t meg_ceil_div(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit;
+}
+
+/* Return the smallest multiple of unit that is at least n; n >= 0. */
+static inline int64_t meg_round_up(int64_t n, int64_t unit)
+{
+    return meg_ceil_div(n, unit) * unit;
+}
+
+#endif
