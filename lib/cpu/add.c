@@ -24,13 +24,12 @@ void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum
                      const struct meg_drop *d, bool accumulate)
 {
     const struct dropout drop = drop_begin(d);
-    const struct meg_mat none = { 0 };
     (void)st;
     MEG_ASSERT(same_shape(dy, dz));
     if (drop.threshold || dy.p != dz.p)
 #pragma omp parallel for schedule(static, ROWS)
         for (int64_t r = 0; r < dz.rows; r++)
-            add_row(dy, none, dz, none, d, &drop, r);
+            add_row(dy, meg_no_mat(), dz, meg_no_mat(), d, &drop, r);
     if (dbias)
         MEG_FN(column_sums)(row_vector(dbias, grad, dy.cols), dy, accumulate);
 }

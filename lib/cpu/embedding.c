@@ -124,7 +124,6 @@ void MEG_FN(position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg
                           const struct meg_drop *d, bool accumulate)
 {
     const struct dropout drop = drop_begin(d);
-    const struct meg_mat none = { 0 };
     (void)st;
     MEG_ASSERT(!dpos.p || dpos.cols == dx.cols);
 #pragma omp parallel
@@ -135,7 +134,7 @@ void MEG_FN(position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg
         for (int64_t r = 0; r < dx.rows; r++) {
             MEG_ASSERT(!dpos.p || has_row(dpos, position[r]));
             if (drop.threshold)
-                position_row(dx, r, none, 0, d, &drop);
+                position_row(dx, r, meg_no_mat(), 0, d, &drop);
         }
 #pragma omp for schedule(dynamic)
         for (int64_t c0 = 0; c0 < (dpos.p ? dx.cols : 0); c0 += COLS)

@@ -258,12 +258,11 @@ static void encoder_norm_bwd(struct meg_model *g, const struct model_segment *x,
 {
     struct meg_model_state *st = g->state;
     const struct slot_stack *stack = &q->stack[st->stack];
-    const struct meg_mat none = { 0 };
 
     model_params_needed(g, model_group_of(g, x->end - 1), -1, true);
     st->ctx.accumulates_grads = st->layer[x->end - 1].has_grads;
-    meg_norm_bwd(&st->ctx, dx, none, model_residual_rows(g, st->d_memory), model_residual_rows(g, stack->last_out),
-                 &stack->stats, &st->final_norm[st->stack]);
+    meg_norm_bwd(&st->ctx, dx, meg_no_mat(), model_residual_rows(g, st->d_memory),
+                 model_residual_rows(g, stack->last_out), &stack->stats, &st->final_norm[st->stack]);
 }
 
 /*

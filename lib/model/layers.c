@@ -106,13 +106,13 @@ static void layer_bwd(const void *pass)
         const struct model_block *block = &p->l->block[i];
         const struct block_acts a = acts_of_batch(g, &p->q->block[i]);
         const struct meg_residual_epilogue e = epilogue(g, p->l, block);
-        const struct meg_mat d_out = meg_add_bwd(c, a.d_out, dy, &e), none = { 0 };
+        const struct meg_mat d_out = meg_add_bwd(c, a.d_out, dy, &e);
         const struct meg_mat d_residual = i > 0 ? model_residual_rows(g, g->state->d_residual) : p->dx;
 
         block->desc->type->bwd(c, d_norm, d_out, a.y, a.acts, a.grads, block->weights);
         if (block->desc->is_post_norm)
             c->op->add_fwd(c->stream, d_norm, d_norm, dy, NULL, NULL);
-        meg_norm_bwd(c, d_residual, block->desc->is_post_norm ? none : dy, d_norm, a.x, &a.stats, &block->norm);
+        meg_norm_bwd(c, d_residual, block->desc->is_post_norm ? meg_no_mat() : dy, d_norm, a.x, &a.stats, &block->norm);
         dy = d_residual;
     }
 }
@@ -194,10 +194,8 @@ void model_copy(struct meg_model *g, void *to, const void *from, struct meg_mat 
 static struct meg_mat saved_shard(const struct meg_model *g, const struct model_segment *x, const struct model_slot *q,
                                   int64_t i)
 {
-    const struct meg_mat none = { 0 };
-
     if (i == x->begin && !x->has_embedding)
-        return none;
+        return meg_no_mat();
     return meg_mat_rows(q->layer[i].saved, 0, model_residual_rows(g, q->layer[i].block[0].x).rows / g->state->dim.tp);
 }
 

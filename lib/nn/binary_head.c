@@ -17,8 +17,6 @@ struct binary_head {
     float *partial_stats, *lse; /* [2,b], [b] */
 };
 
-static const struct meg_mat none;
-
 /* Return x0 [b,h]: the first b rows of x, because x has shape [s,b,h]. */
 static struct meg_mat first_tokens(struct meg_ctx *c, struct meg_mat x, const struct binary_head *l)
 {
@@ -37,7 +35,8 @@ static void compute_logits(struct meg_ctx *c, float *loss, struct meg_mat x0, co
 
     c->op->linear_fwd(c->stream, l->pooler.plan, pooled, meg_mat_rows(l->pre, 0, c->b), x0, l->pooler.w, l->pooler.bias,
                       MEG_ACT_TANH);
-    c->op->linear_fwd(c->stream, l->binary.plan, logits, none, pooled, l->binary.w, l->binary.bias, MEG_ACT_NONE);
+    c->op->linear_fwd(c->stream, l->binary.plan, logits, meg_no_mat(), pooled, l->binary.w, l->binary.bias,
+                      MEG_ACT_NONE);
     c->op->xent_partial(c->stream, l->partial_stats, logits, in->sentence_order, 0);
     c->op->xent_combine(c->stream, loss, l->lse, l->partial_stats, in->sentence_order, 1, c->b, 0);
 }
@@ -67,7 +66,7 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
     c->op->linear_bwd_data(c->stream, l->binary.plan, d_pre, d_logits, l->binary.w, meg_mat_rows(l->pre, 0, c->b),
                            MEG_ACT_TANH);
     c->op->linear_bwd_weight(c->stream, l->pooler.plan, l->pooler.dw, l->pooler.dbias, d_pre, x0, c->accumulates_grads);
-    c->op->linear_bwd_data(c->stream, l->pooler.plan, d_x0, d_pre, l->pooler.w, none, MEG_ACT_NONE);
+    c->op->linear_bwd_data(c->stream, l->pooler.plan, d_x0, d_pre, l->pooler.w, meg_no_mat(), MEG_ACT_NONE);
     c->op->add_fwd(c->stream, dx0, dx0, d_x0, NULL, NULL);
 }
 

@@ -3,8 +3,6 @@
 #include <inttypes.h>
 #include "nn/sequence_parallel.h"
 
-static const struct meg_mat none;
-
 static void create_plan(struct meg_binder *b, struct meg_linear_weights *l, const char *weight, enum meg_dtype out)
 {
     const struct meg_param *row = meg_bind_row(b, weight);
@@ -95,7 +93,7 @@ void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_ma
 
     if (!c->defers_wgrad)
         meg_column_parallel_bwd_weight(c, dy, x, l);
-    c->op->linear_bwd_data(c->stream, l->plan, partial, dy, l->w, none, MEG_ACT_NONE);
+    c->op->linear_bwd_data(c->stream, l->plan, partial, dy, l->w, meg_no_mat(), MEG_ACT_NONE);
     meg_sp_reduce(c, dx, partial);
 }
 
@@ -103,7 +101,7 @@ void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x,
 {
     const struct meg_mat partial = meg_sp_partial_sum(c, y);
 
-    c->op->linear_fwd(c->stream, l->plan, partial, none, x, l->w, NULL, MEG_ACT_NONE);
+    c->op->linear_fwd(c->stream, l->plan, partial, meg_no_mat(), x, l->w, NULL, MEG_ACT_NONE);
     meg_sp_reduce(c, y, partial);
 }
 

@@ -2,8 +2,6 @@
 #include "nn/lm_head.h"
 #include "nn/sequence_parallel.h"
 
-static const struct meg_mat none;
-
 /* Return the first rows of m, which was allocated for the largest micro-batch: as many as x has. */
 static struct meg_mat rows_like(struct meg_mat m, struct meg_mat x)
 {
@@ -32,17 +30,17 @@ static void transform_bwd(struct meg_ctx *c, const struct meg_lm_head_weights *l
 {
     const struct meg_mat d_pre = rows_like(l->y, x); /* x' is not needed any more */
 
-    meg_norm_bwd(c, d_pre, none, d_y, rows_like(l->act, x), &l->stats, &l->norm);
+    meg_norm_bwd(c, d_pre, meg_no_mat(), d_y, rows_like(l->act, x), &l->stats, &l->norm);
     c->op->act_bwd(c->stream, d_pre, d_pre, rows_like(l->pre, x), l->activation);
     c->op->linear_bwd_weight(c->stream, l->dense.plan, l->dense.dw, l->dense.dbias, d_pre, x, c->accumulates_grads);
-    c->op->linear_bwd_data(c->stream, l->dense.plan, dx, d_pre, l->dense.w, none, MEG_ACT_NONE);
+    c->op->linear_bwd_data(c->stream, l->dense.plan, dx, d_pre, l->dense.w, meg_no_mat(), MEG_ACT_NONE);
 }
 
 struct meg_mat meg_lm_head_logits(struct meg_ctx *c, const struct meg_lm_head_weights *l, struct meg_mat x)
 {
     const struct meg_mat y = rows_like(l->logits, x);
 
-    c->op->linear_fwd(c->stream, l->out.plan, y, none, x, l->out.w, l->out.bias, MEG_ACT_NONE);
+    c->op->linear_fwd(c->stream, l->out.plan, y, meg_no_mat(), x, l->out.w, l->out.bias, MEG_ACT_NONE);
     return y;
 }
 
@@ -93,7 +91,8 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
             c->op->xent_bwd(c->stream, y, l->lse, in->labels + i, l->v0, 0, weight);
         }
         c->op->linear_bwd_weight(c->stream, l->out.plan, l->out.dw, l->out.dbias, y, xc, c->accumulates_grads || i > 0);
-        c->op->linear_bwd_data(c->stream, l->out.plan, meg_mat_rows(partial, i, rows), y, l->out.w, none, MEG_ACT_NONE);
+        c->op->linear_bwd_data(c->stream, l->out.plan, meg_mat_rows(partial, i, rows), y, l->out.w, meg_no_mat(),
+                               MEG_ACT_NONE);
         weight.mask = weight.mask ? weight.mask + rows : NULL;
     }
     meg_sp_reduce(c, d_y, partial);

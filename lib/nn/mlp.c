@@ -14,8 +14,6 @@ struct mlp_acts {
     struct meg_mat mid; /* output of the activation, [n,f] */
 };
 
-static const struct meg_mat none;
-
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
     const struct meg_mlp_conf *c = conf;
@@ -66,7 +64,7 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
     const struct mlp_acts a = of_batch(c, acts);
 
     if (l->is_gated) {
-        meg_column_parallel_fwd(c, a.pre, none, x, &l->fc1, MEG_ACT_NONE);
+        meg_column_parallel_fwd(c, a.pre, meg_no_mat(), x, &l->fc1, MEG_ACT_NONE);
         c->op->glu_fwd(c->stream, &l->glu, a.mid, a.pre);
     } else {
         meg_column_parallel_fwd(c, a.mid, a.pre, x, &l->fc1, l->act);
@@ -81,7 +79,7 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
     const struct mlp_acts a = of_batch(c, acts), d = of_batch(c, grads);
 
     if (l->is_gated) {
-        meg_row_parallel_bwd(c, d.mid, dy, a.mid, &l->fc2, none, MEG_ACT_NONE);
+        meg_row_parallel_bwd(c, d.mid, dy, a.mid, &l->fc2, meg_no_mat(), MEG_ACT_NONE);
         c->op->glu_bwd(c->stream, &l->glu, d.pre, d.mid, a.pre);
     } else {
         meg_row_parallel_bwd(c, d.pre, dy, a.mid, &l->fc2, a.pre, l->act);

@@ -45,6 +45,14 @@ struct meg_mat {
     int64_t rows, cols, ld;
 };
 
+/* Return the value of a matrix argument that is not given: its p is NULL. */
+static inline struct meg_mat meg_no_mat(void)
+{
+    struct meg_mat m = { NULL, MEG_DTYPE_F32, 0, 0, 0 };
+
+    return m;
+}
+
 /*
  * A strided view of the heads in a tensor such as qkv or a KV cache.  Column c of a head, at token t of sequence i:
  *   query head j:                  p[t*ld_s + i*ld_b + (j/r)*ld_g + (j%r)*ld_h + c]

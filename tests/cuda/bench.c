@@ -436,9 +436,8 @@ struct product {
 static void linear_fwd(void *arg)
 {
     const struct product *p = arg;
-    const struct meg_mat none = { 0 };
 
-    op->linear_fwd(stream, p->plan, p->y, none, p->x, p->w, NULL, MEG_ACT_NONE);
+    op->linear_fwd(stream, p->plan, p->y, meg_no_mat(), p->x, p->w, NULL, MEG_ACT_NONE);
 }
 
 static void linear_fwd_gelu(void *arg)
@@ -451,9 +450,8 @@ static void linear_fwd_gelu(void *arg)
 static void linear_bwd_data(void *arg)
 {
     const struct product *p = arg;
-    const struct meg_mat none = { 0 };
 
-    op->linear_bwd_data(stream, p->plan, p->x, p->y, p->w, none, MEG_ACT_NONE);
+    op->linear_bwd_data(stream, p->plan, p->x, p->y, p->w, meg_no_mat(), MEG_ACT_NONE);
 }
 
 static void linear_bwd_weight(void *arg)

@@ -53,12 +53,11 @@ static void compute(const struct operands *a, bool on_gpu)
 {
     const struct meg_ops *op = on_gpu ? gpu : cpu;
     struct meg_stream *st = on_gpu ? stream : NULL;
-    const struct meg_mat none = { 0 };
     const struct meg_drop no_dropout = { 0 };
 #define OF(name) (on_gpu ? a->name.dev : a->name.host)
 
     op->norm_fwd(st, MEG_NORM_RMS, OF(norm), NULL, OF(rstd).p, OF(x), OF(norm_w).p, NULL, 1e-5f);
-    op->linear_fwd(st, on_gpu ? a->dev : a->host, OF(y), none, OF(norm), OF(w), NULL, MEG_ACT_NONE);
+    op->linear_fwd(st, on_gpu ? a->dev : a->host, OF(y), meg_no_mat(), OF(norm), OF(w), NULL, MEG_ACT_NONE);
     op->add_fwd(st, OF(z), OF(x), OF(y), NULL, &no_dropout);
 #undef OF
 }

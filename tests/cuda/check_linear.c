@@ -28,8 +28,6 @@ static const struct shape {
                { 9, 24, 2, 3 },   { 5, 1, 11, 0 },  { 3, 8, 1034, 6 } };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-static const struct meg_mat none;
-
 /* The plans of both backends. */
 struct plans {
     struct meg_linear *host, *dev;
@@ -68,9 +66,10 @@ static void compare_fwd(struct types t, struct shape s, bool has_bias, enum meg_
     const struct twin y = twin_output(t.y, s.n, s.out, s.pad), pre = twin_output(t.y, s.n, s.out, s.pad);
     const struct plans p = plans_new(t, s);
 
-    cpu->linear_fwd(NULL, p.host, y.host, has_pre ? pre.host : none, x.host, w.host, has_bias ? bias.host.p : NULL,
+    cpu->linear_fwd(NULL, p.host, y.host, has_pre ? pre.host : meg_no_mat(), x.host, w.host,
+                    has_bias ? bias.host.p : NULL, act);
+    gpu->linear_fwd(stream, p.dev, y.dev, has_pre ? pre.dev : meg_no_mat(), x.dev, w.dev, has_bias ? bias.dev.p : NULL,
                     act);
-    gpu->linear_fwd(stream, p.dev, y.dev, has_pre ? pre.dev : none, x.dev, w.dev, has_bias ? bias.dev.p : NULL, act);
     expect_near(&y, tolerance(t.y, act), "y");
     expect_near(&pre, tolerance(t.y, MEG_ACT_NONE), "pre");
     plans_free(p);
@@ -230,8 +229,8 @@ static void one_unaligned(void)
         m->host.p = meg_element(m->host.p, shift, t.x);
         m->dev.p = meg_element(m->dev.p, shift, t.x);
         x.host.cols = x.dev.cols = w.host.cols = w.dev.cols = s.in;
-        cpu->linear_fwd(NULL, p.host, y.host, none, x.host, w.host, bias.host.p, MEG_ACT_NONE);
-        gpu->linear_fwd(stream, p.dev, y.dev, none, x.dev, w.dev, bias.dev.p, MEG_ACT_NONE);
+        cpu->linear_fwd(NULL, p.host, y.host, meg_no_mat(), x.host, w.host, bias.host.p, MEG_ACT_NONE);
+        gpu->linear_fwd(stream, p.dev, y.dev, meg_no_mat(), x.dev, w.dev, bias.dev.p, MEG_ACT_NONE);
         expect_near(&y, tolerance(t.y, MEG_ACT_NONE), "y");
         plans_free(p);
     }
@@ -260,9 +259,9 @@ static void repeated(void)
     const struct twin y = twin_output(t.y, s.n, s.out, 0), dw = twin_random(t.dw, s.out, s.in, 0);
     const struct plans p = plans_new(t, s);
 
-    cpu->linear_fwd(NULL, p.host, y.host, none, x.host, w.host, NULL, MEG_ACT_NONE);
+    cpu->linear_fwd(NULL, p.host, y.host, meg_no_mat(), x.host, w.host, NULL, MEG_ACT_NONE);
     for (int i = 0; i < 3; i++) {
-        gpu->linear_fwd(stream, p.dev, y.dev, none, x.dev, w.dev, NULL, MEG_ACT_NONE);
+        gpu->linear_fwd(stream, p.dev, y.dev, meg_no_mat(), x.dev, w.dev, NULL, MEG_ACT_NONE);
         expect_near(&y, check_tolerance(t.y), "y");
     }
     /* Timing an accumulated product must not change dw. */

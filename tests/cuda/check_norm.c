@@ -5,8 +5,6 @@
 enum { TYPES = 4 };
 static const enum meg_dtype dtypes[] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16 };
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
-static const struct meg_mat none;
-
 /*
  * Row lengths on both sides of the sizes of a vector and a warp, and of the limits of the kernels: 1024, 4096 and 8192.
  * Kernels use vectors if h and pad are multiples of 8.
@@ -113,9 +111,10 @@ static void compare_norm_bwd(struct norm *m, enum skip skip, enum meg_dtype grad
     twin_upload(&m->rstd);
     if (skip == SKIP_IS_DX)
         m->dx = m->skip;
-    cpu->norm_bwd(NULL, m->type, m->dx.host, dw.host.p, host_unless(m->is_rms, &db), grad, skip ? s->host : none,
-                  m->dy.host, m->x.host, m->w.host.p, m->mean.host.p, m->rstd.host.p, accumulate);
-    gpu->norm_bwd(stream, m->type, m->dx.dev, dw.dev.p, dev_unless(m->is_rms, &db), grad, skip ? s->dev : none,
+    cpu->norm_bwd(NULL, m->type, m->dx.host, dw.host.p, host_unless(m->is_rms, &db), grad,
+                  skip ? s->host : meg_no_mat(), m->dy.host, m->x.host, m->w.host.p, m->mean.host.p, m->rstd.host.p,
+                  accumulate);
+    gpu->norm_bwd(stream, m->type, m->dx.dev, dw.dev.p, dev_unless(m->is_rms, &db), grad, skip ? s->dev : meg_no_mat(),
                   m->dy.dev, m->x.dev, m->w.dev.p, m->mean.dev.p, m->rstd.dev.p, accumulate);
     expect_near(&m->dx, check_tolerance(m->dx.host.dtype), "dx");
     expect_near(&dw, check_tolerance(grad), "dw");

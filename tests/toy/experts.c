@@ -32,8 +32,6 @@ struct experts_acts {
     struct meg_mat pre, mid;
 };
 
-static const struct meg_mat none;
-
 /* ---- communication ---------------------------------------------------------------------------- */
 
 /* All-gather the rows of x over the expert-parallel ranks to a buffer, and return them. */
@@ -107,8 +105,8 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
 
         c->op->linear_fwd(c->stream, l->fc1.plan, a.mid, a.pre, tokens_of(c, l, in, i), weight_of(c, l, l->fc1.w, i),
                           NULL, MEG_ACT_GELU_TANH);
-        c->op->linear_fwd(c->stream, l->fc2.plan, tokens_of(c, l, out, i), none, a.mid, weight_of(c, l, l->fc2.w, i),
-                          NULL, MEG_ACT_NONE);
+        c->op->linear_fwd(c->stream, l->fc2.plan, tokens_of(c, l, out, i), meg_no_mat(), a.mid,
+                          weight_of(c, l, l->fc2.w, i), NULL, MEG_ACT_NONE);
     }
     reduce(c, y, out);
 }
@@ -139,7 +137,7 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
         c->op->linear_bwd_data(c->stream, l->fc2.plan, d_pre, tokens_of(c, l, d_out, i), weight_of(c, l, l->fc2.w, i),
                                acts_of(c, l, acts, i).pre, MEG_ACT_GELU_TANH);
         c->op->linear_bwd_data(c->stream, l->fc1.plan, tokens_of(c, l, d_in, i), d_pre, weight_of(c, l, l->fc1.w, i),
-                               none, MEG_ACT_NONE);
+                               meg_no_mat(), MEG_ACT_NONE);
     }
     if (!c->defers_wgrad)
         weight_grads(c, d_out, gather(c, l->x, x), acts, grads, l);

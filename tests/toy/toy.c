@@ -23,7 +23,6 @@ struct gated_acts {
     struct meg_mat pre, mid; /* [n,2f] gate and value; [n,f] input of `out` */
 };
 
-static const struct meg_mat none;
 static const struct meg_glu silu = { .type = MEG_GLU_SILU };
 
 static struct gated_acts of_batch(const struct meg_ctx *c, const void *acts)
@@ -51,8 +50,8 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
     const struct gated *l = weights;
     const struct gated_acts a = of_batch(c, acts);
 
-    meg_column_parallel_fwd(c, half(a.pre, 0), none, x, &l->gate, MEG_ACT_NONE);
-    meg_column_parallel_fwd(c, half(a.pre, 1), none, value_input(c, l, x), &l->value, MEG_ACT_NONE);
+    meg_column_parallel_fwd(c, half(a.pre, 0), meg_no_mat(), x, &l->gate, MEG_ACT_NONE);
+    meg_column_parallel_fwd(c, half(a.pre, 1), meg_no_mat(), value_input(c, l, x), &l->value, MEG_ACT_NONE);
     c->op->glu_fwd(c->stream, &silu, a.mid, a.pre);
     meg_row_parallel_fwd(c, y, a.mid, &l->out);
 }
@@ -64,7 +63,7 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
     const struct gated_acts a = of_batch(c, acts), d = of_batch(c, grads);
     const struct meg_mat sum = l->reads_memory ? c->memory.dy : dx, d_input = meg_mat_rows(l->d_input, 0, sum.rows);
 
-    meg_row_parallel_bwd(c, d.mid, dy, a.mid, &l->out, none, MEG_ACT_NONE);
+    meg_row_parallel_bwd(c, d.mid, dy, a.mid, &l->out, meg_no_mat(), MEG_ACT_NONE);
     c->op->glu_bwd(c->stream, &silu, d.pre, d.mid, a.pre);
     meg_column_parallel_bwd(c, dx, half(d.pre, 0), x, &l->gate);
     meg_column_parallel_bwd(c, d_input, half(d.pre, 1), value_input(c, l, x), &l->value);

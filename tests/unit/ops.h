@@ -153,8 +153,6 @@ static const struct mix {
     { MEG_DTYPE_F32, MEG_DTYPE_BF16 }, { MEG_DTYPE_F32, MEG_DTYPE_F16 },
 };
 
-static const struct meg_mat no_mat __attribute__((unused)) = { NULL, MEG_DTYPE_F32, 0, 0, 0 };
-
 /* Update the FNV-1a hash h with nbytes, or with the elements of a matrix without the padding between its rows. */
 static inline void digest(uint64_t *h, const void *p, size_t nbytes)
 {

@@ -23,8 +23,6 @@ struct cross_attn_acts {
     float *lse;        /* log-sum-exp of the scores, [b,a,s]; no gradient */
 };
 
-static const struct meg_mat none;
-
 /* Return a copy of acts whose matrices have only the rows that the current micro-batch uses. */
 static struct cross_attn_acts of_batch(const struct meg_ctx *c, const void *acts)
 {
@@ -108,11 +106,11 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
     const struct cross_attn *l = weights;
     const struct cross_attn_acts a = of_batch(c, acts);
 
-    meg_column_parallel_fwd(c, a.q, none, x, &l->q, MEG_ACT_NONE);
+    meg_column_parallel_fwd(c, a.q, meg_no_mat(), x, &l->q, MEG_ACT_NONE);
     if (c->kv) {
         cached_core_fwd(c, &a, l);
     } else {
-        meg_column_parallel_fwd(c, a.kv, none, c->memory.y, &l->kv, MEG_ACT_NONE);
+        meg_column_parallel_fwd(c, a.kv, meg_no_mat(), c->memory.y, &l->kv, MEG_ACT_NONE);
         core_fwd(c, &a, l);
     }
     meg_row_parallel_fwd(c, y, a.o, &l->proj);
@@ -122,7 +120,7 @@ static void cache_memory(struct meg_ctx *c, const void *weights)
 {
     const struct cross_attn *l = weights;
 
-    meg_column_parallel_fwd(c, cached_kv(c, l), none, c->memory.y, &l->kv, MEG_ACT_NONE);
+    meg_column_parallel_fwd(c, cached_kv(c, l), meg_no_mat(), c->memory.y, &l->kv, MEG_ACT_NONE);
 }
 
 static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
@@ -134,7 +132,7 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
 
     if (l->recomputes_core)
         core_fwd(c, &a, l);
-    meg_row_parallel_bwd(c, d.o, dy, a.o, &l->proj, none, MEG_ACT_NONE);
+    meg_row_parallel_bwd(c, d.o, dy, a.o, &l->proj, meg_no_mat(), MEG_ACT_NONE);
     core_bwd(c, &d, &a, l);
     meg_column_parallel_bwd(c, d_memory, d.kv, c->memory.y, &l->kv);
     c->op->add_fwd(c->stream, memory, memory, d_memory, NULL, NULL);

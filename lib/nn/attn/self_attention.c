@@ -107,9 +107,9 @@ static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, co
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
                   const struct meg_attn *l)
 {
-    const struct meg_mat none = { 0 }, qkv = nn_a2a_buffer(l, a->qkv); /* with all-to-all, qkv is in a2a_recv */
+    const struct meg_mat qkv = nn_a2a_buffer(l, a->qkv); /* with all-to-all, qkv is in a2a_recv */
 
-    meg_column_parallel_fwd(c, qkv, none, x, &l->qkv, MEG_ACT_NONE);
+    meg_column_parallel_fwd(c, qkv, meg_no_mat(), x, &l->qkv, MEG_ACT_NONE);
     rotate(c, qkv, 1, l);
     if (c->kv)
         cached_attn_fwd(c, a, l);
@@ -121,11 +121,9 @@ void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
 void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                   const struct meg_attn_acts *a, struct meg_attn_grads *d, const struct meg_attn *l)
 {
-    const struct meg_mat none = { 0 };
-
     if (l->recomputes_core)
         core_attn_fwd(c, a, a->qkv, l);
-    meg_row_parallel_bwd(c, d->o, dy, a->o, &l->proj, none, MEG_ACT_NONE);
+    meg_row_parallel_bwd(c, d->o, dy, a->o, &l->proj, meg_no_mat(), MEG_ACT_NONE);
     core_attn_bwd(c, d, a, l);
     rotate(c, d->qkv, -1, l);
     meg_column_parallel_bwd(c, dx, d->qkv, x, &l->qkv);

@@ -98,7 +98,7 @@ static void forward_of(const struct meg_ops *ops, struct shape s, enum meg_act a
     for (int k = 0; k < 2; k++) {
         struct meg_mat y = rnd_mat_of(types.y, s.n, s.out, 2), pre = rnd_mat_of(types.y, s.n, s.out, 4);
         omp_set_num_threads(k ? 2 : 1);
-        ops->linear_fwd(NULL, l.plan, y, keeps_pre ? pre : no_mat, l.x, l.w, has_bias ? l.bias.p : NULL, act);
+        ops->linear_fwd(NULL, l.plan, y, keeps_pre ? pre : meg_no_mat(), l.x, l.w, has_bias ? l.bias.p : NULL, act);
         digest_mat(h + k, y);
         if (keeps_pre && act != MEG_ACT_NONE)
             digest_mat(h + k, pre);
@@ -158,7 +158,7 @@ static void backward_of(const struct meg_ops *ops, struct shape s, enum meg_act 
     /* A term is at most 1, or 1.13 after gelu'.  Central differences have an additional error of about 1e-9. */
     struct fd f = { loss, &a, 1.2 * dot_tol(s.out, (double)s.out) + 1e-7, types.x };
     float *got;
-    ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, act == MEG_ACT_NONE ? no_mat : l.x, act);
+    ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, act == MEG_ACT_NONE ? meg_no_mat() : l.x, act);
     got = dense32(dx);
     fd_check(&f, a.pre, s.n * s.in, got, 80, "dx");
     l.act = MEG_ACT_NONE;
@@ -233,7 +233,7 @@ static void gradients_of_many_blocks_of(const struct meg_ops *ops, struct types 
         fill_mat(dw, accumulate ? (float)dw0 : NAN);
         fill_mat(db, accumulate ? (float)db0 : NAN);
         omp_set_num_threads(k ? 2 : 1);
-        ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, no_mat, MEG_ACT_NONE);
+        ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, meg_no_mat(), MEG_ACT_NONE);
         ops->linear_bwd_weight(NULL, l.plan, dw, db.p, l.dy, l.x, accumulate);
         digest_mat(h + k, dx);
         digest_mat(h + k, dw);
@@ -286,11 +286,11 @@ static void nan_and_infinity_propagate_of(const struct meg_ops *ops, enum meg_dt
                 layer_new(ops, (struct shape){ 40, 24, 50 }, (enum meg_act)act, (struct types){ t, t, t, t });
             struct meg_mat y = rnd_mat_of(t, 40, 50, 0), dx = rnd_mat_of(t, 40, 24, 0);
             put(l.x, 5, 3, bad[i]);
-            ops->linear_fwd(NULL, l.plan, y, no_mat, l.x, l.w, l.bias.p, l.act);
+            ops->linear_fwd(NULL, l.plan, y, meg_no_mat(), l.x, l.w, l.bias.p, l.act);
             for (int64_t c = 0; c < 50; c++)
                 assert_false(isfinite(at(y, 5, c)));
             put(l.dy, 7, 2, bad[i]);
-            ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, no_mat, MEG_ACT_NONE);
+            ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, meg_no_mat(), MEG_ACT_NONE);
             for (int64_t c = 0; c < 24; c++)
                 assert_false(isfinite(at(dx, 7, c)));
             free(y.p);

@@ -114,8 +114,8 @@ static void norm_of(const struct meg_ops *ops, struct norm *m)
         fill_mat(m->dw, NAN);
         fill_mat(m->db, NAN);
         ops->norm_fwd(NULL, m->type, m->y, m->mean, m->rstd, m->x, m->w.p, has_b ? m->b.p : NULL, (float)eps);
-        ops->norm_bwd(NULL, m->type, m->dx, m->dw.p, has_b ? m->db.p : NULL, m->dw.dtype, no_mat, m->dy, m->x, m->w.p,
-                      m->mean, m->rstd, false);
+        ops->norm_bwd(NULL, m->type, m->dx, m->dw.p, has_b ? m->db.p : NULL, m->dw.dtype, meg_no_mat(), m->dy, m->x,
+                      m->w.p, m->mean, m->rstd, false);
         digest_mat(h + k, m->y);
         digest_mat(h + k, m->dx);
         digest_mat(h + k, m->dw);
@@ -177,8 +177,8 @@ static void norm_bwd_adds(const struct meg_ops *ops)
         struct meg_mat dw = rnd_mat_of(mixes[t].branch, 1, 40, 0), db = rnd_mat_of(mixes[t].branch, 1, 40, 0);
         float *skip = dense32(m.skip);
         ops->norm_fwd(NULL, MEG_NORM_LAYER, m.y, m.mean, m.rstd, m.x, m.w.p, m.b.p, (float)eps);
-        ops->norm_bwd(NULL, MEG_NORM_LAYER, alone, m.dw.p, m.db.p, MEG_DTYPE_F32, no_mat, m.dy, m.x, m.w.p, m.mean,
-                      m.rstd, false);
+        ops->norm_bwd(NULL, MEG_NORM_LAYER, alone, m.dw.p, m.db.p, MEG_DTYPE_F32, meg_no_mat(), m.dy, m.x, m.w.p,
+                      m.mean, m.rstd, false);
         fill_mat(dw, 1.0f);
         fill_mat(db, 1.0f);
         ops->norm_bwd(NULL, MEG_NORM_LAYER, dx, dw.p, db.p, dw.dtype, dx, m.dy, m.x, m.w.p, m.mean, m.rstd, true);
@@ -330,7 +330,7 @@ static void nan_propagates_of(const struct meg_ops *ops, float bad, struct mix t
         put(m.dy, 2, c, bad);
     put(m.x, 3, 7, bad);
     ops->norm_fwd(NULL, MEG_NORM_LAYER, m.y, m.mean, m.rstd, m.x, m.w.p, m.b.p, (float)eps);
-    ops->norm_bwd(NULL, MEG_NORM_LAYER, m.dx, m.dw.p, m.db.p, t.branch, no_mat, m.dy, m.x, m.w.p, m.mean, m.rstd,
+    ops->norm_bwd(NULL, MEG_NORM_LAYER, m.dx, m.dw.p, m.db.p, t.branch, meg_no_mat(), m.dy, m.x, m.w.p, m.mean, m.rstd,
                   false);
     for (int64_t c = 0; c < 50; c++) {
         assert_true(isnan(at(m.y, 3, c)) && isnan(at(m.dx, 3, c)));
