@@ -12,7 +12,7 @@
 #include "base/decls.h"
 #include "base/mem.h"
 #include "data/masked/bert_t5_sample.h"
-#include "data/split.h"
+#include "data/blend/split.h"
 
 MEG_BEGIN_DECLS
 

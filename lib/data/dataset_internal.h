@@ -6,12 +6,12 @@
 #include <stdint.h>
 
 #include "base/decls.h"
-#include "data/blend.h"
+#include "data/blend/blend.h"
 #include "data/dataset.h"
 #include "data/gpt_index.h"
 #include "data/masked/bert_t5_sample.h"
 #include "data/masked/sentence_map.h"
-#include "data/source.h"
+#include "data/blend/source.h"
 #include "file/file.h"
 
 MEG_BEGIN_DECLS

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/cache_key.h"
-#include "data/data_splits_internal.h"
+#include "data/blend/data_splits_internal.h"
 
 static int64_t sample_tokens(const struct meg_data_splits *d)
 {

@@ -3,7 +3,7 @@
 #define MEG_DATA_GPT_DATA_H
 
 #include "base/decls.h"
-#include "data/data_splits.h"
+#include "data/blend/data_splits.h"
 
 MEG_BEGIN_DECLS
 

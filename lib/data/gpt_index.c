@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "base/mt19937.h"
+#include "data/mt19937.h"
 
 int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch, int64_t num_samples,
                        const struct meg_gpt_index_conf *conf, struct meg_err *e)

@@ -13,7 +13,7 @@
 
 #include "base/decls.h"
 #include "base/err.h"
-#include "data/source.h"
+#include "data/blend/source.h"
 
 MEG_BEGIN_DECLS
 

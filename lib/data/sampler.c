@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "base/mt19937.h"
+#include "data/mt19937.h"
 
 struct meg_data_sampler {
     struct meg_data_sampler_conf c;

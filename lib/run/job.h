@@ -1,7 +1,7 @@
 /* job.h - all options of a training run, and the option groups of meg-train. */
 #ifndef MEG_RUN_JOB_H
 #define MEG_RUN_JOB_H
-#include "data/data_conf.h"
+#include "data/blend/data_conf.h"
 #include "device/device.h"
 #include "logging/log_conf.h"
 #include "model/conf.h"

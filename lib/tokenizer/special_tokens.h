@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/trie.h"
+#include "tokenizer/trie.h"
 #include "tokenizer/tokenizer.h"
 
 MEG_BEGIN_DECLS

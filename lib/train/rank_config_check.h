@@ -5,7 +5,7 @@
 #define MEG_TRAIN_RANK_CONFIG_CHECK_H
 #include "base/mem.h"
 #include "comm/comm.h"
-#include "data/data_splits.h"
+#include "data/blend/data_splits.h"
 #include "option/opt.h"
 
 MEG_BEGIN_DECLS

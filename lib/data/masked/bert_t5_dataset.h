@@ -3,13 +3,13 @@
 #define MEG_DATA_MASKED_BERT_T5_DATASET_H
 
 #include "base/decls.h"
-#include "data/data_splits.h"
+#include "data/blend/data_splits.h"
 #include "data/masked/bert_t5_sample.h"
 
 MEG_BEGIN_DECLS
 
 /*
- * meg_masked_data_plan - open the files that conf names, and compute the splits (data/data_splits.h)
+ * meg_masked_data_plan - open the files that conf names, and compute the splits (data/blend/data_splits.h)
  * meg_masked_data_open - plan, then load or build the index of each split
  *   conf   names token datasets with one sequence for each sentence; a split reads a range of their documents
  *   spec   seq_length is the length of a BERT sample or of the input of the T5 encoder

@@ -11,7 +11,7 @@
 
 #include "base/decls.h"
 #include "base/err.h"
-#include "base/mt19937.h"
+#include "data/mt19937.h"
 #include "data/masked/sentence_map.h"
 
 MEG_BEGIN_DECLS

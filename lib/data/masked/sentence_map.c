@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/mt19937.h"
+#include "data/mt19937.h"
 
 void meg_sentence_map_shape(struct meg_sentence_map *m, const struct meg_indexed *d, int columns)
 {

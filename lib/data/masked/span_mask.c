@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "data/blend.h"
+#include "data/blend/blend.h"
 
 /* Words that may be masked: word k is position[first[k]] .. position[first[k + 1] - 1]. */
 struct word_list {

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "base/decls.h"
-#include "base/mt19937.h"
+#include "data/mt19937.h"
 #include "data/masked/bert_t5_sample.h"
 
 MEG_BEGIN_DECLS

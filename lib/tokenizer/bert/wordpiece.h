@@ -11,7 +11,7 @@
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/strtab.h"
-#include "base/trie.h"
+#include "tokenizer/trie.h"
 
 MEG_BEGIN_DECLS
 

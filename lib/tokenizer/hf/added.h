@@ -9,7 +9,7 @@
 #define MEG_TOKENIZER_HF_ADDED_H
 
 #include "base/decls.h"
-#include "base/trie.h"
+#include "tokenizer/trie.h"
 #include "tokenizer/hf/internal.h"
 
 MEG_BEGIN_DECLS

@@ -17,7 +17,7 @@
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/regex.h"
+#include "tokenizer/regex.h"
 #include "base/strtab.h"
 #include "io/json_scan.h"
 #include "tokenizer/pretokenize/pretokenize.h"

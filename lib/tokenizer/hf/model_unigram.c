@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/trie.h"
+#include "tokenizer/trie.h"
 #include "io/json.h"
 #include "tokenizer/hf/internal.h"
 #include "unicode/utf8.h"

@@ -7,7 +7,7 @@
 #define MEG_TOKENIZER_SPM_INTERNAL_H
 
 #include "base/decls.h"
-#include "base/trie.h"
+#include "tokenizer/trie.h"
 #include "tokenizer/bpe/bpe.h"
 #include "tokenizer/safe_split.h"
 #include "tokenizer/spm/normalize.h"

@@ -6,7 +6,7 @@
 #define MEG_TOKENIZER_SPM_NORMALIZE_H
 
 #include "base/decls.h"
-#include "base/trie.h"
+#include "tokenizer/trie.h"
 #include "tokenizer/spm/model.h"
 
 MEG_BEGIN_DECLS

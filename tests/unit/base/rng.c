@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "base/hash.h"
-#include "base/mt19937.h"
+#include "data/mt19937.h"
 #include "base/philox.h"
 
 #define LEN(a) (sizeof(a) / sizeof *(a))

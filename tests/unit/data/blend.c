@@ -1,7 +1,7 @@
 /* Blends of datasets: blending indices, normalized weights, and the number of samples to build of each dataset. */
 #include "data_util.h"
 
-#include "data/blend.h"
+#include "data/blend/blend.h"
 
 static void the_dataset_furthest_below_its_weight_is_next(void **state)
 {

@@ -1,7 +1,7 @@
 /* Order of samples as in Megatron-DeepSpeed: splits, indices, blends, dataset groups and cache file names. */
 #include "data_util.h"
 
-#include "data/data_group.h"
+#include "data/blend/data_group.h"
 #include "data/dataset_internal.h"
 #include "data/gpt_data.h"
 #include "data/masked/bert_t5_dataset.h"

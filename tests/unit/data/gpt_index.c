@@ -2,7 +2,7 @@
 #include "data_util.h"
 
 #include "data/gpt_index.h"
-#include "data/split.h"
+#include "data/blend/split.h"
 
 static void the_number_of_epochs_follows_the_samples_needed(void **state)
 {

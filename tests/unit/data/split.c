@@ -1,7 +1,7 @@
 /* --split, and the number of samples that a run reads from each split. */
 #include "data_util.h"
 
-#include "data/split.h"
+#include "data/blend/split.h"
 
 static void boundaries_are_rounded_half_to_even(void **state)
 {

@@ -14,7 +14,7 @@
 #include <jansson.h>
 
 #include "base/hash.h"
-#include "data/blend.h"
+#include "data/blend/blend.h"
 #include "data/cache_key.h"
 #include "tokenizer/megatron_release.h"
 #include "tokenizer/tokenizer.h"

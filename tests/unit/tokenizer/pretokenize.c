@@ -1,6 +1,6 @@
 /*
  * Pre-tokenizers: compare the hand-written scanners with their patterns, which PCRE2 matches.  \s in the patterns is
- * defined in base/regex.h.
+ * defined in tokenizer/regex.h.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 
 #include "golden.h"
 #include "base/mem.h"
-#include "base/regex.h"
+#include "tokenizer/regex.h"
 #include "tokenizer/pretokenize/class_masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 #include "unicode/utf8.h"

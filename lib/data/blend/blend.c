@@ -1,4 +1,4 @@
-#include "data/blend.h"
+#include "data/blend/blend.h"
 
 #include <float.h>
 #include <math.h>

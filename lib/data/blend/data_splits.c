@@ -1,5 +1,5 @@
 /* Open the files of all splits, compute their ranges, and build indices and blends. */
-#include "data/data_splits.h"
+#include "data/blend/data_splits.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -10,7 +10,7 @@
 
 #include "base/mem.h"
 #include "data/cache_key.h"
-#include "data/data_splits_internal.h"
+#include "data/blend/data_splits_internal.h"
 
 /* ---- plan ------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-#include "base/mt19937.h"
+#include "data/mt19937.h"
 
 #include <math.h>
 

@@ -3,8 +3,8 @@
  * of a text.  The trie is an array of units.  Each node except the root has a unit with the node's label and base.  The
  * child of a node for byte c is unit base ^ c if the label of that unit is c.
  */
-#ifndef MEG_BASE_TRIE_H
-#define MEG_BASE_TRIE_H
+#ifndef MEG_TOKENIZER_TRIE_H
+#define MEG_TOKENIZER_TRIE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,11 +1,11 @@
-#include "data/data_group.h"
+#include "data/blend/data_group.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/num.h"
-#include "data/blend.h"
+#include "data/blend/blend.h"
 #include "file/file.h"
 
 static const char blank[] = " \t\n\r\v\f";

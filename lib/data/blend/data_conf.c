@@ -1,4 +1,4 @@
-#include "data/data_conf.h"
+#include "data/blend/data_conf.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -8,8 +8,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
-#include "data/blend.h"
-#include "data/data_group.h"
+#include "data/blend/blend.h"
+#include "data/blend/data_group.h"
 #include "file/file.h"
 #include "io/json.h"
 #include "tokenizer/megatron_release.h"

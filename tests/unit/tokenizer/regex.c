@@ -11,7 +11,7 @@
 #include <pcre2.h>
 
 #include "base/mem.h"
-#include "base/regex.h"
+#include "tokenizer/regex.h"
 
 /* Check that all matches of a pattern in text, joined with |, equal want. */
 static void finds(const char *pattern, const char *text, const char *want)

@@ -3,8 +3,8 @@
  * to PCRE2's dialect and matched by PCRE2 in UTF-8 mode, with PCRE2's JIT compiler where available.  \s is the Unicode
  * property White_Space (unicode/char_class.h).  Other Unicode properties come from the installed PCRE2.
  */
-#ifndef MEG_BASE_REGEX_H
-#define MEG_BASE_REGEX_H
+#ifndef MEG_TOKENIZER_REGEX_H
+#define MEG_TOKENIZER_REGEX_H
 
 #include <stdint.h>
 

@@ -2,12 +2,12 @@
  * data_group.h - parse Megatron-DeepSpeed's dataset groups, the values of --train-weighted-split-paths,
  * --valid-weighted-split-paths and --test-weighted-split-paths.
  */
-#ifndef MEG_DATA_DATA_GROUP_H
-#define MEG_DATA_DATA_GROUP_H
+#ifndef MEG_DATA_BLEND_DATA_GROUP_H
+#define MEG_DATA_BLEND_DATA_GROUP_H
 
 #include "base/decls.h"
 #include "base/err.h"
-#include "data/data_conf.h"
+#include "data/blend/data_conf.h"
 
 MEG_BEGIN_DECLS
 

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "base/trie.h"
+#include "tokenizer/trie.h"
 
 static uint64_t lcg(uint64_t *x)
 {

@@ -1,6 +1,6 @@
 /* split.h - divide a dataset into training, validation and test splits, and count the samples that a run requires. */
-#ifndef MEG_DATA_SPLIT_H
-#define MEG_DATA_SPLIT_H
+#ifndef MEG_DATA_BLEND_SPLIT_H
+#define MEG_DATA_BLEND_SPLIT_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "base/regex.h"
+#include "tokenizer/regex.h"
 
 #include <limits.h>
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /*
  * Compute splits in double precision and in Megatron-LM's order of operations, so that the boundaries are identical.
  */
-#include "data/split.h"
+#include "data/blend/split.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* source.h - a source of token sequences: a dataset file, or the generated tokens of --mock-data. */
-#ifndef MEG_DATA_SOURCE_H
-#define MEG_DATA_SOURCE_H
+#ifndef MEG_DATA_BLEND_SOURCE_H
+#define MEG_DATA_BLEND_SOURCE_H
 
 #include <stdint.h>
 

@@ -4,7 +4,7 @@
  * label of a unit identify its parent.  All leaves have base LEAF, which no inner node has.  Units that remain free are
  * initialized as leaves without a value.  A lookup that reaches a free unit finds neither a value nor a child.
  */
-#include "base/trie.h"
+#include "tokenizer/trie.h"
 
 #include <stdlib.h>
 #include <string.h>

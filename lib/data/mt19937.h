@@ -2,8 +2,8 @@
  * mt19937.h - the Mersenne Twister (Matsumoto and Nishimura 1998), with the distributions of NumPy's legacy
  * RandomState, Python's random and torch.  Megatron draws the order of its data from these distributions.
  */
-#ifndef MEG_BASE_MT19937_H
-#define MEG_BASE_MT19937_H
+#ifndef MEG_DATA_MT19937_H
+#define MEG_DATA_MT19937_H
 
 #include <stdint.h>
 

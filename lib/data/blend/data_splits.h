@@ -5,17 +5,17 @@
  * and computes the ranges of the splits, but builds no index and writes nothing.  After planning, meg_data_splits_build
  * builds the index arrays.
  */
-#ifndef MEG_DATA_DATA_SPLITS_H
-#define MEG_DATA_DATA_SPLITS_H
+#ifndef MEG_DATA_BLEND_DATA_SPLITS_H
+#define MEG_DATA_BLEND_DATA_SPLITS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/decls.h"
 #include "base/err.h"
-#include "data/data_conf.h"
+#include "data/blend/data_conf.h"
 #include "data/dataset.h"
-#include "data/split.h"
+#include "data/blend/split.h"
 
 MEG_BEGIN_DECLS
 

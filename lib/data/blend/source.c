@@ -1,10 +1,10 @@
-#include "data/source.h"
+#include "data/blend/source.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "base/mt19937.h"
+#include "data/mt19937.h"
 
 enum { MOCK_ELEMENTS = 100000, MOCK_LONGEST = 4095 };
 

@@ -2,8 +2,8 @@
  * blend.h - blend datasets by weight: assign a dataset, and a sample of that dataset, to each sample of the blend.
  * Doubles are summed in Megatron-LM's order, so that the result is identical to Megatron-LM's.
  */
-#ifndef MEG_DATA_BLEND_H
-#define MEG_DATA_BLEND_H
+#ifndef MEG_DATA_BLEND_BLEND_H
+#define MEG_DATA_BLEND_BLEND_H
 
 #include <stdint.h>
 
