@@ -204,7 +204,7 @@ QUEUE_OBJS := $(patsubst %,$(B)/%.o,$(filter-out tests/queue/test.c,$(wildcard t
 RESET := $(MAINS:cmd/%/main.c=$(B)/tests/effects/bin/meg-%)
 QUEUE := $(patsubst %,$(B)/tests/queue/bin/meg-%,train eval generate) $(B)/tests/queue/test
 QUEUE += $(if $(RANKS),$(B)/tests/queue/layouts)
-# A test program whose ranks communicate only over the store (lib/comm/store.c), so it is built even without MPI.
+# A test program whose ranks communicate only over the store (lib/comm/store_transport.c), so it is built even without MPI.
 STORE := $(B)/tests/store/comm
 # A test double of NCCL and the CUDA runtime, for machines without a GPU, and the programs that use the double as their device.
 NCCL_DOUBLE := $(B)/tests/nccl/libcudart-double.so

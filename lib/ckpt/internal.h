@@ -255,7 +255,7 @@ void ckpt_write_ranges(struct meg_elem_range write[MEG_DP_GROUPS], const struct 
 /* Restrict s to the shard offsets in `write`; return whether any elements remain. */
 bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range write);
 
-/* ---- export.c ---- */
+/* ---- foreign_tensor.c ---- */
 
 /*
  * Build the foreign tensor of a parameter as f32, in the shape of ckpt_foreign_shape.  The weights are read from
@@ -275,7 +275,7 @@ bool ckpt_is_other_head(const struct meg_ckpt *c, const char *foreign);
 /* Append the native names of the parameters of the missing head, separated by commas. */
 void ckpt_list_missing_head(struct meg_str *out, const struct meg_ckpt *c);
 
-/* ---- tokenizer.c ---- */
+/* ---- tokenizer_files.c ---- */
 
 /* Add id to a set if 0 <= id < vocab_size. */
 void ckpt_add_id(struct meg_ids *set, int64_t id, int64_t vocab_size);

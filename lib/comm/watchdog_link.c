@@ -1,4 +1,7 @@
-/* Start and stop the watchdog of the world communicator; the watchdog uses the collectives of that communicator. */
+/*
+ * watchdog_link.c - start and stop the watchdog of the world communicator.  The watchdog uses the collectives of that
+ * communicator.
+ */
 #include "comm/collectives.h"
 #include "watchdog/watchdog.h"
 

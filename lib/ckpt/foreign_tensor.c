@@ -1,4 +1,4 @@
-/* export.c - build the tensors of other formats from the weights to save. */
+/* foreign_tensor.c - build the tensors of other formats from the weights to save. */
 #include <stdlib.h>
 
 #include "ckpt/internal.h"

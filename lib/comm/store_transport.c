@@ -1,5 +1,5 @@
 /*
- * The store transport: host collectives of ranks that torchrun started, through rank 0 (watchdog/store.h).  A large
+ * store_transport.c - host collectives of ranks that torchrun started, through rank 0 (watchdog/store.h).  A large
  * value is exchanged in chunks, one after the other.  The store transfers no tensors (meg_comm_open_tensors).
  */
 #include "watchdog/store.h"

@@ -1,4 +1,4 @@
-/* tokenizer.c - the tokenizer's files and ids that are saved with a model. */
+/* tokenizer_files.c - the tokenizer's files and ids that are saved with a model. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
