@@ -80,7 +80,7 @@ const struct meg_opt meg_model_opts[] = {
     { "attention-dropout", 0, MEG_F64(C, attention_dropout), "P", "0.1", "dropout probability of attention weights" },
     { "hidden-dropout", 0, MEG_F64(C, hidden_dropout), "P", "0.1",
       "dropout probability after the embedding, attention, cross-attention and MLP" },
-    { "apply-residual-connection-post-layernorm", 0, MEG_BOOL(C, is_post_norm), NULL, "no",
+    { "apply-residual-connection-post-layernorm", 0, MEG_BOOL(C, residual_from_norm), NULL, "no",
       "add the output of attention and MLP to the output of the norm before them, as the original BERT does" },
     { "bert-no-binary-head", 0, MEG_STORE_FALSE(C, bert_binary_head), NULL, "no",
       "omit the head that predicts the order of segments and, unless --num-tokentypes is given, token types "

@@ -54,10 +54,10 @@ struct meg_model_conf {
     bool add_qkv_bias;
     bool bias_gelu_fusion; /* with has_bias, the GELU of an MLP without gate is the tanh approximation */
     double attention_dropout, hidden_dropout;
-    bool openai_gelu;       /* every GELU is the tanh approximation; otherwise exact, except with bias_gelu_fusion */
-    bool is_post_norm;      /* --apply-residual-connection-post-layernorm */
-    bool bert_binary_head;  /* predict the order of segments (BERT) */
-    int64_t num_tokentypes; /* rows of the embedding of token types (BERT); 0: there is none */
+    bool openai_gelu;        /* every GELU is the tanh approximation; otherwise exact, except with bias_gelu_fusion */
+    bool residual_from_norm; /* --apply-residual-connection-post-layernorm */
+    bool bert_binary_head;   /* predict the order of segments (BERT) */
+    int64_t num_tokentypes;  /* rows of the embedding of token types (BERT); 0: there is none */
 };
 extern const struct meg_opt meg_model_opts[];
 

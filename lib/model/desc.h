@@ -21,7 +21,7 @@ struct meg_block {
      * Add the output of the mixer to the output of the norm instead of to x: y + drop(mixer(y)), y = norm(x).  This is
      * the post-LN of the original BERT (Devlin et al. 2019), in which a norm follows the embedding and each addition.
      */
-    bool is_post_norm;
+    bool residual_from_norm;
 };
 
 /* A layer is the unit of checkpoint files, pipeline stages and recomputation. */

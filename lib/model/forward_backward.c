@@ -13,7 +13,7 @@ static bool has_embedding(const struct model_chunk *c)
 }
 
 /* Return whether a chunk uses parameters of layer group 0, except in the heads. */
-static bool uses_tables(const struct meg_model *g, const struct model_chunk *c)
+static bool uses_group0(const struct meg_model *g, const struct model_chunk *c)
 {
     bool is_used = has_embedding(c);
 
@@ -26,7 +26,7 @@ static bool uses_tables(const struct meg_model *g, const struct model_chunk *c)
  * Return whether this chunk skips the stack of segment x.  Only models with two stacks skip one: in a model of one
  * stack, a chunk without layers still computes the embedding or the heads, or copies its input to its output.
  */
-static bool is_absent(const struct meg_model *g, const struct model_segment *x)
+static bool is_empty_segment(const struct meg_model *g, const struct model_segment *x)
 {
     return g->state->desc.nstacks > 1 && !has_layers(x);
 }
@@ -215,12 +215,12 @@ void model_chunk_fwd(struct meg_model *g, int64_t chunk, struct model_slot *q, v
 
     if (has_embedding(c))
         model_params_needed(g, 0, 1, false);
-    if (st->desc.nstacks > 1 && is_absent(g, &c->segment[0]))
+    if (st->desc.nstacks > 1 && is_empty_segment(g, &c->segment[0]))
         q->stack[0].memory.p = in[MEG_BOUNDARY_MEMORY];
     for (int k = 0; k < st->desc.nstacks; k++)
-        if (!is_absent(g, &c->segment[k]))
+        if (!is_empty_segment(g, &c->segment[k]))
             model_stack_fwd(g, chunk, k, q, in, out);
-    if (st->desc.nstacks > 1 && !c->has_head && (c->segment[0].has_norm || is_absent(g, &c->segment[0]))) {
+    if (st->desc.nstacks > 1 && !c->has_head && (c->segment[0].has_norm || is_empty_segment(g, &c->segment[0]))) {
         const struct meg_mat memory = q->stack[0].memory;
 
         model_copy(g, out[MEG_BOUNDARY_MEMORY], memory.p, meg_mat_rows(memory, 0, memory_rows(g, q)));
@@ -244,7 +244,7 @@ static void begin_memory_grad(struct meg_model *g, const struct model_chunk *c, 
     struct meg_model_state *st = g->state;
     struct meg_mat sum = meg_mat_rows(st->d_memory, 0, memory_rows(g, q));
 
-    if (is_absent(g, &c->segment[0]))
+    if (is_empty_segment(g, &c->segment[0]))
         st->d_memory.p = sum.p = d_in[MEG_BOUNDARY_MEMORY];
     if (c->has_head)
         g->op->zero(st->ctx.stream, sum.p, (size_t)(sum.rows * sum.cols) * meg_dtype_size(sum.dtype));
@@ -301,15 +301,15 @@ void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, void *
     const struct model_chunk *c = &st->chunk[chunk];
 
     MEG_ASSERT(g->run.is_training);
-    if (st->desc.nstacks > 1 && (c->segment[0].has_norm || is_absent(g, &c->segment[0])))
+    if (st->desc.nstacks > 1 && (c->segment[0].has_norm || is_empty_segment(g, &c->segment[0])))
         begin_memory_grad(g, c, q, d_out, d_in);
     for (int k = st->desc.nstacks; k-- > 0;) {
-        if (is_absent(g, &c->segment[k]))
+        if (is_empty_segment(g, &c->segment[k]))
             continue;
         model_set_current(g, q, k);
         segment_bwd(g, &c->segment[k], q, k == 0 && c->segment[1].has_embedding, d_out, d_in);
     }
-    if (uses_tables(g, c))
+    if (uses_group0(g, c))
         model_grads_ready(g, 0);
 }
 

@@ -136,7 +136,7 @@ void model_heads_bwd(struct meg_model *g, struct model_slot *q, struct meg_mat d
     key = key_of(&pass);
     model_run_pass(g, &q->heads_bwd, &key, sizeof key, heads_bwd, &pass);
     model_grads_ready(g, st->desc.nlayers + 1);
-    if (!st->desc.is_untied && !st->dim.has_tables)
+    if (!st->desc.is_untied && !st->dim.uses_group0)
         model_grads_ready(g, 0); /* this stage's replica of the tied embedding */
 }
 

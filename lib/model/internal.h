@@ -126,7 +126,7 @@ struct model_dims {
     int64_t tp, tp_rank, ep;
     /* whether a chunk of this rank has an embedding, the head, layers of a stack, or the norm after it */
     bool has_embedding, has_head, has_layers[MEG_MAX_STACKS], has_norm[MEG_MAX_STACKS];
-    bool has_tables; /* whether a chunk has an embedding, or layers that use a relative bias */
+    bool uses_group0; /* whether a chunk has an embedding, or layers that use a relative bias */
 };
 
 struct meg_model_state {

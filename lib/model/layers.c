@@ -52,7 +52,7 @@ static void finish_residual(struct meg_model *g, struct residual *r, struct meg_
 static struct residual after_block(const struct model_layer *l, const struct model_block *block,
                                    const struct block_acts *a)
 {
-    return (struct residual){ block->desc->is_post_norm ? a->y : a->x, l, block };
+    return (struct residual){ block->desc->residual_from_norm ? a->y : a->x, l, block };
 }
 
 /* Run forward of one block, from the residual stream to the output of its mixer in sublayer_out. */
@@ -110,9 +110,10 @@ static void layer_bwd(const void *pass)
         const struct meg_mat d_residual = i > 0 ? model_residual_rows(g, g->state->d_residual) : p->dx;
 
         block->desc->type->bwd(c, d_norm, d_out, a.y, a.acts, a.grads, block->weights);
-        if (block->desc->is_post_norm)
+        if (block->desc->residual_from_norm)
             c->op->add_fwd(c->stream, d_norm, d_norm, dy, NULL, NULL);
-        meg_norm_bwd(c, d_residual, block->desc->is_post_norm ? meg_no_mat() : dy, d_norm, a.x, &a.stats, &block->norm);
+        meg_norm_bwd(c, d_residual, block->desc->residual_from_norm ? meg_no_mat() : dy, d_norm, a.x, &a.stats,
+                     &block->norm);
         dy = d_residual;
     }
 }

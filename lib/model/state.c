@@ -88,7 +88,7 @@ static void list_layers(struct meg_model_state *st, const struct meg_mesh *mesh)
             d->has_embedding |= c->segment[k].has_embedding;
             d->has_norm[k] |= c->segment[k].has_norm;
             d->has_layers[k] |= c->segment[k].begin < c->segment[k].end;
-            d->has_tables |= c->segment[k].has_embedding || (st->desc.stack[k].rel_bias && d->has_layers[k]);
+            d->uses_group0 |= c->segment[k].has_embedding || (st->desc.stack[k].rel_bias && d->has_layers[k]);
         }
         d->has_head |= c->has_head;
     }

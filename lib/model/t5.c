@@ -14,7 +14,7 @@ static int check(struct meg_model_conf *c, struct meg_err *e)
     const struct meg_opt_rule rules[] = {
         { c->num_query_groups != c->num_attention_heads, "group-query-attention",
           ": cannot be combined with --model t5" },
-        { c->is_post_norm, "apply-residual-connection-post-layernorm", ": cannot be combined with --model t5" },
+        { c->residual_from_norm, "apply-residual-connection-post-layernorm", ": cannot be combined with --model t5" },
         { 0 },
     };
     int r;

@@ -157,7 +157,7 @@ static int read_config(struct meg_model_conf *m, const json_t *config, const cha
         (r = meg_json_get_i64(config, "type_vocab_size", MEG_JSON_OPTIONAL, &m->num_tokentypes, from, e)) < 0 ||
         (r = read_activation(m, config, from, e)) < 0)
         return r;
-    m->is_post_norm = strcmp(type, "bert") == 0;
+    m->residual_from_norm = strcmp(type, "bert") == 0;
     return check_fixed(config, from, e);
 }
 
@@ -198,7 +198,7 @@ static json_t *make_config(const struct meg_model_conf *m)
                                              { "BertForMaskedLM", "BertForPreTraining" } };
     json_t *c = json_object();
 
-    json_object_set_new(c, "architectures", json_pack("[s]", class[m->is_post_norm][m->bert_binary_head]));
+    json_object_set_new(c, "architectures", json_pack("[s]", class[m->residual_from_norm][m->bert_binary_head]));
     json_object_set_new(c, "attention_probs_dropout_prob", json_real(m->attention_dropout));
     json_object_set_new(c, "hidden_act", json_string(activation_of(m)));
     json_object_set_new(c, "hidden_dropout_prob", json_real(m->hidden_dropout));
@@ -207,7 +207,7 @@ static json_t *make_config(const struct meg_model_conf *m)
     json_object_set_new(c, "intermediate_size", json_integer(m->ffn_hidden_size));
     json_object_set_new(c, "layer_norm_eps", json_real(m->norm_epsilon));
     json_object_set_new(c, "max_position_embeddings", json_integer(m->max_position_embeddings));
-    json_object_set_new(c, "model_type", json_string(m->is_post_norm ? "bert" : "megatron-bert"));
+    json_object_set_new(c, "model_type", json_string(m->residual_from_norm ? "bert" : "megatron-bert"));
     json_object_set_new(c, "num_attention_heads", json_integer(m->num_attention_heads));
     json_object_set_new(c, "num_hidden_layers", json_integer(m->num_layers));
     json_object_set_new(c, "pad_token_id", json_integer(0));

@@ -80,7 +80,7 @@ static int read_config(struct meg_model_conf *m, const json_t *config, const cha
 
 static const char *unsupported_reason(const struct meg_model_conf *m)
 {
-    if (m->is_post_norm)
+    if (m->residual_from_norm)
         return "the format has no --apply-residual-connection-post-layernorm";
     if (m->kv_channels * m->num_attention_heads != m->hidden_size)
         return "GPT-2 requires --kv-channels equal to --hidden-size / --num-attention-heads";

@@ -135,7 +135,7 @@ static int write_folder(const char *dir, const struct ckpt_hf_family *family, co
 static const struct ckpt_hf_family *family_of_model(const struct meg_model_conf *m)
 {
     if (m->family == MEG_FAMILY_BERT)
-        return m->is_post_norm ? &ckpt_hf_bert : &ckpt_hf_megatron_bert;
+        return m->residual_from_norm ? &ckpt_hf_bert : &ckpt_hf_megatron_bert;
     if (m->family == MEG_FAMILY_T5)
         return &ckpt_hf_t5;
     return meg_model_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;

@@ -65,7 +65,7 @@ static int check(const struct export *x, struct meg_err *e)
     const struct meg_ckpt_megatron_conf *to = x->to;
     int r;
 
-    if (m->is_post_norm && to->names != MEG_CKPT_NAMES_LEGACY)
+    if (m->residual_from_norm && to->names != MEG_CKPT_NAMES_LEGACY)
         return meg_fail(e, MEG_EUSAGE,
                         "--saver mcore: Megatron core ignores --apply-residual-connection-post-layernorm, which this "
                         "model has; use --saver megatron");

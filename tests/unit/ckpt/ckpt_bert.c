@@ -8,7 +8,7 @@
 
 static void set_post_norm(struct meg_model_conf *m)
 {
-    m->is_post_norm = true;
+    m->residual_from_norm = true;
     m->bias_gelu_fusion = false;
     m->norm_epsilon = 1e-12;
 }
@@ -212,7 +212,7 @@ static void reads_settings_and_their_defaults(void **state)
         if (open_with_config(good[i].config, &c, &e) < 0)
             fail_msg("%s: %s", good[i].config, e.msg);
         assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
-        assert_true(m.family == MEG_FAMILY_BERT && m.is_post_norm && m.bert_binary_head && !m.is_untied);
+        assert_true(m.family == MEG_FAMILY_BERT && m.residual_from_norm && m.bert_binary_head && !m.is_untied);
         assert_int_equal(m.openai_gelu, good[i].is_tanh);
         assert_int_equal(m.bias_gelu_fusion, good[i].is_tanh);
         assert_true(m.norm_epsilon == 1e-12 && m.hidden_dropout == 0.1 && m.attention_dropout == 0.1);
@@ -495,7 +495,7 @@ static void set_no_binary_head(struct meg_model_conf *m)
 
 static void set_rotary_post_norm(struct meg_model_conf *m)
 {
-    m->is_post_norm = true;
+    m->residual_from_norm = true;
     m->position_embedding_type = MEG_POSITION_ROPE;
 }
 
@@ -605,7 +605,7 @@ static void every_parallel_size_has_the_same_weights(void **state)
                     struct ckpt_fixture a;
 
                     make_bert(&a, 1, tune[i]);
-                    if (!a.m.is_post_norm || names == MEG_CKPT_NAMES_LEGACY) {
+                    if (!a.m.residual_from_norm || names == MEG_CKPT_NAMES_LEGACY) {
                         export_ranks_ok(&a, t, p, (enum meg_ckpt_names)names);
                         check_equal(&a, "out");
                     }

@@ -108,7 +108,7 @@ static struct tiny_bert post_norm(void)
     struct tiny_bert t = { "bert-tiny", post_norm_row, tiny_gpt(2, 48, 96, A, 48, 104) };
 
     t.conf.family = MEG_FAMILY_BERT;
-    t.conf.bert_binary_head = t.conf.is_post_norm = true;
+    t.conf.bert_binary_head = t.conf.residual_from_norm = true;
     t.conf.num_tokentypes = 2;
     t.conf.bias_gelu_fusion = false;
     t.conf.norm_epsilon = 1e-12;
@@ -331,7 +331,7 @@ static void check_loaded(const struct tiny_bert *t, bool is_openai, const char *
 
     if (meg_ckpt_open(&ckpt, golden(in_dir(t->dir, "")), MEG_UNSET, &e) < 0 || meg_ckpt_model_conf(ckpt, &c, &e) < 0)
         fail_msg("%s", e.msg);
-    assert_int_equal(c.openai_gelu, !c.is_post_norm);
+    assert_int_equal(c.openai_gelu, !c.residual_from_norm);
     c.openai_gelu = is_openai;
     assert_int_equal(meg_model_create(&g, &c, &run, golden_device(), &meg_mesh_one, &e), 0);
     w = (struct meg_ckpt_shard){ .data = g->w, .device = g->device };

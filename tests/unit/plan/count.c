@@ -157,7 +157,7 @@ static void bert_attends_to_all_keys_and_has_two_heads(void **state)
     (void)state;
     conf.family = MEG_FAMILY_BERT;
     conf.bert_binary_head = true;
-    conf.is_post_norm = true;
+    conf.residual_from_norm = true;
     c = meg_cost_count(&m);
     equals(c->layer[0].part[0].fwd.attention_s, 2 * SCORES / 0.5, "forward", "seconds of attention");
     equals(c->layer[0].part[0].bwd.attention_s, 5 * SCORES / 0.25, "backward", "seconds of attention");
