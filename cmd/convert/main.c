@@ -1,6 +1,5 @@
 /* meg-convert: convert a checkpoint from one format to another, or describe it. */
 #include <stdio.h>
-
 #include "ckpt/convert.h"
 #include "io/json.h"
 

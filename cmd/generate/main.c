@@ -1,7 +1,6 @@
 /* meg-generate: continue prompts with a trained model. */
-#include "base/log.h"
-
 #include <inttypes.h>
+#include "base/log.h"
 #include "infer/lines.h"
 
 static int run(const struct meg_generate_conf *c, const struct meg_token_output_conf *output,

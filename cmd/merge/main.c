@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"

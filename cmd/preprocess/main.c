@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-
 #include "base/err.h"
 #include "data/indexed/inspect.h"
 #include "option/opt.h"

@@ -1,6 +1,5 @@
 /* meg-vocab - train a byte-level BPE or WordPiece vocabulary. */
 #include <inttypes.h>
-
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"

@@ -1,5 +1,5 @@
+/* clock.c - a monotonic clock. */
 #include "base/clock.h"
-
 #include <time.h>
 
 double meg_now_s(void)

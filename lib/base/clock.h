@@ -1,7 +1,6 @@
 /* clock.h - a monotonic clock. */
 #ifndef MEG_BASE_CLOCK_H
 #define MEG_BASE_CLOCK_H
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

@@ -1,6 +1,6 @@
+/* err.c - errors, assertions, and the end of the process. */
 #define _GNU_SOURCE /* program_invocation_short_name */
 #include "base/err.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
 #include "base/log.h"
 
 static void (*die_hook)(int status, const char *why, void *ctx);

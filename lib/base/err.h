@@ -4,10 +4,8 @@
  */
 #ifndef MEG_BASE_ERR_H
 #define MEG_BASE_ERR_H
-
 #include <stddef.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

@@ -1,8 +1,7 @@
+/* hash.c - hash functions: XXH3 (xxHash) for tables and checksums, MD5 (RFC 1321) for the names of cache files. */
 #include "base/hash.h"
-
 #include <stdio.h>
 #include <xxhash.h>
-
 #include "base/err.h"
 
 uint64_t meg_xxh3_64(const void *bytes, size_t n)

@@ -1,10 +1,8 @@
 /* hash.h - hash functions: XXH3 (xxHash) for tables and checksums, MD5 (RFC 1321) for the names of cache files. */
 #ifndef MEG_BASE_HASH_H
 #define MEG_BASE_HASH_H
-
 #include <stddef.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

@@ -1,10 +1,9 @@
+/* log.c - log messages and the progress line, on stderr. */
 #include "base/log.h"
-
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
-
 #include "base/clock.h"
 #include "base/err.h"
 

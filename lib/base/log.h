@@ -4,10 +4,8 @@
  */
 #ifndef MEG_BASE_LOG_H
 #define MEG_BASE_LOG_H
-
 #include <stdarg.h>
 #include <stdbool.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
 #include "base/hash.h"
 
 static uint32_t rotate_left(uint32_t x, int bits)

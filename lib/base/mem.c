@@ -1,5 +1,5 @@
+/* mem.c - host memory. */
 #include "base/mem.h"
-
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -5,9 +5,7 @@
  */
 #ifndef MEG_BASE_MEM_H
 #define MEG_BASE_MEM_H
-
 #include <stddef.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

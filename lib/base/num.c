@@ -1,5 +1,5 @@
+/* num.c - parse numbers strictly, and print doubles so that they parse to the same value. */
 #include "base/num.h"
-
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>

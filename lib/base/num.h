@@ -1,10 +1,8 @@
 /* num.h - parse numbers strictly, and print doubles so that they parse to the same value. */
 #ifndef MEG_BASE_NUM_H
 #define MEG_BASE_NUM_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

@@ -16,10 +16,8 @@
  */
 #ifndef MEG_BASE_PHILOX_H
 #define MEG_BASE_PHILOX_H
-
 #include <math.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

@@ -1,5 +1,5 @@
+/* signals.c - the signal dispositions that all commands share. */
 #include "base/signals.h"
-
 #include <signal.h>
 
 void meg_signals_init(void)

@@ -1,7 +1,6 @@
 /* signals.h - the signal dispositions that all commands share. */
 #ifndef MEG_BASE_SIGNALS_H
 #define MEG_BASE_SIGNALS_H
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

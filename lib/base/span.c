@@ -1,5 +1,5 @@
+/* span.c - string views: a pointer and a length; the text is borrowed. */
 #include "base/span.h"
-
 #include "base/mem.h"
 
 void meg_spans_add(struct meg_spans *spans, const char *s, int64_t n)

@@ -1,9 +1,7 @@
 /* span.h - string views: a pointer and a length; the text is borrowed. */
 #ifndef MEG_BASE_SPAN_H
 #define MEG_BASE_SPAN_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

@@ -1,8 +1,7 @@
+/* strtab.c - a string table: byte strings are numbered in insertion order and found by hash. */
 #include "base/strtab.h"
-
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/hash.h"
 
 /* A slot of the open-addressing hash table. */

@@ -1,9 +1,7 @@
 /* strtab.h - a string table: byte strings are numbered in insertion order and found by hash. */
 #ifndef MEG_BASE_STRTAB_H
 #define MEG_BASE_STRTAB_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/mem.h"
 

@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/hash.h"
 #include "ckpt/internal.h"
 #include "ckpt/megatron/zip.h"

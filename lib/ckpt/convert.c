@@ -3,13 +3,11 @@
  * weights in parts, so that memory never contains all weights.
  */
 #include "ckpt/convert.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
 #include "base/log.h"
 #include "io/json.h"
 #include "model/family.h"

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
 #include "base/log.h"
 #include "base/num.h"
 #include "ckpt/internal.h"

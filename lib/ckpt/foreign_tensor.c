@@ -1,6 +1,5 @@
 /* foreign_tensor.c - build the tensors of other formats from the weights to save. */
 #include <stdlib.h>
-
 #include "ckpt/internal.h"
 
 /* Store elements [first, first + n) of a parameter as f32 in out. */

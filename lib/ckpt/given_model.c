@@ -1,8 +1,7 @@
+/* given_model.c - model options that a command accepts only to check them against a checkpoint. */
 #include "ckpt/given_model.h"
-
 #include <stdlib.h>
 #include <string.h>
-
 #include "ckpt/internal.h"
 
 const struct meg_opt *meg_given_model_opts(void)

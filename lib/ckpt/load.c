@@ -1,7 +1,6 @@
 /* load.c - fill shards from the tensors of a checkpoint. */
 #include <stdlib.h>
 #include <string.h>
-
 #include "ckpt/internal.h"
 
 static bool is_host_memory(const struct meg_ckpt_shard *s)

@@ -1,7 +1,6 @@
 /* mapped_tensor.c - compare tensors in mapped files, and remove their pages from memory. */
 #include <stdlib.h>
 #include <string.h>
-
 #include "ckpt/internal.h"
 
 void ckpt_drop_pages(const struct meg_st *st, const struct meg_st_tensor *t)

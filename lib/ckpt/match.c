@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "ckpt/internal.h"
 
 /* Differences between the tensors in the files and those that the model requires, to report in one error message. */

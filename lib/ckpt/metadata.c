@@ -1,7 +1,6 @@
 /* metadata.c - the files of a native checkpoint other than tensor files and the manifest. */
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/hash.h"
 #include "ckpt/save_internal.h"
 #include "io/json.h"

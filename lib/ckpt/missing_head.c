@@ -6,7 +6,6 @@
  * heads of classifiers.  Nothing else may read such weights as a model.
  */
 #include <string.h>
-
 #include "base/log.h"
 #include "ckpt/internal.h"
 

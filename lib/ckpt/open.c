@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
 #include "base/log.h"
 #include "base/num.h"
 #include "ckpt/megatron/megatron.h"

@@ -1,6 +1,5 @@
 /* reader.c - read ranges of elements of a parameter, from a checkpoint of any format. */
 #include <stdlib.h>
-
 #include "ckpt/internal.h"
 
 struct meg_ckpt_reader {

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "ckpt/internal.h"
 
 /* Match name against pattern, in which # matches a number; copy the number to digits. */

@@ -1,12 +1,10 @@
 /* safetensors.c - read and check safetensors files, and build their headers. */
 #include "ckpt/safetensors.h"
-
 #include <endian.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "foreign/foreign.h"
 #include "io/json.h"
 

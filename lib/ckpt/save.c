@@ -12,7 +12,6 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "ckpt/save_internal.h"
 
 /*

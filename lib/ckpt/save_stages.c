@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <unistd.h>
-
 #include "base/hash.h"
 #include "ckpt/save_internal.h"
 #include "io/json.h"

@@ -5,7 +5,6 @@
  * a part are blocks of rows at regular intervals.  A struct ckpt_row_map describes one part.
  */
 #include <string.h>
-
 #include "ckpt/internal.h"
 #include "tensor/half.h"
 

@@ -1,7 +1,6 @@
 /* tensors.c - list the tensor files of a checkpoint from the parameter table, and the bytes that a rank writes. */
 #include <inttypes.h>
 #include <stdlib.h>
-
 #include "ckpt/internal.h"
 
 /*

@@ -2,7 +2,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/log.h"
 #include "ckpt/internal.h"
 #include "file/file.h"

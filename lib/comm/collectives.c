@@ -1,5 +1,6 @@
 /*
- * The collectives of a group of several ranks, implemented with the functions of a transport (struct meg_transport).
+ * collectives.c - the collectives of a group of several ranks, implemented with the functions of a transport (struct
+ * meg_transport).
  *
  * An all-reduce sends part i of the buffer to rank i (all-to-all), reduces the received parts locally in rank order,
  * and gathers the results.  This sends as many bytes as a ring all-reduce, and the result does not depend on an
@@ -9,6 +10,7 @@
  *
  * A wait polls instead of blocking, and can therefore time out.  Each poll progresses the transfer.
  */
+#include "comm/collectives.h"
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +18,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "comm/collectives.h"
 #include "comm/internal.h"
 #include "io/json.h"
 #include "tensor/trace_ops.h"

@@ -1,6 +1,6 @@
 /*
- * Detect the launcher (mpirun, srun or torchrun) and open the communicator of all ranks.  MPI is initialized only if
- * mpirun or srun started several ranks, because the initialization takes a third of a second.
+ * launch.c - detect the launcher (mpirun, srun or torchrun) and open the communicator of all ranks.  MPI is initialized
+ * only if mpirun or srun started several ranks, because the initialization takes a third of a second.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The MPI transport: nonblocking collectives and messages of MPI-3. */
+/* mpi.c - the MPI transport: nonblocking collectives and messages of MPI-3. */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include <limits.h>
 #include <mpi.h>

@@ -1,4 +1,4 @@
-/* Open the NCCL library of the header's major version, and look up the functions in MEG_NCCL_CALLS. */
+/* nccl_lib.c - open the NCCL library of the header's major version, and look up the functions in MEG_NCCL_CALLS. */
 #include "comm/nccl_lib.h"
 #include <dlfcn.h>
 #include <stddef.h>

@@ -1,4 +1,7 @@
-/* Local reductions: sums and maxima of the parts of all ranks in rank order; bf16 and f16 are reduced in f32. */
+/*
+ * reduce_local.c - local reductions: sums and maxima of the parts of all ranks in rank order; bf16 and f16 are reduced
+ * in f32.
+ */
 #include "comm/collectives.h"
 #include "tensor/half.h"
 

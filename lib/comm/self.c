@@ -1,6 +1,6 @@
 /*
- * The communicator of one rank.  Collectives copy their input to their output, or do nothing.  A call of send or recv
- * fails an assertion.
+ * self.c - the communicator of one rank.  Collectives copy their input to their output, or do nothing.  A call of send
+ * or recv fails an assertion.
  */
 #include <string.h>
 #include "comm/comm.h"

@@ -2,7 +2,6 @@
  * store_transport.c - host collectives of ranks that torchrun started, through rank 0 (watchdog/store.h).  A large
  * value is exchanged in chunks, one after the other.  The store transfers no tensors (meg_comm_open_tensors).
  */
-#include "watchdog/store.h"
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include "comm/collectives.h"
 #include "comm/internal.h"
 #include "file/temporary.h"
+#include "watchdog/store.h"
 #include "watchdog/watchdog.h"
 
 struct store_group {

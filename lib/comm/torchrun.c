@@ -1,4 +1,4 @@
-/* Read the environment of torchrun, and derive the token of the rendezvous from it. */
+/* torchrun.c - read the environment of torchrun, and derive the token of the rendezvous from it. */
 #include "comm/torchrun.h"
 #include <inttypes.h>
 #include <stdlib.h>

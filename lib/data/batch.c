@@ -1,8 +1,7 @@
+/* batch.c - a micro-batch of token sequences in host memory. */
 #include "data/batch.h"
-
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 
 #define FIELD(name, dim)                                                                                               \

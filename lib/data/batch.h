@@ -1,11 +1,9 @@
 /* batch.h - a micro-batch of token sequences in host memory. */
 #ifndef MEG_DATA_BATCH_H
 #define MEG_DATA_BATCH_H
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

@@ -1,8 +1,7 @@
+/* cache_key.c - descriptions of cached indices. */
 #include "data/cache_key.h"
-
 #include <inttypes.h>
 #include <string.h>
-
 #include "base/num.h"
 #include "data/gpt_index.h"
 #include "io/json.h"

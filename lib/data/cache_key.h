@@ -5,14 +5,12 @@
  */
 #ifndef MEG_DATA_CACHE_KEY_H
 #define MEG_DATA_CACHE_KEY_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/mem.h"
-#include "data/masked/bert_t5_sample.h"
 #include "data/blend/split.h"
+#include "data/masked/bert_t5_sample.h"
 
 MEG_BEGIN_DECLS
 

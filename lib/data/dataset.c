@@ -1,8 +1,7 @@
+/* dataset.c - the dataset of one split: samples of equal length from a file, a blend of files, or mock data. */
 #include "data/dataset.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
-
 #include "data/dataset_internal.h"
 
 int64_t meg_dataset_len(const struct meg_dataset *ds)

@@ -1,9 +1,7 @@
 /* dataset.h - the dataset of one split: samples of equal length from a file, a blend of files, or mock data. */
 #ifndef MEG_DATA_DATASET_H
 #define MEG_DATA_DATASET_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "data/batch.h"

@@ -1,17 +1,15 @@
 /* dataset_internal.h - the members of struct meg_dataset and the settings of its samples; private to lib/data. */
 #ifndef MEG_DATA_DATASET_INTERNAL_H
 #define MEG_DATA_DATASET_INTERNAL_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "data/blend/blend.h"
+#include "data/blend/source.h"
 #include "data/dataset.h"
 #include "data/gpt_index.h"
 #include "data/masked/bert_t5_sample.h"
 #include "data/masked/sentence_map.h"
-#include "data/blend/source.h"
 #include "file/file.h"
 
 MEG_BEGIN_DECLS

@@ -1,11 +1,10 @@
+/* gpt_data.c - the training, validation and test data of a GPT run. */
 #include "data/gpt_data.h"
-
 #include <inttypes.h>
-
 #include "base/log.h"
 #include "base/mem.h"
-#include "data/cache_key.h"
 #include "data/blend/data_splits_internal.h"
+#include "data/cache_key.h"
 
 static int64_t sample_tokens(const struct meg_data_splits *d)
 {

@@ -1,7 +1,6 @@
 /* gpt_data.h - the training, validation and test data of a GPT run. */
 #ifndef MEG_DATA_GPT_DATA_H
 #define MEG_DATA_GPT_DATA_H
-
 #include "base/decls.h"
 #include "data/blend/data_splits.h"
 

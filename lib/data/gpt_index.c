@@ -1,12 +1,10 @@
 /*
- * Build the document, sample and shuffle index.  As in Megatron-LM, one random generator shuffles the elements and then
- * the samples.
+ * gpt_index.c - build the document, sample and shuffle index.  As in Megatron-LM, one random generator shuffles the
+ * elements and then the samples.
  */
 #include "data/gpt_index.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
-
 #include "base/mem.h"
 #include "data/mt19937.h"
 

@@ -7,10 +7,8 @@
  */
 #ifndef MEG_DATA_GPT_INDEX_H
 #define MEG_DATA_GPT_INDEX_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "data/blend/source.h"

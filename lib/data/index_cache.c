@@ -1,11 +1,10 @@
+/* index_cache.c - files that store index arrays. */
 #define _GNU_SOURCE /* declare memmem */
 #include "data/index_cache.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"

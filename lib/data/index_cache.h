@@ -12,11 +12,9 @@
  */
 #ifndef MEG_DATA_INDEX_CACHE_H
 #define MEG_DATA_INDEX_CACHE_H
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "file/file.h"
 

@@ -1,16 +1,14 @@
 /*
- * Prefetch micro-batches through a ring of slots.  With read-ahead, a thread fills the slot of batch number `produced`,
- * and meg_data_loader_next returns the batch in the slot of batch number `consumed`.  Without read-ahead,
+ * loader.c - prefetch micro-batches through a ring of slots.  With read-ahead, a thread fills the slot of batch number
+ * `produced`, and meg_data_loader_next returns the batch in the slot of batch number `consumed`.  Without read-ahead,
  * meg_data_loader_next fills the only slot itself.  To avoid a copy, meg_data_loader_next exchanges the arrays of the
  * slot with the arrays of the caller's batch.
  */
 #include "data/loader.h"
-
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 #include "file/sigbus.h"
 

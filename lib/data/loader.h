@@ -1,9 +1,7 @@
 /* loader.h - load the micro-batches of one rank, in a prefetch thread if requested. */
 #ifndef MEG_DATA_LOADER_H
 #define MEG_DATA_LOADER_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "data/batch.h"
 #include "data/dataset.h"

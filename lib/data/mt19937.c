@@ -1,5 +1,5 @@
+/* mt19937.c - the Mersenne Twister, with the distributions of NumPy, Python and torch. */
 #include "data/mt19937.h"
-
 #include <math.h>
 
 void meg_mt19937_seed(struct meg_mt19937 *g, uint32_t seed)

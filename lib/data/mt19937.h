@@ -4,9 +4,7 @@
  */
 #ifndef MEG_DATA_MT19937_H
 #define MEG_DATA_MT19937_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

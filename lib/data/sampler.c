@@ -1,8 +1,7 @@
+/* sampler.c - the order in which a data-parallel rank reads the samples of a dataset, as in Megatron-LM. */
 #include "data/sampler.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
-
 #include "base/mem.h"
 #include "data/mt19937.h"
 

@@ -1,10 +1,8 @@
 /* sampler.h - the order in which a data-parallel rank reads the samples of a dataset, as in Megatron-LM. */
 #ifndef MEG_DATA_SAMPLER_H
 #define MEG_DATA_SAMPLER_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

@@ -1,8 +1,7 @@
+/* corpus.c - tokenize plain text or JSON lines into one token sequence, the input of a perplexity evaluation. */
 #include "eval/corpus.h"
-
 #include <stdlib.h>
 #include <string.h>
-
 #include "infer/prompt.h"
 #include "unicode/utf8.h"
 

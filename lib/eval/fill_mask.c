@@ -1,9 +1,8 @@
+/* fill_mask.c - predict the masked tokens of a text, the task that BERT was trained for. */
 #include "eval/fill_mask.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-
 #include "eval/fill_spans.h"
 #include "eval/fill_text.h"
 #include "infer/prompt.h"

@@ -1,5 +1,5 @@
+/* fill_spans.c - predict the masked spans of a text, the task that T5 was trained for. */
 #include "eval/fill_spans.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,8 @@
+/*
+ * fill_text.c - encode a text in which some tokens are written as text: masks, the separator of BERT, and the sentinels
+ * of T5.
+ */
 #include "eval/fill_text.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

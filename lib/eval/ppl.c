@@ -1,5 +1,5 @@
+/* ppl.c - perplexity of a long token sequence by sliding windows, as in Megatron-LM's WIKITEXT103 task. */
 #include "eval/ppl.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,9 +1,8 @@
+/* score.c - log-probabilities of the tokens of a sequence under a model. */
 #include "eval/score.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-
 #include "base/mem.h"
 
 /* Set the positions of sequences of up to n tokens. */

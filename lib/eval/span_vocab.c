@@ -1,9 +1,8 @@
+/* span_vocab.c - the tokens that mark the spans of a text for a T5. */
 #include "eval/span_vocab.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "data/masked/masked_vocab.h"
 
 enum { T5_TOKENIZER_SENTINELS = 100 };

@@ -1,10 +1,11 @@
+/*
+ * task.c - the evaluations of meg-eval: log-probabilities of given tokens, perplexity of a corpus, and masked tokens.
+ */
 #include "eval/task.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/clock.h"
 #include "base/log.h"
 #include "eval/corpus.h"

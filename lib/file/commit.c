@@ -1,6 +1,6 @@
+/* commit.c - atomic replacement of several files, or of a directory, with journals. */
 #define _GNU_SOURCE /* renameat2 */
 #include "file/commit.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
 #include "base/log.h"
 #include "base/mem.h"
 #include "file/commit_internal.h"

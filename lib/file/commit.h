@@ -22,10 +22,8 @@
  */
 #ifndef MEG_FILE_COMMIT_H
 #define MEG_FILE_COMMIT_H
-
 #include <stdbool.h>
 #include <sys/stat.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "file/file.h"

@@ -1,9 +1,7 @@
 /* commit_internal.h - commit journals, for commit.c; commit.h describes when a journal is valid and followed. */
 #ifndef MEG_FILE_COMMIT_INTERNAL_H
 #define MEG_FILE_COMMIT_INTERNAL_H
-
 #include <stdbool.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "file/commit.h"

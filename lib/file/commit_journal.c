@@ -1,14 +1,12 @@
 /* commit_journal.c - commit journals: their text, and the files that they name. */
-#include "file/commit_internal.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
 #include "base/log.h"
 #include "base/mem.h"
+#include "file/commit_internal.h"
 #include "file/file.h"
 #include "file/temporary.h"
 

@@ -1,6 +1,6 @@
+/* file.c - map files, read files, and write files atomically. */
 #define _GNU_SOURCE /* nftw, sync_file_range */
 #include "file/file.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -11,7 +11,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
 #include "file/commit.h"
 #include "file/sigbus.h"
 #include "file/temporary.h"

@@ -4,11 +4,9 @@
  */
 #ifndef MEG_FILE_FILE_H
 #define MEG_FILE_FILE_H
-
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"

@@ -1,7 +1,6 @@
 /* lock.c - lock files: acquisition by link(2), and takeover from dead processes under flock(2). */
 #define _GNU_SOURCE /* flock, program_invocation_short_name */
 #include "file/lock.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +11,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
 #include "base/log.h"
 #include "base/mem.h"
 #include "file/commit.h"

@@ -15,9 +15,7 @@
  */
 #ifndef MEG_FILE_LOCK_H
 #define MEG_FILE_LOCK_H
-
 #include <stdbool.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "file/commit.h"

@@ -1,6 +1,4 @@
 /* lock_holder.c - the process that holds a lock: the content of lock files, and whether the process has ended. */
-#include "file/lock_internal.h"
-
 #include <errno.h>
 #include <linux/magic.h>
 #include <signal.h>
@@ -11,9 +9,9 @@
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
-
 #include "base/num.h"
 #include "file/file.h"
+#include "file/lock_internal.h"
 #include "file/temporary.h"
 
 static const char *const keys[MEG_LOCK_NKEYS] = { "program",       "host",        "pid",       "started",      "boot",

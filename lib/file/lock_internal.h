@@ -1,9 +1,7 @@
 /* lock_internal.h - the process that holds a lock, for lock.c. */
 #ifndef MEG_FILE_LOCK_INTERNAL_H
 #define MEG_FILE_LOCK_INTERNAL_H
-
 #include <stdbool.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"

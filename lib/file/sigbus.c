@@ -1,6 +1,6 @@
+/* sigbus.c - a SIGBUS handler for mapped files. */
 #define _GNU_SOURCE /* siginfo_t */
 #include "file/sigbus.h"
-
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
 #include "base/mem.h"
 #include "file/temporary.h"
 

@@ -4,9 +4,7 @@
  */
 #ifndef MEG_FILE_SIGBUS_H
 #define MEG_FILE_SIGBUS_H
-
 #include <stddef.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

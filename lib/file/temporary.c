@@ -1,5 +1,5 @@
+/* temporary.c - names of files and directories that are being written. */
 #include "file/temporary.h"
-
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
 #include "base/mem.h"
 #include "file/file.h"
 

@@ -5,10 +5,8 @@
  */
 #ifndef MEG_FILE_TEMPORARY_H
 #define MEG_FILE_TEMPORARY_H
-
 #include <stdbool.h>
 #include <stddef.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE /* memmem */
 #include <ctype.h>
 #include <string.h>
-
 #include "foreign/internal.h"
 
 static bool contains(const struct foreign_prefix *f, const char *text)

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
 #include "base/mem.h"
 #include "foreign/internal.h"
 

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
 #include "base/mem.h"
 #include "foreign/internal.h"
 

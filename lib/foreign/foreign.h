@@ -10,11 +10,9 @@
  */
 #ifndef MEG_FOREIGN_FOREIGN_H
 #define MEG_FOREIGN_FOREIGN_H
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/stat.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

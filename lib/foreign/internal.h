@@ -1,7 +1,6 @@
 /* internal.h - declarations shared by the files of this module. */
 #ifndef MEG_FOREIGN_INTERNAL_H
 #define MEG_FOREIGN_INTERNAL_H
-
 #include "foreign/foreign.h"
 
 MEG_BEGIN_DECLS

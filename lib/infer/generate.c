@@ -1,8 +1,7 @@
+/* generate.c - autoregressive generation with continuous batching. */
 #include "infer/generate.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
-
 #include "base/mem.h"
 
 struct meg_generator {

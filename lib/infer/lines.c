@@ -1,9 +1,7 @@
 /* lines.c - continue prompts that are lines of an input. */
 #include "infer/lines.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
-
 #include "base/clock.h"
 #include "base/log.h"
 #include "infer/prompt.h"

@@ -1,8 +1,7 @@
+/* model_load.c - load a trained model and its tokenizer for inference. */
 #include "infer/model_load.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
-
 #include "base/log.h"
 #include "ckpt/ckpt.h"
 #include "model/family.h"

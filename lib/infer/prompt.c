@@ -1,8 +1,7 @@
+/* prompt.c - parse a line of input, plain text or JSON, into token ids and generation options. */
 #include "infer/prompt.h"
-
 #include <inttypes.h>
 #include <string.h>
-
 #include "foreign/foreign.h"
 #include "io/json.h"
 #include "io/text_reader.h"

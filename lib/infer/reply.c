@@ -1,9 +1,11 @@
+/*
+ * reply.c - build the reply to a prompt: detokenize its continuation incrementally, find stop strings, and print text
+ * or JSON.
+ */
 #define _GNU_SOURCE /* memmem */
 #include "infer/reply.h"
-
 #include <inttypes.h>
 #include <string.h>
-
 #include "io/json.h"
 #include "unicode/utf8.h"
 

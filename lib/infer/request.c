@@ -1,9 +1,8 @@
+/* request.c - generation options of one prompt: number of tokens, sampling, stop strings. */
 #include "infer/request.h"
-
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "io/json.h"
 
 struct member {

@@ -2,7 +2,6 @@
 #ifndef MEG_INFER_REQUEST_H
 #define MEG_INFER_REQUEST_H
 #include <jansson.h>
-
 #include "base/mem.h"
 #include "infer/sample.h"
 

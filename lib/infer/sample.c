@@ -1,8 +1,7 @@
+/* sample.c - the options of token sampling: temperature, top-k, top-p, greedy decoding and the random seed. */
 #include "infer/sample.h"
-
 #include <inttypes.h>
 #include <sys/random.h>
-
 #include "base/philox.h"
 
 const struct meg_opt meg_sampling_opts[] = {

@@ -3,7 +3,6 @@
 #define MEG_INFER_SAMPLE_H
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/err.h"
 #include "option/opt.h"
 #include "tensor/ops.h"

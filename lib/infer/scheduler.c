@@ -1,8 +1,6 @@
 /* scheduler.c - the queue of replies, and the slots of the generator. */
 #include "infer/scheduler.h"
-
 #include <stdlib.h>
-
 #include "base/mem.h"
 
 void meg_scheduler_init(struct meg_scheduler *s, const struct meg_loaded_model *m, int64_t max_batch_size,

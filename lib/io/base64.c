@@ -1,3 +1,4 @@
+/* base64.c - Base64 (RFC 4648, section 4). */
 #include "io/base64.h"
 
 static int value_of(char c)

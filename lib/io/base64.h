@@ -1,9 +1,7 @@
 /* base64.h - Base64 (RFC 4648, section 4). */
 #ifndef MEG_IO_BASE64_H
 #define MEG_IO_BASE64_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/mem.h"
 

@@ -1,6 +1,6 @@
+/* block_reader.c - read files, shell patterns and standard input as blocks of complete lines. */
 #define _GNU_SOURCE /* memrchr */
 #include "io/block_reader.h"
-
 #include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
 #include "base/mem.h"
 #include "foreign/foreign.h"
 #include "io/decompress.h"

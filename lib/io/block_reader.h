@@ -4,10 +4,8 @@
  */
 #ifndef MEG_IO_BLOCK_READER_H
 #define MEG_IO_BLOCK_READER_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

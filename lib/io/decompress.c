@@ -1,6 +1,5 @@
 /* decompress.c - decompression by a table with one row per format: its magic number and its decoder. */
 #include "io/decompress.h"
-
 #include <errno.h>
 #include <lzma.h>
 #include <stdbool.h>
@@ -10,7 +9,6 @@
 #include <zlib.h>
 #include <zstd.h>
 #include <zstd_errors.h>
-
 #include "base/mem.h"
 #include "foreign/foreign.h"
 

@@ -1,9 +1,7 @@
 /* decompress.h - streaming decompression of text in gzip, zstd and xz files, or in plain files. */
 #ifndef MEG_IO_DECOMPRESS_H
 #define MEG_IO_DECOMPRESS_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

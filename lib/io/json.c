@@ -1,12 +1,10 @@
 /* json.c - parse JSON with jansson, and write JSON. */
 #include "io/json.h"
-
 #include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/num.h"
 #include "file/file.h"
 #include "foreign/foreign.h"

@@ -4,12 +4,10 @@
  */
 #ifndef MEG_IO_JSON_H
 #define MEG_IO_JSON_H
-
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"

@@ -1,8 +1,7 @@
+/* json_scan.c - a JSON scanner that works in place, without building a tree. */
 #include "io/json_scan.h"
-
 #include <inttypes.h>
 #include <string.h>
-
 #include "unicode/simd.h"
 #include "unicode/utf8.h"
 

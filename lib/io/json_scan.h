@@ -4,10 +4,8 @@
  */
 #ifndef MEG_IO_JSON_SCAN_H
 #define MEG_IO_JSON_SCAN_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"

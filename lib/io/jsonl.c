@@ -1,10 +1,9 @@
+/* jsonl.c - read the values of a few keys from a JSON line, without building a tree. */
 #include "io/jsonl.h"
-
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "io/json_scan.h"
 #include "unicode/utf8.h"
 

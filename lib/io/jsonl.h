@@ -4,10 +4,8 @@
  */
 #ifndef MEG_IO_JSONL_H
 #define MEG_IO_JSONL_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"

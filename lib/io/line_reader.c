@@ -1,12 +1,11 @@
+/* line_reader.c - read a file or pipe line by line. */
 #include "io/line_reader.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
 #include "base/mem.h"
 #include "foreign/foreign.h"
 

@@ -4,11 +4,9 @@
  */
 #ifndef MEG_IO_LINE_READER_H
 #define MEG_IO_LINE_READER_H
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

@@ -1,5 +1,5 @@
+/* protobuf.c - a strict reader of the wire format of Protocol Buffers. */
 #include "io/protobuf.h"
-
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>

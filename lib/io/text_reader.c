@@ -1,10 +1,9 @@
+/* text_reader.c - read texts one by one from plain text or JSON lines. */
 #include "io/text_reader.h"
-
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "io/block_reader.h"
 #include "unicode/utf8.h"
 

@@ -1,7 +1,6 @@
 /* text_reader.h - read texts one by one from plain text or JSON lines. */
 #ifndef MEG_IO_TEXT_READER_H
 #define MEG_IO_TEXT_READER_H
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "io/jsonl.h"

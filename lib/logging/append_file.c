@@ -1,3 +1,4 @@
+/* append_file.c - a log file with unbuffered writes, so that a reader sees each record immediately. */
 #include "logging/append_file.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* log_conf.c - logging options of a training run: values to log, files, intervals. */
 #include "logging/log_conf.h"
 #include "option/check.h"
 

@@ -1,3 +1,4 @@
+/* logger.c - the logs of a training run: log line, JSON lines, TensorBoard scalars and progress line. */
 #include "logging/logger.h"
 #include <inttypes.h>
 #include <math.h>

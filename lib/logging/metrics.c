@@ -1,3 +1,4 @@
+/* metrics.c - the file of --log-json: one JSON object per line. */
 #include "logging/metrics.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* tensorboard.c - TensorBoard event files in TensorFlow's record and event formats. */
 #include "logging/tensorboard.h"
 #include <inttypes.h>
 #include <stdlib.h>

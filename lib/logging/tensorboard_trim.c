@@ -1,6 +1,6 @@
 /*
- * Truncate event files before the events that a resumed run will write again.  A killed run may have logged iterations
- * after its last checkpoint.  TensorBoard would show such iterations twice.
+ * tensorboard_trim.c - truncate event files before the events that a resumed run will write again.  A killed run may
+ * have logged iterations after its last checkpoint.  TensorBoard would show such iterations twice.
  *
  * A SessionLog START event cannot replace the truncation.  TensorBoard drops all events whose step is at least the step
  * of the START event, whatever their tag.  The step of most tags is the iteration.  The step of tags such as "lm loss

@@ -1,3 +1,4 @@
+/* training_log.c - format the log lines of Megatron's training_log and evaluate_and_print_results. */
 #include "logging/training_log.h"
 #include <inttypes.h>
 #include <math.h>

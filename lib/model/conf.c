@@ -1,7 +1,7 @@
 /* conf.c - options of a model and their checks. */
+#include "model/conf.h"
 #include <inttypes.h>
 #include <math.h>
-#include "model/conf.h"
 #include "model/internal.h"
 #include "option/check.h"
 

@@ -10,9 +10,9 @@
  */
 #ifndef MEG_MODEL_CONF_H
 #define MEG_MODEL_CONF_H
-#include "params/param.h"
 #include "option/opt.h"
 #include "parallel/mesh.h"
+#include "params/param.h"
 
 MEG_BEGIN_DECLS
 

@@ -1,8 +1,8 @@
 /* transformer.c - the parts of descriptions that the families of transformers have in common. */
 #include <math.h>
 #include "model/desc.h"
-#include "nn/attn/self_attention.h"
 #include "nn/attn/cross_attention.h"
+#include "nn/attn/self_attention.h"
 #include "nn/mlp.h"
 
 void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *c)

@@ -1,3 +1,4 @@
+/* check.c - checks of option values: ranges of integers, and rules over several options. */
 #include "option/check.h"
 #include <inttypes.h>
 #include <math.h>

@@ -1,7 +1,6 @@
 /* internal.h - functions that find, set and print options, shared by the source files of this module. */
 #ifndef MEG_OPTION_INTERNAL_H
 #define MEG_OPTION_INTERNAL_H
-
 #include "option/opt.h"
 
 MEG_BEGIN_DECLS

@@ -3,13 +3,11 @@
  * Therefore, one function, opt_assign, sets values from the table's defaults, from argv and from config files.
  */
 #include "option/opt.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/log.h"
 #include "base/num.h"
 #include "base/signals.h"

@@ -14,11 +14,9 @@
  */
 #ifndef MEG_OPTION_OPT_H
 #define MEG_OPTION_OPT_H
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"

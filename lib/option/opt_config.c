@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-
 #include "base/num.h"
 #include "file/file.h"
 #include "option/internal.h"

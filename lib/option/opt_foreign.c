@@ -1,6 +1,5 @@
 /* opt_foreign.c - accept options of other programs that have another name or no effect here. */
 #include <string.h>
-
 #include "base/log.h"
 #include "option/internal.h"
 #include "option/opt.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
-
 #include "option/internal.h"
 #include "option/opt.h"
 

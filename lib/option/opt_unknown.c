@@ -1,6 +1,5 @@
 /* opt_unknown.c - report options that no table has: the hint of an unsupported option, or the most similar name. */
 #include <string.h>
-
 #include "option/internal.h"
 #include "option/opt.h"
 

@@ -1,4 +1,4 @@
-/* Rank coordinates, and the rules that a layout must satisfy. */
+/* layout.c - rank coordinates, and the rules that a layout must satisfy. */
 #include "parallel/layout.h"
 #include <inttypes.h>
 #include <stdarg.h>

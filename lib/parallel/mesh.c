@@ -1,4 +1,4 @@
-/* Split the world communicator into the parallel groups of this rank. */
+/* mesh.c - split the world communicator into the parallel groups of this rank. */
 #include "parallel/mesh.h"
 
 #define SELF &meg_comm_self

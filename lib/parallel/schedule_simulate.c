@@ -1,12 +1,13 @@
 /*
- * Simulation of a pipeline schedule in one process.  Each stage has a clock, and executes its list until it must wait
- * for another stage.  parallel/schedule.h lists the errors that meg_pipe_schedule_simulate detects.
+ * schedule_simulate.c - simulation of a pipeline schedule in one process.  Each stage has a clock, and executes its
+ * list until it must wait for another stage.  parallel/schedule.h lists the errors that meg_pipe_schedule_simulate
+ * detects.
  */
-#include "parallel/schedule.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
+#include "parallel/schedule.h"
 
 /* A send or a receive.  The edge and virtual stage at the receiver, and the micro-batch, identify the tensor. */
 struct message {

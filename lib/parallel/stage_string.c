@@ -1,14 +1,14 @@
 /*
- * Parser of --pipeline-model-parallel-layout.  Whitespace is not permitted, and commas are ignored:
+ * stage_string.c - parser of --pipeline-model-parallel-layout.  Whitespace is not permitted, and commas are ignored:
  *
  *     layout  = { item }
  *     item    = symbol [ "*" number ] | "(" group ")" "*" number
  *     group   = symbol [ "*" number ] { symbol [ "*" number ] }
  *     symbol  = "E" | "t" | "L" | "|"
  *
- * E is the embedding, t a layer of the transformer, L the output layer and the loss, and | ends a virtual stage.
- * "*" repeats the symbol or the group before it.  The grammar is that of
- * PipelineParallelLayerLayout.parse_str_to_list in Megatron-LM 0.18.
+ * E is the embedding, t a layer of the transformer, L the output layer and the loss, and | ends a virtual stage.  "*"
+ * repeats the symbol or the group before it.  The grammar is that of PipelineParallelLayerLayout.parse_str_to_list in
+ * Megatron-LM 0.18.
  */
 #include <ctype.h>
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* The stage table: the layers of each pipeline stage and chunk, computed from the options. */
+/* stage_table.c - the stage table: the layers of each pipeline stage and chunk, computed from the options. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include "base/mem.h"

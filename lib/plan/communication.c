@@ -1,8 +1,8 @@
 /*
- * Cost model of communication: the bytes that a rank sends.  The bytes that a micro-batch sends within the model are
- * counted in a simulated run (count_model.h).  The formulas of this file compute the bytes of the collectives and
- * transfers in these files: parallel/pipeline.c, optim/zero/grad_reduce.c, optim/zero/layerwise.c, optim/optim.c and
- * train/step.c.
+ * communication.c - cost model of communication: the bytes that a rank sends.  The bytes that a micro-batch sends
+ * within the model are counted in a simulated run (count_model.h).  The formulas of this file compute the bytes of the
+ * collectives and transfers in these files: parallel/pipeline.c, optim/zero/grad_reduce.c, optim/zero/layerwise.c,
+ * optim/optim.c and train/step.c.
  */
 #include <string.h>
 #include "plan/internal.h"

@@ -1,3 +1,4 @@
+/* cost.c - cost model of a training run: memory, communication and time of a step. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"

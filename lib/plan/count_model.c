@@ -5,9 +5,9 @@
  * of the first stage with one layer, minus this layer's, because T5 has no stages without layers.  The counts of
  * the heads are computed from the last stage in the same way.
  */
+#include "plan/count_model.h"
 #include <stdlib.h>
 #include "base/mem.h"
-#include "plan/count_model.h"
 
 /* The state of counting: the model, its counts, and the simulated rank, the first rank of each of its groups. */
 struct counting {

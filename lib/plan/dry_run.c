@@ -1,11 +1,12 @@
+/* dry_run.c - the report of --dry-run: a run's model, layout, memory, communication, time, data and checkpoints. */
 #include "plan/dry_run.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
+#include "model/family.h"
 #include "plan/cost.h"
 #include "plan/memory_check.h"
-#include "model/family.h"
 
 static double mib(double nbytes)
 {

@@ -1,8 +1,8 @@
 /*
- * Search of parallel layouts.  Tensor-parallel sizes are at most the number of ranks per node, pipeline-parallel sizes
- * divide the number of layers, and context-parallel sizes are powers of two.  With context parallelism, each rank has
- * at least MIN_CP_TOKENS tokens of a sequence.  A combination of sizes is tried if the product of the sizes divides the
- * number of ranks, and the weights and gradients fit in memory.
+ * layout_search.c - search of parallel layouts.  Tensor-parallel sizes are at most the number of ranks per node,
+ * pipeline-parallel sizes divide the number of layers, and context-parallel sizes are powers of two.  With context
+ * parallelism, each rank has at least MIN_CP_TOKENS tokens of a sequence.  A combination of sizes is tried if the
+ * product of the sizes divides the number of ranks, and the weights and gradients fit in memory.
  *
  * For each combination, the search tries layouts with and without sequence parallelism, numbers of chunks that divide
  * the layers of a stage, and micro-batches of 1, 2, 4, ... samples.  Each candidate has the least recomputation that

@@ -1,8 +1,11 @@
-/* Cost model of memory on a rank: the arenas of model and optimizer, and the buffers of communication and saves. */
-#include "plan/cost.h"
+/*
+ * memory.c - cost model of memory on a rank: the arenas of model and optimizer, and the buffers of communication and
+ * saves.
+ */
 #include <math.h>
 #include "ckpt/ckpt.h"
 #include "parallel/pipeline.h"
+#include "plan/cost.h"
 #include "plan/internal.h"
 
 const char *const meg_cost_memory_name[MEG_COST_MEM_TYPES] = {

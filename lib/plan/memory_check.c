@@ -1,3 +1,4 @@
+/* memory_check.c - compare the memory that a run needs with the memory of this machine. */
 #include "plan/memory_check.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /*
- * Cost model of the time of a step.  The time of the forward and backward passes follows from the counts of each chunk
- * (count_model.h) and the pipeline schedule.  The times of gradient reduction and of the update are added to it.
+ * time.c - cost model of the time of a step.  The time of the forward and backward passes follows from the counts of
+ * each chunk (count_model.h) and the pipeline schedule.  The times of gradient reduction and of the update are added to
+ * it.
  */
 #include <math.h>
 #include <stdlib.h>

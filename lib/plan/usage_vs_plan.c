@@ -1,3 +1,4 @@
+/* usage_vs_plan.c - memory and communication of a rank, as measured and as predicted by the cost model. */
 #include "plan/usage_vs_plan.h"
 #include <math.h>
 #include "base/log.h"

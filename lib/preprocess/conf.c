@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <sched.h>
 #include <string.h>
-
 #include "base/num.h"
 #include "preprocess/internal.h"
 #include "preprocess/preprocess.h"

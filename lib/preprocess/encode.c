@@ -1,6 +1,5 @@
 /* encode.c - encode a block of JSON lines into token ids and sequence lengths. */
 #include <inttypes.h>
-
 #include "base/mem.h"
 #include "preprocess/internal.h"
 #include "unicode/utf8.h"

@@ -1,11 +1,9 @@
 /* internal.h - the state of meg_preprocess: the job, its worker threads, and encoded blocks not yet written. */
 #ifndef MEG_PREPROCESS_INTERNAL_H
 #define MEG_PREPROCESS_INTERNAL_H
-
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/log.h"
 #include "data/indexed/indexed.h"

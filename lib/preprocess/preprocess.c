@@ -7,12 +7,10 @@
  * two passes: the second one encodes all lines except the first.
  */
 #include "preprocess/preprocess.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"

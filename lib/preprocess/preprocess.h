@@ -1,10 +1,8 @@
 /* preprocess.h - tokenize JSON lines into token datasets, as meg-preprocess(1) does. */
 #ifndef MEG_PREPROCESS_PREPROCESS_H
 #define MEG_PREPROCESS_PREPROCESS_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "option/opt.h"

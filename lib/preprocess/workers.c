@@ -16,7 +16,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -1,5 +1,6 @@
-#include "option/check.h"
+/* ckpt_conf.c - options for saving and loading checkpoints during training. */
 #include "run/ckpt_conf.h"
+#include "option/check.h"
 
 #define C struct meg_train_ckpt_conf
 const struct meg_opt meg_train_ckpt_opts[] = {

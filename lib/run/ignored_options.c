@@ -1,4 +1,4 @@
-/* Options of Megatron-LM and its forks that have no effect here, by reason. */
+/* ignored_options.c - options of Megatron-LM and its forks that have no effect here, by reason. */
 #include "run/job.h"
 
 /* clang-format off */

@@ -1,3 +1,4 @@
+/* job.c - all options of a training run, and the option groups of meg-train. */
 #include "run/job.h"
 #include <string.h>
 

@@ -6,9 +6,9 @@
 #include "logging/log_conf.h"
 #include "model/conf.h"
 #include "optim/optim.h"
-#include "run/precision.h"
 #include "option/opt.h"
 #include "run/ckpt_conf.h"
+#include "run/precision.h"
 #include "run/train_conf.h"
 #include "tokenizer/tokenizer.h"
 

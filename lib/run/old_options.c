@@ -1,4 +1,4 @@
-/* Options of earlier releases of Megatron-LM and of its forks that have other names here. */
+/* old_options.c - options of earlier releases of Megatron-LM and of its forks that have other names here. */
 #include "run/job.h"
 
 const struct meg_opt meg_train_old_opts[] = {

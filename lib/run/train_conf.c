@@ -1,3 +1,7 @@
+/*
+ * train_conf.c - options of the training loop: batch sizes, length of the run, evaluation, recomputation, handling of
+ * NaN, dry run.
+ */
 #include "run/train_conf.h"
 #include <inttypes.h>
 #include <math.h>

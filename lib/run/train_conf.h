@@ -5,8 +5,8 @@
 #ifndef MEG_RUN_TRAIN_CONF_H
 #define MEG_RUN_TRAIN_CONF_H
 #include "model/run.h"
-#include "run/batch_schedule.h"
 #include "option/opt.h"
+#include "run/batch_schedule.h"
 
 MEG_BEGIN_DECLS
 

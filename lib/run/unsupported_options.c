@@ -1,6 +1,6 @@
 /*
- * Options of Megatron-LM and its forks that meg-train does not support.  A feature is named as in the section NOT YET of
- * meg(7).
+ * unsupported_options.c - options of Megatron-LM and its forks that meg-train does not support.  A feature is named as
+ * in the section NOT YET of meg(7).
  */
 #include "run/job.h"
 

@@ -1,7 +1,6 @@
 /* internal.h - the Punkt parameters of a language. */
 #ifndef MEG_SENTENCE_INTERNAL_H
 #define MEG_SENTENCE_INTERNAL_H
-
 #include "base/decls.h"
 #include "base/strtab.h"
 #include "sentence/punkt.h"

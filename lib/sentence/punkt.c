@@ -7,11 +7,8 @@
  */
 #define _GNU_SOURCE /* memrchr */
 #include "sentence/punkt.h"
-
 #include <string.h>
-
 #include <utf8proc.h>
-
 #include "base/mem.h"
 #include "sentence/internal.h"
 #include "unicode/case_map.h"

@@ -4,10 +4,8 @@
  */
 #ifndef MEG_SENTENCE_PUNKT_H
 #define MEG_SENTENCE_PUNKT_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/span.h"

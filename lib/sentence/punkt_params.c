@@ -3,7 +3,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 #include "base/num.h"
 #include "file/file.h"

@@ -1,7 +1,6 @@
+/* token_sampler.c - functions of one row of logits in host memory: sample a token, and list the most likely ones. */
 #include "tensor/token_sampler.h"
-
 #include <math.h>
-
 #include "base/err.h"
 
 size_t meg_token_sampler_nbytes(int64_t unpadded_vocab)

@@ -1,13 +1,12 @@
 /*
- * Write the unique_identifiers of a tokenizer as Megatron-LM writes them to the descriptions of its index cache.  Up to
- * Megatron Core 0.14, each class lists its files and options (meg_tok_set_description).  From 0.15 on, there is one
- * class, which lists the keyword arguments of its constructor.  The arguments depend on the library that implements the
- * tokenizer type.
+ * description.c - write the unique_identifiers of a tokenizer as Megatron-LM writes them to the descriptions of its
+ * index cache.  Up to Megatron Core 0.14, each class lists its files and options (meg_tok_set_description).  From 0.15
+ * on, there is one class, which lists the keyword arguments of its constructor.  The arguments depend on the library
+ * that implements the tokenizer type.
  */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "io/json.h"
 #include "tokenizer/internal.h"
 #include "tokenizer/megatron_release.h"

@@ -2,7 +2,6 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "file/commit.h"
 #include "tokenizer/internal.h"
 

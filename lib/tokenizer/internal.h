@@ -1,9 +1,7 @@
 /* internal.h - the interface that each tokenizer type implements, and helper functions used by several types. */
 #ifndef MEG_TOKENIZER_INTERNAL_H
 #define MEG_TOKENIZER_INTERNAL_H
-
 #include <jansson.h>
-
 #include "base/decls.h"
 #include "file/file.h"
 #include "tokenizer/megatron_release.h"

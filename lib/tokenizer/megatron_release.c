@@ -1,7 +1,9 @@
+/*
+ * megatron_release.c - differences between releases of Megatron Core in token ids, blend sizes and index cache
+ * descriptions.
+ */
 #include "tokenizer/megatron_release.h"
-
 #include <string.h>
-
 #include "base/err.h"
 
 #define TO_0_14 .has_bert = true, .has_llama2_bos = true, .has_spm_special_tokens = true, .has_hf_template = true

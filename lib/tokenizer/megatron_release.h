@@ -5,9 +5,7 @@
  */
 #ifndef MEG_TOKENIZER_MEGATRON_RELEASE_H
 #define MEG_TOKENIZER_MEGATRON_RELEASE_H
-
 #include <stdbool.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

@@ -1,8 +1,7 @@
-/* NullTokenizer: a text consists of decimal ids separated by single spaces. */
+/* null_tokenizer.c - NullTokenizer: a text consists of decimal ids separated by single spaces. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-
 #include "tokenizer/internal.h"
 
 static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)

@@ -1,5 +1,5 @@
+/* regex.c - regular expressions in the dialect of Oniguruma, which tokenizer.json files use. */
 #include "tokenizer/regex.h"
-
 #include <limits.h>
 #include <stdbool.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
+/* safe_split.c - find safe split points: offsets at which a text can be split without changing its tokens. */
 #include "tokenizer/safe_split.h"
-
 #include <stdbool.h>
 
 static uint16_t pair_at(const char *s)

@@ -4,10 +4,8 @@
  */
 #ifndef MEG_TOKENIZER_SAFE_SPLIT_H
 #define MEG_TOKENIZER_SAFE_SPLIT_H
-
 #include <stdint.h>
 #include <string.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

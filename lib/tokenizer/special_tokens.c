@@ -1,5 +1,5 @@
+/* special_tokens.c - parse special tokens in text. */
 #include "tokenizer/special_tokens.h"
-
 #include <stdlib.h>
 
 int meg_special_tokens_build(struct meg_special_tokens *s, struct meg_trie_key *key, int64_t n, struct meg_err *e)

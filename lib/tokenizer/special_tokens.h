@@ -4,12 +4,10 @@
  */
 #ifndef MEG_TOKENIZER_SPECIAL_TOKENS_H
 #define MEG_TOKENIZER_SPECIAL_TOKENS_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
-#include "tokenizer/trie.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/trie.h"
 
 MEG_BEGIN_DECLS
 

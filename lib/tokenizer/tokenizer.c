@@ -1,10 +1,9 @@
+/* tokenizer.c - encode text to token ids and decode ids to text, through one interface for every --tokenizer-type. */
 #include "tokenizer/tokenizer.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
 #include "foreign/foreign.h"
 #include "io/json.h"
 #include "tokenizer/internal.h"

@@ -1,11 +1,9 @@
 /* tokenizer.h - encode text to token ids and decode ids to text, through one interface for every --tokenizer-type. */
 #ifndef MEG_TOKENIZER_TOKENIZER_H
 #define MEG_TOKENIZER_TOKENIZER_H
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"

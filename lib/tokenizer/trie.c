@@ -5,10 +5,8 @@
  * initialized as leaves without a value.  A lookup that reaches a free unit finds neither a value nor a child.
  */
 #include "tokenizer/trie.h"
-
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 
 enum {

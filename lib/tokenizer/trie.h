@@ -5,10 +5,8 @@
  */
 #ifndef MEG_TOKENIZER_TRIE_H
 #define MEG_TOKENIZER_TRIE_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

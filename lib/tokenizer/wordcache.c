@@ -1,11 +1,10 @@
 /*
- * A word is stored in one of MEG_WORD_PROBES neighboring buckets, each of which has two entries.  A new word is stored
- * in its home bucket.  A word found in another bucket is moved back to its home bucket.  The table begins small, since
- * a small table fits in the CPU caches.  As words are added, the number of buckets is doubled, up to MAX_BUCKETS.  The
- * kernel commits no memory for pages of the table that were never written.
+ * wordcache.c - a word is stored in one of MEG_WORD_PROBES neighboring buckets, each of which has two entries.  A new
+ * word is stored in its home bucket.  A word found in another bucket is moved back to its home bucket.  The table
+ * begins small, since a small table fits in the CPU caches.  As words are added, the number of buckets is doubled, up
+ * to MAX_BUCKETS.  The kernel commits no memory for pages of the table that were never written.
  */
 #include "tokenizer/wordcache.h"
-
 #include "base/hash.h"
 #include "base/mem.h"
 

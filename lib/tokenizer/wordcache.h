@@ -5,11 +5,9 @@
  */
 #ifndef MEG_TOKENIZER_WORDCACHE_H
 #define MEG_TOKENIZER_WORDCACHE_H
-
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-
 #include "base/decls.h"
 #include "base/mem.h"
 

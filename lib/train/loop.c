@@ -1,4 +1,4 @@
-/* The training loop: steps, logging, evaluation, checkpoints, and the conditions that end the run. */
+/* loop.c - the training loop: steps, logging, evaluation, checkpoints, and the conditions that end the run. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>

@@ -1,3 +1,7 @@
+/*
+ * nan.c - handle losses and gradients that are not finite: find the rank where they arose, and end the run, skip the
+ * iteration or roll back.
+ */
 #include "train/nan.h"
 #include <inttypes.h>
 #include <math.h>

@@ -1,7 +1,8 @@
 /*
- * Write progress.txt in Megatron's format: a line per job start and per checkpoint, with fields separated by tabs.
- * Cumulative throughput covers the time since the start of the first job after the last job that had a different number
- * of ranks.  If the file does not contain this start, for example after a failed write, only this job is covered.
+ * progress.c - write progress.txt in Megatron's format: a line per job start and per checkpoint, with fields separated
+ * by tabs.  Cumulative throughput covers the time since the start of the first job after the last job that had a
+ * different number of ranks.  If the file does not contain this start, for example after a failed write, only this job
+ * is covered.
  */
 #define _GNU_SOURCE /* strptime */
 #include <inttypes.h>

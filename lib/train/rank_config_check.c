@@ -1,3 +1,4 @@
+/* rank_config_check.c - check that all ranks run the same program with the same options on the same files. */
 #include "train/rank_config_check.h"
 #include <stdbool.h>
 #include <stdio.h>

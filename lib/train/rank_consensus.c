@@ -1,4 +1,6 @@
-/* Agree over all ranks on failures and stop requests, and check that all have the same input files. */
+/*
+ * rank_consensus.c - agree over all ranks on failures and stop requests, and check that all have the same input files.
+ */
 #include <string.h>
 #include <unistd.h>
 #include "base/clock.h"

@@ -1,4 +1,7 @@
-/* Run the micro-batches of a global batch through the pipeline schedule, even if the run has only one stage. */
+/*
+ * run_pipeline.c - run the micro-batches of a global batch through the pipeline schedule, even if the run has only one
+ * stage.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* One training iteration, and evaluation. */
+/* step.c - one training iteration, and evaluation. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>

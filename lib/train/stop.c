@@ -1,3 +1,4 @@
+/* stop.c - stop a run on SIGTERM, SIGUSR1, SIGINT or SIGHUP, after the current iteration. */
 #include "train/stop.h"
 #include <signal.h>
 #include <stdbool.h>

@@ -1,3 +1,4 @@
+/* straggler.c - find the slowest rank in each phase of a step, not counting waits for other ranks (--log-straggler). */
 #include "train/straggler.h"
 #include <inttypes.h>
 #include <stdio.h>

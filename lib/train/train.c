@@ -1,4 +1,5 @@
 /* train.c - a run from its options to its end: check and plan, set up, train, release the memory. */
+#include "train/train.h"
 #include <stdio.h>
 #include "base/clock.h"
 #include "plan/dry_run.h"
@@ -6,7 +7,6 @@
 #include "plan/memory_check.h"
 #include "train/rank_config_check.h"
 #include "train/stop.h"
-#include "train/train.h"
 #include "train/trainer.h"
 
 static int open_model(struct meg_trainer *t, struct meg_err *e)

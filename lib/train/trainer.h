@@ -9,10 +9,10 @@
 #include "data/masked/masked_vocab.h"
 #include "file/lock.h"
 #include "logging/logger.h"
+#include "model/family.h"
 #include "optim/optim.h"
 #include "parallel/pipeline.h"
 #include "plan/cost.h"
-#include "model/family.h"
 #include "run/run_spec.h"
 #include "train/straggler.h"
 

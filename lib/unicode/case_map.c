@@ -1,7 +1,6 @@
+/* case_map.c - upper and lower case of all scripts, as in Python's str. */
 #include "unicode/case_map.h"
-
 #include <utf8proc.h>
-
 #include "unicode/utf8.h"
 
 enum { CAPITAL_I_DOT = 0x130, CAPITAL_SIGMA = 0x3A3, SIGMA = 0x3C3, FINAL_SIGMA = 0x3C2 };

@@ -1,10 +1,8 @@
 /* case_map.h - upper and lower case of all scripts, as in Python's str. */
 #ifndef MEG_UNICODE_CASE_MAP_H
 #define MEG_UNICODE_CASE_MAP_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/mem.h"
 

@@ -1,10 +1,12 @@
+/*
+ * char_class.c - the character classes of pre-tokenization patterns: letter (category L*), number (N*), whitespace,
+ * other.
+ */
 #include "unicode/char_class.h"
-
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <utf8proc.h>
-
 #include "unicode/char_class_simd.h"
 
 static unsigned char table[MEG_CLASS_TABLE_BYTES];

@@ -5,9 +5,7 @@
  */
 #ifndef MEG_UNICODE_CHAR_CLASS_H
 #define MEG_UNICODE_CHAR_CLASS_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

@@ -4,9 +4,7 @@
  */
 #ifndef MEG_UNICODE_CHAR_CLASS_SIMD_H
 #define MEG_UNICODE_CHAR_CLASS_SIMD_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

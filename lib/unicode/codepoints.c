@@ -1,9 +1,8 @@
+/* codepoints.c - text as an array of code points, with lower case and decomposition by utf8proc. */
 #include "unicode/codepoints.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
-
 #include "base/err.h"
 #include "unicode/utf8.h"
 

@@ -1,10 +1,8 @@
 /* codepoints.h - text as an array of code points, with lower case and decomposition by utf8proc. */
 #ifndef MEG_UNICODE_CODEPOINTS_H
 #define MEG_UNICODE_CODEPOINTS_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/mem.h"
 

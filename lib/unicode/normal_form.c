@@ -9,12 +9,10 @@
  * character begins with an inert character.
  */
 #include "unicode/normal_form.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
-
 #include "unicode/codepoints.h"
 #include "unicode/simd.h"
 #include "unicode/utf8.h"

@@ -1,10 +1,8 @@
 /* normal_form.h - Unicode normalization forms (UAX 15) by utf8proc, fast for text that is mostly normalized already. */
 #ifndef MEG_UNICODE_NORMAL_FORM_H
 #define MEG_UNICODE_NORMAL_FORM_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"

@@ -1,7 +1,6 @@
 /* simd.h - vectors of 16 bytes, and conversion of comparison results to bit masks. */
 #ifndef MEG_UNICODE_SIMD_H
 #define MEG_UNICODE_SIMD_H
-
 #include <stdint.h>
 #include <string.h>
 #ifdef __SSE2__

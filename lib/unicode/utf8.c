@@ -1,8 +1,7 @@
+/* utf8.c - UTF-8: validation, decoding and encoding, and replacement of invalid bytes by U+FFFD. */
 #include "unicode/utf8.h"
-
 #include <stdbool.h>
 #include <string.h>
-
 #include "unicode/simd.h"
 
 int meg_utf8_decode(const char *text, int64_t n, int32_t *cp)

@@ -1,10 +1,8 @@
 /* utf8.h - UTF-8: validation, decoding and encoding, and replacement of invalid bytes by U+FFFD. */
 #ifndef MEG_UNICODE_UTF8_H
 #define MEG_UNICODE_UTF8_H
-
 #include <stdint.h>
 #include <string.h>
-
 #include "base/decls.h"
 #include "base/mem.h"
 

@@ -1,4 +1,4 @@
-/* Format exit reports: which ranks are lost or late, and the state of the others. */
+/* exit_report.c - format exit reports: which ranks are lost or late, and the state of the others. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

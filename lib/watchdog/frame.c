@@ -1,6 +1,6 @@
 /*
- * Watchdog frames over TCP.  A frame is a header and a payload.  The header has two 32-bit words: the type of the
- * frame, and the length of the payload in bytes.  All values are in host byte order.
+ * frame.c - watchdog frames over TCP.  A frame is a header and a payload.  The header has two 32-bit words: the type of
+ * the frame, and the length of the payload in bytes.  All values are in host byte order.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-/* Rendezvous: the other ranks connect to rank 0's address, and rank 0 waits until all have joined. */
+/* rendezvous.c - rendezvous: the other ranks connect to rank 0's address, and rank 0 waits until all have joined. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,4 +1,7 @@
-/* Host collectives over the watchdog: rank 0 collects the values of a group's ranks, and sends them the result. */
+/*
+ * store.c - host collectives over the watchdog: rank 0 collects the values of a group's ranks, and sends them the
+ * result.
+ */
 #include "watchdog/store.h"
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,4 +1,7 @@
-/* The main thread's side of the watchdog: opening, closing, and the state that it shares with the monitor thread. */
+/*
+ * watchdog.c - the main thread's side of the watchdog: opening, closing, and the state that it shares with the monitor
+ * thread.
+ */
 #define _GNU_SOURCE
 #include "watchdog/watchdog.h"
 #include <errno.h>

@@ -9,7 +9,6 @@
  */
 #include <inttypes.h>
 #include <string.h>
-
 #include "base/log.h"
 #include "ckpt/hf/internal.h"
 #include "io/json.h"

@@ -4,7 +4,6 @@
  * GPT-2's linear layers are Conv1D with weights [in, out]; c_attn has all queries, then all keys, then all values.
  */
 #include <string.h>
-
 #include "base/log.h"
 #include "base/num.h"
 #include "ckpt/hf/internal.h"

@@ -1,7 +1,6 @@
 /* hf.c - open a Hugging Face directory: config.json, and weights in one file or in shards with an index. */
 #include <stdlib.h>
 #include <string.h>
-
 #include "ckpt/hf/internal.h"
 #include "foreign/foreign.h"
 #include "io/json.h"

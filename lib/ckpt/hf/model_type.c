@@ -1,6 +1,5 @@
 /* model_type.c - find the family of a Hugging Face model by its config.json. */
 #include <string.h>
-
 #include "ckpt/hf/internal.h"
 #include "io/json.h"
 

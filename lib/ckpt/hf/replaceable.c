@@ -2,7 +2,6 @@
 #include <dirent.h>
 #include <fnmatch.h>
 #include <string.h>
-
 #include "ckpt/hf/internal.h"
 #include "file/commit.h"
 

@@ -1,6 +1,5 @@
 /* settings.c - members of Hugging Face's config.json that several model families have. */
 #include <string.h>
-
 #include "ckpt/hf/internal.h"
 #include "io/json.h"
 

@@ -7,7 +7,6 @@
  */
 #include <math.h>
 #include <string.h>
-
 #include "base/log.h"
 #include "ckpt/hf/internal.h"
 #include "io/json.h"

@@ -2,7 +2,6 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "ckpt/hf/internal.h"
 #include "io/json.h"
 #include "tokenizer/export/export.h"

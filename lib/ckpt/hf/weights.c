@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "ckpt/hf/internal.h"
 #include "file/file.h"
 #include "io/json.h"

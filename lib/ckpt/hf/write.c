@@ -1,7 +1,6 @@
 /* write.c - write a Hugging Face directory; weights.c writes the weights. */
 #include <stdlib.h>
 #include <string.h>
-
 #include "ckpt/hf/internal.h"
 #include "file/temporary.h"
 #include "io/json.h"

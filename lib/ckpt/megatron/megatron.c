@@ -1,11 +1,9 @@
 /* megatron.c - open Megatron's per-rank checkpoints: convert tensor names to native ones and settings to options. */
 #include "ckpt/megatron/megatron.h"
-
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "ckpt/megatron/pt.h"
 #include "io/json.h"
 

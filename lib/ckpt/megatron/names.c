@@ -1,7 +1,6 @@
 /* names.c - names of files, options and tensors in Megatron's checkpoints. */
 #include <stdio.h>
 #include <string.h>
-
 #include "ckpt/megatron/megatron.h"
 
 const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages)

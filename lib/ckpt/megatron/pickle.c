@@ -1,10 +1,8 @@
 /* pickle.c - interpret the opcodes of a pickle to build a graph of nodes. */
 #include "ckpt/megatron/pickle.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 
 /* ---- the virtual machine: a stack of nodes with marks, and a memo ---- */

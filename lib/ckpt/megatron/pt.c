@@ -1,11 +1,9 @@
 /* pt.c - find the tensors of a torch.save file in its pickle and its ZIP members. */
 #include "ckpt/megatron/pt.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "foreign/foreign.h"
 
 enum { DEPTH_MAX = 16, VISITS_MAX = 1 << 20, PICKLE_MAX = 256 << 20 };

@@ -1,6 +1,5 @@
 /* pt_write.c - write a pickle of protocol 2, opcode by opcode. */
 #include "ckpt/megatron/pt_write.h"
-
 #include <stdio.h>
 #include <string.h>
 

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "ckpt/megatron/megatron.h"
 #include "ckpt/megatron/pt_write.h"
 #include "ckpt/megatron/zip.h"

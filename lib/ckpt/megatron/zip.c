@@ -1,6 +1,5 @@
 /* zip.c - read and write ZIP files with stored members. */
 #include "ckpt/megatron/zip.h"
-
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>

@@ -1,10 +1,9 @@
+/* blend.c - blend datasets by weight: assign a dataset, and a sample of that dataset, to each sample of the blend. */
 #include "data/blend/blend.h"
-
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 
 /* Sum n numbers pairwise, in numpy's order for a contiguous array: the result is bit-identical to numpy.sum. */

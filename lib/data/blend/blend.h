@@ -4,9 +4,7 @@
  */
 #ifndef MEG_DATA_BLEND_BLEND_H
 #define MEG_DATA_BLEND_BLEND_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

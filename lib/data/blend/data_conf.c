@@ -1,10 +1,9 @@
+/* data_conf.c - the data options of a run, and the datasets and weights that they specify. */
 #include "data/blend/data_conf.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"

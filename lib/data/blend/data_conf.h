@@ -1,14 +1,12 @@
 /* data_conf.h - the data options of a run, and the datasets and weights that they specify. */
 #ifndef MEG_DATA_BLEND_DATA_CONF_H
 #define MEG_DATA_BLEND_DATA_CONF_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
-#include "data/sampler.h"
 #include "data/blend/split.h"
+#include "data/sampler.h"
 #include "option/opt.h"
 
 MEG_BEGIN_DECLS

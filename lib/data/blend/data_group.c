@@ -1,8 +1,7 @@
+/* data_group.c - parse Megatron-DeepSpeed's dataset groups. */
 #include "data/blend/data_group.h"
-
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 #include "base/num.h"
 #include "data/blend/blend.h"

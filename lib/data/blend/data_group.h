@@ -4,7 +4,6 @@
  */
 #ifndef MEG_DATA_BLEND_DATA_GROUP_H
 #define MEG_DATA_BLEND_DATA_GROUP_H
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "data/blend/data_conf.h"

@@ -1,16 +1,14 @@
-/* Open the files of all splits, compute their ranges, and build indices and blends. */
+/* data_splits.c - open the files of all splits, compute their ranges, and build indices and blends. */
 #include "data/blend/data_splits.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
 #include "base/mem.h"
-#include "data/cache_key.h"
 #include "data/blend/data_splits_internal.h"
+#include "data/cache_key.h"
 
 /* ---- plan ------------------------------------------------------------------------------------- */
 

@@ -7,15 +7,13 @@
  */
 #ifndef MEG_DATA_BLEND_DATA_SPLITS_H
 #define MEG_DATA_BLEND_DATA_SPLITS_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "data/blend/data_conf.h"
-#include "data/dataset.h"
 #include "data/blend/split.h"
+#include "data/dataset.h"
 
 MEG_BEGIN_DECLS
 

@@ -1,12 +1,11 @@
 /* data_splits_internal.h - state common to GPT, BERT and T5 data, and the table of operations that differ. */
 #ifndef MEG_DATA_BLEND_DATA_SPLITS_INTERNAL_H
 #define MEG_DATA_BLEND_DATA_SPLITS_INTERNAL_H
-
 #include "base/decls.h"
 #include "data/blend/data_splits.h"
+#include "data/blend/source.h"
 #include "data/dataset_internal.h"
 #include "data/index_cache.h"
-#include "data/blend/source.h"
 #include "tokenizer/megatron_release.h"
 
 MEG_BEGIN_DECLS

@@ -1,8 +1,7 @@
+/* source.c - a source of token sequences: a dataset file, or the generated tokens of --mock-data. */
 #include "data/blend/source.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
-
 #include "base/mem.h"
 #include "data/mt19937.h"
 

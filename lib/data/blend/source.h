@@ -1,9 +1,7 @@
 /* source.h - a source of token sequences: a dataset file, or the generated tokens of --mock-data. */
 #ifndef MEG_DATA_BLEND_SOURCE_H
 #define MEG_DATA_BLEND_SOURCE_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "data/indexed/indexed.h"

@@ -1,12 +1,11 @@
 /*
- * Compute splits in double precision and in Megatron-LM's order of operations, so that the boundaries are identical.
+ * split.c - compute splits in double precision and in Megatron-LM's order of operations, so that the boundaries are
+ * identical.
  */
 #include "data/blend/split.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 #include "base/num.h"
 

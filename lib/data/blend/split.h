@@ -1,10 +1,8 @@
 /* split.h - divide a dataset into training, validation and test splits, and count the samples that a run requires. */
 #ifndef MEG_DATA_BLEND_SPLIT_H
 #define MEG_DATA_BLEND_SPLIT_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

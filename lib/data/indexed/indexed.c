@@ -1,12 +1,10 @@
-/* Read .bin and .idx.  The arrays of .idx may be unaligned, so their values are loaded with memcpy. */
+/* indexed.c - read .bin and .idx.  The arrays of .idx may be unaligned, so their values are loaded with memcpy. */
 #include "data/indexed/indexed.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"

@@ -4,11 +4,9 @@
  */
 #ifndef MEG_DATA_INDEXED_INDEXED_H
 #define MEG_DATA_INDEXED_INDEXED_H
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

@@ -1,19 +1,17 @@
 /*
- * Write .bin and .idx in constant memory.  The length of a sequence is written to its final offset in .idx when the
- * next sequence is added, or at the commit.  In .idx, the document index and modes follow the lengths and offsets.
- * Until the commit, the number of lengths is unknown, so the document index and modes are written to temporary files.
- * The commit computes the offsets and appends the temporary files to .idx.
+ * indexed_writer.c - write .bin and .idx in constant memory.  The length of a sequence is written to its final offset
+ * in .idx when the next sequence is added, or at the commit.  In .idx, the document index and modes follow the lengths
+ * and offsets.  Until the commit, the number of lengths is unknown, so the document index and modes are written to
+ * temporary files.  The commit computes the offsets and appends the temporary files to .idx.
  */
-#include "data/indexed/indexed.h"
-
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 #include "data/indexed/idx_format.h"
+#include "data/indexed/indexed.h"
 #include "file/commit.h"
 #include "file/file.h"
 #include "file/lock.h"

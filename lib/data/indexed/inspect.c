@@ -1,9 +1,8 @@
+/* inspect.c - print a token dataset: its counts and types (--info), or its documents as ids and text (--decode). */
 #include "data/indexed/inspect.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 #include "base/num.h"
 #include "data/indexed/indexed.h"

@@ -1,10 +1,8 @@
 /* inspect.h - print a token dataset: its counts and types (--info), or its documents as ids and text (--decode). */
 #ifndef MEG_DATA_INDEXED_INSPECT_H
 #define MEG_DATA_INDEXED_INSPECT_H
-
 #include <stdbool.h>
 #include <stdio.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "option/opt.h"

@@ -1,8 +1,7 @@
+/* legacy_index.c - the index format of Megatron-LM's --dataset-impl lazy and cached; meg-idx(5) documents it. */
 #include "data/indexed/legacy_index.h"
-
 #include <inttypes.h>
 #include <string.h>
-
 #include "data/indexed/indexed.h"
 
 enum { LEGACY_HEADER = 56 };

@@ -1,11 +1,9 @@
 /* legacy_index.h - the index format of Megatron-LM's --dataset-impl lazy and cached; meg-idx(5) documents it. */
 #ifndef MEG_DATA_INDEXED_LEGACY_INDEX_H
 #define MEG_DATA_INDEXED_LEGACY_INDEX_H
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

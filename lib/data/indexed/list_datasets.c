@@ -1,12 +1,11 @@
+/* list_datasets.c - list the token datasets in a directory. */
 #include "data/indexed/list_datasets.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
 #include "base/mem.h"
 
 void meg_prefix_list_add(struct meg_prefix_list *a, char *prefix)

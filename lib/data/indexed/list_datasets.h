@@ -1,9 +1,7 @@
 /* list_datasets.h - list the token datasets in a directory. */
 #ifndef MEG_DATA_INDEXED_LIST_DATASETS_H
 #define MEG_DATA_INDEXED_LIST_DATASETS_H
-
 #include <stddef.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

@@ -1,11 +1,10 @@
+/* bert_t5_dataset.c - the training, validation and test data of a BERT or T5 run. */
 #include "data/masked/bert_t5_dataset.h"
-
 #include <inttypes.h>
-
 #include "base/log.h"
 #include "base/mem.h"
-#include "data/cache_key.h"
 #include "data/blend/data_splits_internal.h"
+#include "data/cache_key.h"
 #include "tokenizer/megatron_release.h"
 
 /*

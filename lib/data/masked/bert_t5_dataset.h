@@ -1,7 +1,6 @@
 /* bert_t5_dataset.h - the training, validation and test data of a BERT or T5 run. */
 #ifndef MEG_DATA_MASKED_BERT_T5_DATASET_H
 #define MEG_DATA_MASKED_BERT_T5_DATASET_H
-
 #include "base/decls.h"
 #include "data/blend/data_splits.h"
 #include "data/masked/bert_t5_sample.h"

@@ -1,9 +1,8 @@
+/* bert_t5_sample.c - samples of BERT and T5: sentences with masked words. */
 #include "data/masked/bert_t5_sample.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 #include "data/dataset_internal.h"
 #include "data/masked/span_mask.h"

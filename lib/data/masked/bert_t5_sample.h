@@ -4,10 +4,8 @@
  */
 #ifndef MEG_DATA_MASKED_BERT_T5_SAMPLE_H
 #define MEG_DATA_MASKED_BERT_T5_SAMPLE_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "data/dataset.h"

@@ -1,8 +1,7 @@
+/* ict.c - samples of the inverse cloze task. */
 #include "data/masked/ict.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
-
 #include "base/mem.h"
 #include "data/gpt_index.h"
 

@@ -5,14 +5,12 @@
  */
 #ifndef MEG_DATA_MASKED_ICT_H
 #define MEG_DATA_MASKED_ICT_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
-#include "data/mt19937.h"
 #include "data/masked/sentence_map.h"
+#include "data/mt19937.h"
 
 MEG_BEGIN_DECLS
 

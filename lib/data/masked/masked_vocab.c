@@ -1,8 +1,7 @@
+/* masked_vocab.c - the vocabulary data for masking, taken from a tokenizer. */
 #include "data/masked/masked_vocab.h"
-
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 
 /* Return n if the token is "<extra_id_n>", else -1. */

@@ -1,7 +1,6 @@
 /* masked_vocab.h - the vocabulary data for masking, taken from a tokenizer. */
 #ifndef MEG_DATA_MASKED_MASKED_VOCAB_H
 #define MEG_DATA_MASKED_MASKED_VOCAB_H
-
 #include "base/decls.h"
 #include "data/masked/bert_t5_sample.h"
 #include "tokenizer/tokenizer.h"

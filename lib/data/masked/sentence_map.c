@@ -1,10 +1,9 @@
+/* sentence_map.c - the map from samples of BERT, T5 and ICT to sentences. */
 #include "data/masked/sentence_map.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 #include "data/mt19937.h"
 

@@ -9,10 +9,8 @@
  */
 #ifndef MEG_DATA_MASKED_SENTENCE_MAP_H
 #define MEG_DATA_MASKED_SENTENCE_MAP_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "data/indexed/indexed.h"

@@ -1,8 +1,7 @@
+/* span_mask.c - mask BERT and T5 samples: draw random spans of words until enough tokens are masked. */
 #include "data/masked/span_mask.h"
-
 #include <math.h>
 #include <stdlib.h>
-
 #include "base/mem.h"
 #include "data/blend/blend.h"
 

@@ -1,12 +1,10 @@
 /* span_mask.h - mask BERT and T5 samples: draw random spans of words until enough tokens are masked. */
 #ifndef MEG_DATA_MASKED_SPAN_MASK_H
 #define MEG_DATA_MASKED_SPAN_MASK_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
-#include "data/mt19937.h"
 #include "data/masked/bert_t5_sample.h"
+#include "data/mt19937.h"
 
 MEG_BEGIN_DECLS
 

@@ -12,8 +12,8 @@
  */
 #ifndef MEG_NN_ATTN_SELF_ATTENTION_H
 #define MEG_NN_ATTN_SELF_ATTENTION_H
-#include "nn/block.h"
 #include "nn/attn/cp_groups.h"
+#include "nn/block.h"
 
 MEG_BEGIN_DECLS
 

@@ -9,9 +9,9 @@
  */
 #ifndef MEG_OPTIM_ZERO_LAYERWISE_H
 #define MEG_OPTIM_ZERO_LAYERWISE_H
-#include "params/param.h"
 #include "optim/nan_guard.h"
 #include "optim/zero/sp_grads.h"
+#include "params/param.h"
 
 MEG_BEGIN_DECLS
 

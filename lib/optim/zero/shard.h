@@ -8,8 +8,8 @@
  */
 #ifndef MEG_OPTIM_ZERO_SHARD_H
 #define MEG_OPTIM_ZERO_SHARD_H
-#include "params/param.h"
 #include "option/opt.h"
+#include "params/param.h"
 
 MEG_BEGIN_DECLS
 

@@ -1,8 +1,7 @@
+/* basic_tokenizer.c - BERT's BasicTokenizer: clean, split and lower-case a text. */
 #include "tokenizer/bert/basic_tokenizer.h"
-
 #include <stdlib.h>
 #include <utf8proc.h>
-
 #include "unicode/case_map.h"
 #include "unicode/char_class.h"
 #include "unicode/utf8.h"

@@ -6,10 +6,8 @@
  */
 #ifndef MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
 #define MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"

@@ -1,5 +1,5 @@
 /*
- * BertWordPieceLowerCase and BertWordPieceCase: the ids of Megatron-LM's _BertWordPieceTokenizer.
+ * bert.c - BertWordPieceLowerCase and BertWordPieceCase: the ids of Megatron-LM's _BertWordPieceTokenizer.
  *
  * A chunk is text between two safe split points (basic_tokenizer.h).  A fast loop splits ASCII text into words and
  * caches the ids of each word.  A chunk with a non-ASCII or control character is processed differently: its ids are
@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/log.h"
 #include "tokenizer/bert/basic_tokenizer.h"
 #include "tokenizer/bert/vocab_file.h"

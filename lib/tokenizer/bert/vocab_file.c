@@ -1,10 +1,9 @@
+/* vocab_file.c - read BERT's vocab.txt, which has one token per line. */
 #include "tokenizer/bert/vocab_file.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "tokenizer/internal.h"
 #include "unicode/char_class.h"
 #include "unicode/utf8.h"

@@ -7,7 +7,6 @@
  */
 #ifndef MEG_TOKENIZER_BERT_VOCAB_FILE_H
 #define MEG_TOKENIZER_BERT_VOCAB_FILE_H
-
 #include "base/decls.h"
 #include "tokenizer/bert/wordpiece.h"
 #include "tokenizer/tokenizer.h"

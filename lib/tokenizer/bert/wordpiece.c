@@ -1,8 +1,7 @@
+/* wordpiece.c - WordPiece segmentation of a word (Schuster and Nakajima 2012, as in BERT). */
 #include "tokenizer/bert/wordpiece.h"
-
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 
 int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens, const int32_t *id, const char *prefix,

@@ -5,9 +5,7 @@
  */
 #ifndef MEG_TOKENIZER_BERT_WORDPIECE_H
 #define MEG_TOKENIZER_BERT_WORDPIECE_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/strtab.h"

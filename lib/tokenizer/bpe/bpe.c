@@ -1,12 +1,11 @@
 /*
- * BPE merges: a hash table of ranked pairs, and the merging of symbols.
+ * bpe.c - BPE merges: a hash table of ranked pairs, and the merging of symbols.
  *
  * Most lookups are of pairs without a merge.  The hash table can be larger than the CPU caches, so a small Bloom filter
  * is probed first.  Pairs of two symbols below DENSE_IDS are in a dense table instead.  In byte-level vocabularies,
  * these symbols often include the single bytes.
  */
 #include "tokenizer/bpe/bpe.h"
-
 #include <stdbool.h>
 #include <stdlib.h>
 

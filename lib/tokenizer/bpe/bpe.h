@@ -10,10 +10,8 @@
  */
 #ifndef MEG_TOKENIZER_BPE_BPE_H
 #define MEG_TOKENIZER_BPE_BPE_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"

@@ -1,5 +1,6 @@
 /*
- * A long pre-token is cut at offsets that no merge crosses.  The parts between two cuts are merged independently.
+ * bpe_stream.c - a long pre-token is cut at offsets that no merge crosses.  The parts between two cuts are merged
+ * independently.
  *
  * Let x and y be sequences of symbols, and let x y be their concatenation.  Merged independently, x becomes u, and y
  * becomes v.  Let p be the part of x that became the last symbol of u, and q the part of y that became the first symbol
@@ -26,7 +27,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "tokenizer/bpe/bpe.h"
 
 enum { MAX_CUTS_TRIED = 16 }; /* number of cuts to try in a window before enlarging it */

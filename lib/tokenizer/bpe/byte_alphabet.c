@@ -1,7 +1,8 @@
+/*
+ * byte_alphabet.c - GPT-2's bytes_to_unicode: the printable characters that represent bytes in byte-level vocabularies.
+ */
 #include "tokenizer/bpe/byte_alphabet.h"
-
 #include <stdbool.h>
-
 #include "unicode/utf8.h"
 
 static bool is_printable(int b)

@@ -5,9 +5,7 @@
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_ALPHABET_H
 #define MEG_TOKENIZER_BPE_BYTE_ALPHABET_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/mem.h"
 

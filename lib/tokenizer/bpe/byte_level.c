@@ -1,7 +1,8 @@
+/*
+ * byte_level.c - byte-level BPE: split a text into pre-tokens and merge the bytes of each pre-token that is not cached.
+ */
 #include "tokenizer/bpe/byte_level.h"
-
 #include <stdlib.h>
-
 #include "tokenizer/internal.h"
 
 void meg_bytebpe_free(struct meg_bytebpe *b)

@@ -4,7 +4,6 @@
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_LEVEL_H
 #define MEG_TOKENIZER_BPE_BYTE_LEVEL_H
-
 #include "base/decls.h"
 #include "base/strtab.h"
 #include "tokenizer/bpe/bpe.h"

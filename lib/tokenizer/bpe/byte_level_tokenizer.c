@@ -1,5 +1,5 @@
+/* byte_level_tokenizer.c - code shared by GPT2BPETokenizer and TikTokenizer. */
 #include "tokenizer/bpe/byte_level_tokenizer.h"
-
 #include <stdlib.h>
 
 struct meg_bytebpe_tokenizer *meg_bytebpe_tokenizer_new(void *files, const struct meg_bytebpe *vocab,

@@ -4,7 +4,6 @@
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H
 #define MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H
-
 #include "tokenizer/bpe/byte_level.h"
 #include "tokenizer/internal.h"
 #include "tokenizer/special_tokens.h"

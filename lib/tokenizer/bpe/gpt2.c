@@ -1,7 +1,7 @@
 /*
- * GPT2BPETokenizer: byte-level BPE (tokenizer/bpe/byte_level.h) from vocab.json and merges.txt (Radford et al. 2019),
- * with the same ids as in Megatron-LM.  The symbols of BPE are token ids.  A merge with a token that is not in the
- * vocabulary is therefore rejected.
+ * gpt2.c - GPT2BPETokenizer: byte-level BPE (tokenizer/bpe/byte_level.h) from vocab.json and merges.txt (Radford et al.
+ * 2019), with the same ids as in Megatron-LM.  The symbols of BPE are token ids.  A merge with a token that is not in
+ * the vocabulary is therefore rejected.
  */
 #include "tokenizer/bpe/byte_level_tokenizer.h"
 #include "tokenizer/bpe/gpt2_files.h"

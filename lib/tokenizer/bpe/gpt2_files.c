@@ -1,9 +1,8 @@
+/* gpt2_files.c - read GPT-2's vocab.json and merges.txt. */
 #include "tokenizer/bpe/gpt2_files.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/log.h"
 #include "base/strtab.h"
 #include "io/json_scan.h"

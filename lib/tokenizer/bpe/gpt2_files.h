@@ -5,9 +5,7 @@
  */
 #ifndef MEG_TOKENIZER_BPE_GPT2_FILES_H
 #define MEG_TOKENIZER_BPE_GPT2_FILES_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"

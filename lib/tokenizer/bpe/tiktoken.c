@@ -1,12 +1,11 @@
 /*
- * Megatron-LM's TikTokenizer.  It reads tiktoken's files, for example Llama 3's tokenizer.model.  The files contain
- * ranked tokens instead of ranked merges.  Two adjacent tokens merge if their concatenation is a token.  The
- * concatenation of lowest rank is merged first.  This equals BPE with one merge for each split of a token into two
+ * tiktoken.c - Megatron-LM's TikTokenizer.  It reads tiktoken's files, for example Llama 3's tokenizer.model.  The
+ * files contain ranked tokens instead of ranked merges.  Two adjacent tokens merge if their concatenation is a token.
+ * The concatenation of lowest rank is merged first.  This equals BPE with one merge for each split of a token into two
  * tokens.  Each of these merges has the rank of the token that is split.
  */
 #include <inttypes.h>
 #include <stdio.h>
-
 #include "tokenizer/bpe/byte_level_tokenizer.h"
 #include "tokenizer/bpe/tiktoken_files.h"
 

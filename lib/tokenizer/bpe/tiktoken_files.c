@@ -1,10 +1,9 @@
+/* tiktoken_files.c - read tiktoken's ranked tokens, in one of two formats. */
 #include "tokenizer/bpe/tiktoken_files.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "io/base64.h"
 #include "io/json.h"
 #include "tokenizer/internal.h"

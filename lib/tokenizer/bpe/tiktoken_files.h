@@ -7,7 +7,6 @@
  */
 #ifndef MEG_TOKENIZER_BPE_TIKTOKEN_FILES_H
 #define MEG_TOKENIZER_BPE_TIKTOKEN_FILES_H
-
 #include "base/decls.h"
 #include "tokenizer/bpe/byte_level.h"
 #include "tokenizer/special_tokens.h"

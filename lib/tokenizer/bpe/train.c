@@ -1,5 +1,5 @@
 /*
- * The algorithm of Hugging Face's trainer (models/bpe/trainer.rs of tokenizers 0.22):
+ * train.c - the algorithm of Hugging Face's trainer (models/bpe/trainer.rs of tokenizers 0.22):
  * - Merge the pair with the highest count; on ties, the pair with the smaller left id, then the smaller right id.
  * - Each entry of the priority queue is a pair with its count and the words in which to merge the pair.  A pair that
  *   occurs in the initial words is pushed once.  Each merge that creates new occurrences of a pair pushes the pair once
@@ -10,11 +10,9 @@
  *   pair is the rank of its last merge.
  */
 #include "tokenizer/bpe/train.h"
-
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "tokenizer/bpe/byte_alphabet.h"
 #include "tokenizer/bpe/train_wordpiece.h"
 

@@ -8,9 +8,7 @@
  */
 #ifndef MEG_TOKENIZER_BPE_TRAIN_H
 #define MEG_TOKENIZER_BPE_TRAIN_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/strtab.h"

@@ -1,9 +1,8 @@
+/* train_wordpiece.c - split words into characters, the initial tokens of WordPiece training (train.h). */
 #include "tokenizer/bpe/train_wordpiece.h"
-
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 #include "unicode/utf8.h"
 

@@ -1,9 +1,7 @@
 /* train_wordpiece.h - split words into characters, the initial tokens of WordPiece training (train.h). */
 #ifndef MEG_TOKENIZER_BPE_TRAIN_WORDPIECE_H
 #define MEG_TOKENIZER_BPE_TRAIN_WORDPIECE_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/strtab.h"
 

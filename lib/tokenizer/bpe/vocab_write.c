@@ -1,10 +1,9 @@
 /*
- * Write the files of a vocabulary.  vocab.json and merges.txt equal, byte for byte, the files that Hugging Face's BPE
- * model saves.  vocab.txt has the format of BERT's vocabulary file.
+ * vocab_write.c - write the files of a vocabulary.  vocab.json and merges.txt equal, byte for byte, the files that
+ * Hugging Face's BPE model saves.  vocab.txt has the format of BERT's vocabulary file.
  */
 #include <inttypes.h>
 #include <stdbool.h>
-
 #include "file/commit.h"
 #include "tokenizer/bpe/byte_alphabet.h"
 #include "tokenizer/bpe/train.h"

@@ -1,8 +1,7 @@
-/* Convert the files of byte-level BPE: GPT-2's vocab.json and merges.txt, and tiktoken's ranks. */
+/* byte_level.c - convert the files of byte-level BPE: GPT-2's vocab.json and merges.txt, and tiktoken's ranks. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "io/json.h"
 #include "tokenizer/bpe/byte_alphabet.h"
 #include "tokenizer/bpe/tiktoken_files.h"

@@ -1,14 +1,13 @@
 /*
- * Write the components of a tokenizer.json (tokenizer/hf/internal.h) and the files that transformers reads in addition.
+ * export.c - write the components of a tokenizer.json (tokenizer/hf/internal.h) and the files that transformers reads
+ * in addition.
  */
 #include "tokenizer/export/export.h"
-
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "io/json.h"
 #include "tokenizer/export/internal.h"
 #include "tokenizer/hf/files.h"

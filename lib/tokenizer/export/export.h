@@ -4,7 +4,6 @@
  */
 #ifndef MEG_TOKENIZER_EXPORT_EXPORT_H
 #define MEG_TOKENIZER_EXPORT_EXPORT_H
-
 #include "base/decls.h"
 #include "tokenizer/tokenizer.h"
 

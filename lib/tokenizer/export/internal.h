@@ -4,9 +4,7 @@
  */
 #ifndef MEG_TOKENIZER_EXPORT_INTERNAL_H
 #define MEG_TOKENIZER_EXPORT_INTERNAL_H
-
 #include <jansson.h>
-
 #include "base/decls.h"
 #include "tokenizer/internal.h"
 #include "tokenizer/pretokenize/pretokenize.h"

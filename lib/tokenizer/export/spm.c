@@ -1,7 +1,7 @@
 /*
- * Convert a SentencePiece model.  For BPE, each split of a normal piece into two normal pieces becomes a merge; the
- * merges are sorted by descending score of the merged piece.  For unigram, pieces and scores are copied.  Normalizer
- * and decoder are created from the normalizer spec.
+ * spm.c - convert a SentencePiece model.  For BPE, each split of a normal piece into two normal pieces becomes a merge;
+ * the merges are sorted by descending score of the merged piece.  For unigram, pieces and scores are copied.
+ * Normalizer and decoder are created from the normalizer spec.
  *
  * Hugging Face's tokenizers differ from SentencePiece in two points.  Their character map, Precompiled, uses the
  * shortest key that matches at the start of a grapheme cluster; SentencePiece uses the longest key.  Unigram sums
@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/strtab.h"
 #include "io/base64.h"
 #include "tokenizer/export/internal.h"

@@ -1,10 +1,10 @@
 /*
- * Convert BERT's vocab.txt.  BertNormalizer's option clean_text would remove private-use characters, which Megatron-LM
- * keeps.  A Replace step before BertNormalizer therefore removes control characters instead.  BertNormalizer lowercases
- * each character separately.  For BertWordPieceLowerCase, a second Replace step therefore lowercases final sigmas.
+ * wordpiece.c - convert BERT's vocab.txt.  BertNormalizer's option clean_text would remove private-use characters,
+ * which Megatron-LM keeps.  A Replace step before BertNormalizer therefore removes control characters instead.
+ * BertNormalizer lowercases each character separately.  For BertWordPieceLowerCase, a second Replace step therefore
+ * lowercases final sigmas.
  */
 #include <string.h>
-
 #include "tokenizer/bert/vocab_file.h"
 #include "tokenizer/export/internal.h"
 

@@ -1,8 +1,7 @@
+/* added.c - the added tokens of a tokenizer, which are matched in the text before the model encodes the rest. */
 #include "tokenizer/hf/added.h"
-
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/log.h"
 #include "io/json.h"
 #include "tokenizer/hf/files.h"

@@ -7,10 +7,9 @@
  */
 #ifndef MEG_TOKENIZER_HF_ADDED_H
 #define MEG_TOKENIZER_HF_ADDED_H
-
 #include "base/decls.h"
-#include "tokenizer/trie.h"
 #include "tokenizer/hf/internal.h"
+#include "tokenizer/trie.h"
 
 MEG_BEGIN_DECLS
 

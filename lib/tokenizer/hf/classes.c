@@ -1,5 +1,5 @@
+/* classes.c - what the tokenizer classes of transformers change in a tokenizer.json. */
 #include "tokenizer/hf/classes.h"
-
 #include <stddef.h>
 #include <string.h>
 

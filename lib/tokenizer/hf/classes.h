@@ -7,9 +7,7 @@
  */
 #ifndef MEG_TOKENIZER_HF_CLASSES_H
 #define MEG_TOKENIZER_HF_CLASSES_H
-
 #include <stdbool.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

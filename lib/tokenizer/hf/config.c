@@ -1,8 +1,7 @@
+/* config.c - what transformers changes in a tokenizer.json. */
 #include "tokenizer/hf/config.h"
-
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/log.h"
 #include "io/json.h"
 #include "tokenizer/internal.h"

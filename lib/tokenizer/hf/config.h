@@ -26,7 +26,6 @@
  */
 #ifndef MEG_TOKENIZER_HF_CONFIG_H
 #define MEG_TOKENIZER_HF_CONFIG_H
-
 #include "base/decls.h"
 #include "tokenizer/hf/added.h"
 #include "tokenizer/hf/classes.h"

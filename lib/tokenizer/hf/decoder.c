@@ -1,13 +1,11 @@
 /*
- * Decoders of tokenizer.json.  Each step rewrites the list of tokens, most steps one token at a time.  Some results
- * depend on more than one token:
- * - the first and the last token can be rewritten differently;
- * - ByteFallback rewrites a run of byte-fallback tokens together, and ByteLevel rewrites all tokens together;
- * - a step after Fuse rewrites the entire text.
+ * decoder.c - decoders of tokenizer.json.  Each step rewrites the list of tokens, most steps one token at a time.  Some
+ * results depend on more than one token: - the first and the last token can be rewritten differently; - ByteFallback
+ * rewrites a run of byte-fallback tokens together, and ByteLevel rewrites all tokens together; - a step after Fuse
+ * rewrites the entire text.
  */
 #include <stdlib.h>
 #include <string.h>
-
 #include "io/json.h"
 #include "tokenizer/bpe/byte_alphabet.h"
 #include "tokenizer/hf/internal.h"

@@ -1,6 +1,5 @@
 /* explain.c - describe a HuggingFaceTokenizer or PretrainedFromHF. */
 #include <stdlib.h>
-
 #include "tokenizer/hf/classes.h"
 #include "tokenizer/hf/files.h"
 #include "tokenizer/internal.h"

@@ -1,9 +1,8 @@
+/* files.c - read the files of a Hugging Face tokenizer directory. */
 #include "tokenizer/hf/files.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "io/json.h"
 #include "tokenizer/hf/config.h"
 #include "tokenizer/internal.h"

@@ -6,7 +6,6 @@
  */
 #ifndef MEG_TOKENIZER_HF_FILES_H
 #define MEG_TOKENIZER_HF_FILES_H
-
 #include "base/decls.h"
 #include "tokenizer/bpe/byte_level.h"
 #include "tokenizer/hf/added.h"

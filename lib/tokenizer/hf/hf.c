@@ -1,5 +1,6 @@
 /*
- * HuggingFaceTokenizer and PretrainedFromHF: encode and decode as Hugging Face's tokenizers do with a tokenizer.json.
+ * hf.c - HuggingFaceTokenizer and PretrainedFromHF: encode and decode as Hugging Face's tokenizers do with a
+ * tokenizer.json.
  *
  * Encoding has six steps:
  *   1. split the text at the added tokens that are matched in the original text;
@@ -18,7 +19,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <utf8proc.h>
-
 #include "file/commit.h"
 #include "foreign/foreign.h"
 #include "tokenizer/bpe/byte_alphabet.h"

@@ -9,18 +9,16 @@
  */
 #ifndef MEG_TOKENIZER_HF_INTERNAL_H
 #define MEG_TOKENIZER_HF_INTERNAL_H
-
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "tokenizer/regex.h"
 #include "base/strtab.h"
 #include "io/json_scan.h"
 #include "tokenizer/pretokenize/pretokenize.h"
+#include "tokenizer/regex.h"
 #include "tokenizer/tokenizer.h"
 
 MEG_BEGIN_DECLS

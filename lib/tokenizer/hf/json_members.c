@@ -1,6 +1,5 @@
-/* Read JSON members that several components of a tokenizer.json have. */
+/* json_members.c - read JSON members that several components of a tokenizer.json have. */
 #include <string.h>
-
 #include "io/json.h"
 #include "tokenizer/hf/internal.h"
 

@@ -1,7 +1,9 @@
-/* Models of tokenizer.json: select the model, load a vocabulary {token: id, ...}, implement WordPiece and WordLevel. */
+/*
+ * model.c - models of tokenizer.json: select the model, load a vocabulary {token: id, ...}, implement WordPiece and
+ * WordLevel.
+ */
 #include <stdlib.h>
 #include <string.h>
-
 #include "io/json.h"
 #include "tokenizer/bert/wordpiece.h"
 #include "tokenizer/hf/internal.h"

@@ -1,12 +1,11 @@
 /*
- * BPE model of tokenizer.json, which merges characters.  In byte-level files, each character represents a byte
- * (tokenizer/bpe/byte_alphabet.h).
+ * model_bpe.c - BPE model of tokenizer.json, which merges characters.  In byte-level files, each character represents a
+ * byte (tokenizer/bpe/byte_alphabet.h).
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "io/json.h"
 #include "tokenizer/bpe/bpe.h"
 #include "tokenizer/bpe/byte_alphabet.h"

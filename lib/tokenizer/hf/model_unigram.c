@@ -1,7 +1,7 @@
 /*
- * Unigram model of tokenizer.json: the segmentation with the highest sum of log probabilities (Kudo 2018), found by the
- * Viterbi algorithm in double precision.  Consecutive unknown characters become the token with their text, if there is
- * one.  Otherwise they become the tokens of their bytes (byte_fallback) or one unknown token.
+ * model_unigram.c - unigram model of tokenizer.json: the segmentation with the highest sum of log probabilities (Kudo
+ * 2018), found by the Viterbi algorithm in double precision.  Consecutive unknown characters become the token with
+ * their text, if there is one.  Otherwise they become the tokens of their bytes (byte_fallback) or one unknown token.
  *
  * tokenizer/spm/unigram.c implements this algorithm for SentencePiece.  SentencePiece rounds the sums to float, so the
  * ids can differ.
@@ -11,10 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "tokenizer/trie.h"
 #include "io/json.h"
 #include "tokenizer/hf/internal.h"
+#include "tokenizer/trie.h"
 #include "unicode/utf8.h"
 
 #define UNK_PENALTY 10.0

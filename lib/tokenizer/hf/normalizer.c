@@ -1,8 +1,7 @@
-/* Normalizers of tokenizer.json.  Each step rewrites the text. */
+/* normalizer.c - normalizers of tokenizer.json.  Each step rewrites the text. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
-
 #include "io/base64.h"
 #include "io/json.h"
 #include "tokenizer/bert/basic_tokenizer.h"

@@ -1,8 +1,7 @@
+/* pattern.c - patterns of the Split and Replace steps of a tokenizer.json. */
 #define _GNU_SOURCE /* declare memmem */
-/* Patterns of the Split and Replace steps of a tokenizer.json. */
 #include <stdlib.h>
 #include <string.h>
-
 #include "tokenizer/hf/internal.h"
 
 int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *where, struct meg_err *e)

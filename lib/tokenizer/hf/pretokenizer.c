@@ -1,8 +1,7 @@
-/* Pre-tokenizers of tokenizer.json.  Each step splits the pre-tokens of the previous step. */
+/* pretokenizer.c - pre-tokenizers of tokenizer.json.  Each step splits the pre-tokens of the previous step. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
-
 #include "io/json.h"
 #include "tokenizer/bert/basic_tokenizer.h"
 #include "tokenizer/bpe/byte_alphabet.h"

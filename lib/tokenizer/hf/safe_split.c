@@ -1,7 +1,7 @@
 /*
- * Find the safe split points of a tokenizer.json.  At a safe split point, text can be cut before normalization without
- * changing the ids of the text.  hf.c caches the ids of the chunks between safe split points, since running the
- * components is slow.  Two families of files have safe split points.
+ * safe_split.c - find the safe split points of a tokenizer.json.  At a safe split point, text can be cut before
+ * normalization without changing the ids of the text.  hf.c caches the ids of the chunks between safe split points,
+ * since running the components is slow.  Two families of files have safe split points.
  *
  * Split at spaces (BERT, T5): the pre-tokenizer splits at whitespace, or before each replacement character of
  * Metaspace.  The normalizer does not combine a space with the character before the space.  No added token is matched
@@ -20,7 +20,6 @@
  * text around the token.
  */
 #include <string.h>
-
 #include "tokenizer/bert/basic_tokenizer.h"
 #include "tokenizer/hf/files.h"
 #include "unicode/utf8.h"

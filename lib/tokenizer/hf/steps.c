@@ -1,9 +1,9 @@
 /*
- * Load a normalizer, pre-tokenizer or decoder of a tokenizer.json as a list of steps; nested Sequences are flattened.
+ * steps.c - load a normalizer, pre-tokenizer or decoder of a tokenizer.json as a list of steps; nested Sequences are
+ * flattened.
  */
 #include <stdlib.h>
 #include <string.h>
-
 #include "io/json.h"
 #include "tokenizer/hf/internal.h"
 

@@ -1,6 +1,5 @@
-/* Scan a tokenizer.json for the text of its vocabulary and merges. */
+/* vocab_scan.c - scan a tokenizer.json for the text of its vocabulary and merges. */
 #include <string.h>
-
 #include "tokenizer/hf/internal.h"
 #include "unicode/utf8.h"
 

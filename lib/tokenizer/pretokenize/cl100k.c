@@ -1,5 +1,5 @@
 /*
- * Match the patterns of cl100k_base, Qwen2 and TikTokenizer's v1 by class masks.  v1 has no contractions.
+ * cl100k.c - match the patterns of cl100k_base, Qwen2 and TikTokenizer's v1 by class masks.  v1 has no contractions.
  *   words        A word includes one preceding character that is not a letter, number or line end.  A character that
  *                belongs to another pre-token is not included.
  *   numbers      A number is split after each third digit (cl100k_base) or after each digit (Qwen2, v1).

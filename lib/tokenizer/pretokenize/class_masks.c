@@ -1,6 +1,5 @@
-/* Classify 64 bytes of text in one AVX-512 register, two AVX2 registers or four 16-byte vectors. */
+/* class_masks.c - classify 64 bytes of text in one AVX-512 register, two AVX2 registers or four 16-byte vectors. */
 #include "tokenizer/pretokenize/class_masks.h"
-
 #include <string.h>
 #ifdef __x86_64__
 #    include <immintrin.h>

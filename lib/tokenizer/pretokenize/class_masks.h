@@ -5,9 +5,7 @@
  */
 #ifndef MEG_TOKENIZER_PRETOKENIZE_CLASS_MASKS_H
 #define MEG_TOKENIZER_PRETOKENIZE_CLASS_MASKS_H
-
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "unicode/char_class.h"
 #include "unicode/char_class_simd.h"

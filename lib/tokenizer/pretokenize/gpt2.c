@@ -1,7 +1,7 @@
 /*
- * Match GPT-2's pattern by class masks.  A pre-token begins where the class changes, with two exceptions.  One U+0020
- * before a nonspace belongs to the pre-token of the nonspace.  The last of several spaces before a nonspace begins a
- * pre-token.  Contractions, which are rare, are handled byte by byte.
+ * gpt2.c - match GPT-2's pattern by class masks.  A pre-token begins where the class changes, with two exceptions.  One
+ * U+0020 before a nonspace belongs to the pre-token of the nonspace.  The last of several spaces before a nonspace
+ * begins a pre-token.  Contractions, which are rare, are handled byte by byte.
  */
 #include "tokenizer/pretokenize/class_masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"

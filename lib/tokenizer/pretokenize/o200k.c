@@ -1,11 +1,10 @@
 /*
- * Match the patterns of o200k_base and TikTokenizer's v2, in which an uppercase letter after a lowercase one begins a
- * word.  Characters are matched one at a time, with a table of character classes.
+ * o200k.c - match the patterns of o200k_base and TikTokenizer's v2, in which an uppercase letter after a lowercase one
+ * begins a word.  Characters are matched one at a time, with a table of character classes.
  */
 #include <pthread.h>
 #include <string.h>
 #include <utf8proc.h>
-
 #include "tokenizer/pretokenize/pretokenize.h"
 #include "unicode/char_class.h"
 #include "unicode/utf8.h"

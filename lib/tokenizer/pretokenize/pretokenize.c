@@ -1,8 +1,10 @@
+/*
+ * pretokenize.c - pre-tokenization: split text by the patterns of well-known vocabularies, without a regular expression
+ * engine.
+ */
 #include "tokenizer/pretokenize/pretokenize.h"
-
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 #include "tokenizer/safe_split.h"
 

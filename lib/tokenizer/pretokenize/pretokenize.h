@@ -5,10 +5,8 @@
  */
 #ifndef MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
 #define MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS

@@ -1,15 +1,14 @@
 /*
- * Segmentation by BPE.  In each step, SentencePiece merges the two neighboring symbols whose concatenation is the piece
- * with the highest score.  SentencePiece looks up the concatenation of each pair in the vocabulary.  In this file,
- * ranked merges replace these lookups: each split of a piece into two symbols becomes a merge when the model is opened.
- * Merges with higher scores have lower ranks; equal scores have equal ranks.
+ * bpe.c - segmentation by BPE.  In each step, SentencePiece merges the two neighboring symbols whose concatenation is
+ * the piece with the highest score.  SentencePiece looks up the concatenation of each pair in the vocabulary.  In this
+ * file, ranked merges replace these lookups: each split of a piece into two symbols becomes a merge when the model is
+ * opened.  Merges with higher scores have lower ranks; equal scores have equal ranks.
  *
  * Symbols 0 .. n-1 are the n pieces of the model.  Each symbol from n on is a single character that is not a matched
  * piece.  The character occurs in a matched piece or is a reserved piece.  Reserved pieces have a type that is not
  * matched in text, for example CONTROL.
  */
 #include <stdlib.h>
-
 #include "base/strtab.h"
 #include "tokenizer/spm/internal.h"
 #include "unicode/utf8.h"

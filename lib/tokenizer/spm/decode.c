@@ -1,6 +1,5 @@
-/* Decode ids of a SentencePiece model incrementally. */
+/* decode.c - decode ids of a SentencePiece model incrementally. */
 #include <string.h>
-
 #include "tokenizer/spm/internal.h"
 #include "unicode/utf8.h"
 

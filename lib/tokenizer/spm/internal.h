@@ -5,13 +5,12 @@
  */
 #ifndef MEG_TOKENIZER_SPM_INTERNAL_H
 #define MEG_TOKENIZER_SPM_INTERNAL_H
-
 #include "base/decls.h"
-#include "tokenizer/trie.h"
 #include "tokenizer/bpe/bpe.h"
 #include "tokenizer/safe_split.h"
 #include "tokenizer/spm/normalize.h"
 #include "tokenizer/spm/spm.h"
+#include "tokenizer/trie.h"
 #include "tokenizer/wordcache.h"
 
 MEG_BEGIN_DECLS

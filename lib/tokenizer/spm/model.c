@@ -1,10 +1,9 @@
+/* model.c - read a SentencePiece .model file, a Protocol Buffers message ModelProto. */
 #include "tokenizer/spm/model.h"
-
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/strtab.h"
 #include "io/protobuf.h"
 #include "tokenizer/internal.h"

@@ -4,10 +4,8 @@
  */
 #ifndef MEG_TOKENIZER_SPM_MODEL_H
 #define MEG_TOKENIZER_SPM_MODEL_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"

@@ -4,10 +4,9 @@
  */
 #ifndef MEG_TOKENIZER_SPM_NORMALIZE_H
 #define MEG_TOKENIZER_SPM_NORMALIZE_H
-
 #include "base/decls.h"
-#include "tokenizer/trie.h"
 #include "tokenizer/spm/model.h"
+#include "tokenizer/trie.h"
 
 MEG_BEGIN_DECLS
 

@@ -1,9 +1,8 @@
+/* precompiled_charsmap.c - the compiled character map of a SentencePiece normalizer. */
 #include "tokenizer/spm/precompiled_charsmap.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/mem.h"
 #include "unicode/utf8.h"
 

@@ -13,10 +13,8 @@
  */
 #ifndef MEG_TOKENIZER_SPM_PRECOMPILED_CHARSMAP_H
 #define MEG_TOKENIZER_SPM_PRECOMPILED_CHARSMAP_H
-
 #include <stdbool.h>
 #include <stdint.h>
-
 #include "base/decls.h"
 #include "base/err.h"
 

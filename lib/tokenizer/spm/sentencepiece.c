@@ -1,5 +1,5 @@
 /*
- * Megatron-LM's three tokenizer types that use a SentencePiece .model file:
+ * sentencepiece.c - Megatron-LM's three tokenizer types that use a SentencePiece .model file:
  *   GPTSentencePieceTokenizer  encodes text to SentencePiece's ids
  *   Llama2Tokenizer            prepends the id of the BOS piece to SentencePiece's ids
  *   SentencePieceTokenizer     extends the vocabulary by added tokens; they are matched anywhere in the text, and
@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "base/strtab.h"
 #include "tokenizer/internal.h"
 #include "tokenizer/special_tokens.h"

@@ -1,12 +1,10 @@
 /*
- * Encode text with a SentencePiece model.  The text is normalized in chunks and cut into words at safe split points.
- * Each word that is not in the cache is segmented.
+ * spm.c - encode text with a SentencePiece model.  The text is normalized in chunks and cut into words at safe split
+ * points.  Each word that is not in the cache is segmented.
  */
 #include "tokenizer/spm/spm.h"
-
 #include <stdlib.h>
 #include <string.h>
-
 #include "tokenizer/internal.h"
 #include "tokenizer/spm/internal.h"
 

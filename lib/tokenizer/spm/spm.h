@@ -4,7 +4,6 @@
  */
 #ifndef MEG_TOKENIZER_SPM_SPM_H
 #define MEG_TOKENIZER_SPM_SPM_H
-
 #include "base/decls.h"
 #include "tokenizer/spm/model.h"
 #include "tokenizer/tokenizer.h"

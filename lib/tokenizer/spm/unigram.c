@@ -1,8 +1,9 @@
 /*
- * Unigram segmentation by the Viterbi algorithm, with the arithmetic of SentencePiece 0.1.97.  A candidate path's score
- * is summed in double, but the best score at a position is stored as a float.  A later candidate replaces the best one
- * only if its score is greater than that float.  The choice between two nearly equal paths therefore depends on the
- * rounding of the float.  The rounding depends on all text before the word, since the score is not reset between words.
+ * unigram.c - unigram segmentation by the Viterbi algorithm, with the arithmetic of SentencePiece 0.1.97.  A candidate
+ * path's score is summed in double, but the best score at a position is stored as a float.  A later candidate replaces
+ * the best one only if its score is greater than that float.  The choice between two nearly equal paths therefore
+ * depends on the rounding of the float.  The rounding depends on all text before the word, since the score is not reset
+ * between words.
  *
  * The ids of a word can be cached nevertheless.  Let v be the path score before the word, c the word's number of
  * characters and L the largest absolute score of a piece.  The float score of a path differs from its exact score by at
@@ -19,7 +20,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "tokenizer/spm/internal.h"
 #include "unicode/utf8.h"
 

@@ -1,11 +1,10 @@
 /*
- * Segment a long word as unigram.c does, but in less memory.  For each position, only one byte is stored: the length of
- * the last piece of the best path.  Scores are in a ring buffer, which covers the positions that the next piece can
- * reach.  Ids are flushed to the sink.  For short words, unigram.c is faster, since it does not look up the pieces a
- * second time.
+ * unigram_stream.c - segment a long word as unigram.c does, but in less memory.  For each position, only one byte is
+ * stored: the length of the last piece of the best path.  Scores are in a ring buffer, which covers the positions that
+ * the next piece can reach.  Ids are flushed to the sink.  For short words, unigram.c is faster, since it does not look
+ * up the pieces a second time.
  */
 #include <stdlib.h>
-
 #include "tokenizer/spm/internal.h"
 #include "unicode/utf8.h"
 
