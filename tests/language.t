@@ -11,7 +11,7 @@ left out|seams?|stretch(es)?|sought|seeks?|comes?|came|whole|widens?|narrows?|te
 words=$(printf '%s' "$words" | tr '\n' '|')
 
 grep -v '^#' tests/language.except >"$T/except"
-find lib cmd man recipes tests Makefile .ci ./*.md -type f ! -path 'tests/data/*' ! -path 'tests/fuzz/*.seeds/*' \
+find lib cmd man recipes tests Makefile ./*.mk .ci ./*.md -type f ! -path 'tests/data/*' ! -path 'tests/fuzz/*.seeds/*' \
     ! -name 'language.*' ! -name .clang-format -exec grep -nwiE "$words" /dev/null {} + >"$T/found"
 is 'no word of the glossary is used in its place' "$(grep -vE -f "$T/except" "$T/found" | cut -c1-160)" ''
 # Find exceptions that match nothing.

@@ -6,7 +6,7 @@ cd "${0%/*}/.." || exit 1
 
 is 'no file has the markers of a merge conflict' "$(grep -rlE '^(<<<<<<<|>>>>>>>) ' lib cmd tests man recipes ./*.md)" ''
 is 'all tests are executable' "$(find tests -name '*.t' ! -perm -u+x)" ''
-# make builds only the programs that line 2 names (NEEDS in the Makefile).
+# make builds only the programs that line 2 names (NEEDS in tests/rules.mk).
 for t in tests/*.t tests/cmd/*.t; do
     for program in $(grep -oE '\$B"?/tests/[a-z]+/[a-z_]+' "$t" | sed 's/.*tests.//' | grep -v -e /stub -e /lib | sort -u); do
         sed -n 2p "$t" | grep -qE "^# needs:.* (${program%/*}|$program)( |\$)" || echo "$t: $program"
@@ -22,7 +22,7 @@ done
 
 # A path with a space would break the commands that compile an object or install a program.
 mkdir "$T/a path"
-cp -R Makefile lib cmd "$T/a path"
+cp -R Makefile packages.mk lib cmd "$T/a path"
 in_a_path() {
     env -u B -u SAN -u DEBUG -u TESTS -u MAKEFLAGS -u MAKELEVEL make -C "$T/a path" DEPS=0 CUDA=0 NCCL=0 MPI=0 "$@"
 }
