@@ -198,7 +198,8 @@ $(call keep,$(B)/flags,$(COMPILE) $(CPU_FLAGS) $(CXX_COMPILE) $(LINK) $(MEG_LIBS
 $(if $(filter CUDA,$(USED)),$(call keep,$(B)/flags.cuda,$(NVCC_COMPILE)))
 $(call keep,$(B)/objects,$(OBJS))
 endif
--include $(wildcard $(patsubst %,$(B)/%/*.d,lib/* lib/*/* cmd/* tests/* tests/*/* tests/*/lib/* tests/*/lib/*/*))
+-include $(wildcard $(foreach d,lib/* lib/*/* cmd/* mpich/lib/* tests/* tests/*/* tests/*/lib/* tests/*/lib/*/*, \
+             $(B)/$d/*.d))
 
 # ---- install, demo, checks of a change ----------------------------------------------------------
 

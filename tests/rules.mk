@@ -48,10 +48,9 @@ check: export ASAN_OPTIONS = allocator_may_return_null=1
 check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions="$(CURDIR)/tests/lsan.supp"
 check: export STRICT ?=
 check: export TEST_S ?= 1800
-check: $(FAULT) $(filter-out build/san/%,$(filter $(B)/%,$(TESTS))) $(if $(filter mpich:%,$(TESTS)),$(MPICH)) \
+check: $(FAULT) $(filter $(UNITS) $(TEST_PROGRAMS),$(TESTS)) $(if $(filter mpich:%,$(TESTS)),$(MPICH)) \
        $(if $(filter %.t,$(TESTS)),all $(filter $(NEEDS),$(TEST_PROGRAMS)))
-	@CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive $(WITH_BUILD) \
-	    tests/prove.sh $(TESTS)
+	@CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive $(WITH_BUILD) tests/prove.sh $(TESTS)
 
 # To take less time, kernels are compiled for the CPU only, and the CPU operations only for the baseline and x86-64-v4
 # (ISAS).  Tests that measure time are omitted.

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Check what make builds and runs for a goal, by the commands that make -n prints.
+. "${0%/*}/lib.sh"
+cd "${0%/*}/.." || exit 1
+
+# make -n also writes the flags to the build directory, so run it in another directory.
+mkdir "$T/tree"
+cp Makefile packages.mk "$T/tree"
+ln -s "$PWD/lib" "$PWD/cmd" "$PWD/tests" "$T/tree"
+# commands ARGUMENT...: print the outputs of the commands of make, and the tests that it runs
+commands() {
+    env -u B -u SAN -u DEBUG -u TESTS -u CFLAGS -u MAKEFLAGS -u MAKELEVEL make -C "$T/tree" -n DEPS=0 CUDA=0 NCCL=0 MPI=0 "$@" 2>&1 |
+        grep -oE -e '-o [^ ]+' -e 'prove.sh .*' -e 'there are no tests.*' -e '[*]{3} .*'
+}
+
+like 'check-san builds the tests that it runs' "$(commands check-san)" '-o build/san/tests/unit/base/err$'
+commands check TESTS=tests/toy.t >"$T/toy"
+like 'make builds the programs that a shell test names in line 2' "$(cat "$T/toy")" '-o build/tests/toy/meg-train$'
+unlike 'make builds no other test programs' "$(cat "$T/toy")" '-o build/tests/(unit|queue|cuda|effects)/'
+done_testing
