@@ -32,7 +32,7 @@
 # make compile_commands.json   write the compilation database for clangd and other tools
 #
 # Variables
-# CC= CFLAGS=      compiler and flags (default: -O2 -g); DEBUG=1: -O0 -g3 and shape checks, in build/debug
+# CC= CFLAGS=      compiler and flags (default: -O2 -g1); DEBUG=1: -O0 -g3 and shape checks, in build/debug
 # SAN=1            build and test under ASan and UBSan; SAN=thread: run the tests of threaded code under TSan
 # MPI=             0, 1, auto, openmpi or mpich; check and demo install Open MPI (mpich: MPICH) unless MPI=0
 # CUDA= NCCL= CUDNN=   0, 1 or auto; NCCL requires nccl.h and cuda_runtime.h, but not CUDA=1
@@ -51,7 +51,7 @@ NCCL   ?= auto
 CUDNN  ?= auto
 MPI    ?= auto
 DEPS   ?= 1
-CFLAGS ?= $(if $(DEBUG),-O0 -g3,-O2 -g)
+CFLAGS ?= $(if $(DEBUG),-O0 -g3,-O2 -g1)
 NVCC   ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
 # Kernels are compiled to a cubin for each of CUDA_ARCHS, and to PTX for CUDA_PTX.  The driver of a newer GPU compiles
 # the PTX.  PTX for one of CUDA_ARCHS takes no time, because nvcc makes the cubin from it.  For 90 instead of 90a, the
@@ -152,7 +152,7 @@ CPU_FLAGS  := -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast
 COMPILE = $(CC) $(MEG_CPPFLAGS) $(CPPFLAGS) $(MEG_CFLAGS) $(CFLAGS) $(SAN_FLAGS)
 LINK    = $(CC) -fopenmp $(CFLAGS) $(SAN_FLAGS) $(LDFLAGS) $(SAN_OBJ) $(SAN_OBJ:%=-Wl,--export-dynamic-symbol=dlclose)
 NVCC_COMPILE = $(NVCC) -O3 -std=c++17 -ccbin $(CC) $(MEG_CPPFLAGS) $(CPPFLAGS) -Xcompiler -Wall,-Wextra \
-    -Werror all-warnings -Xptxas -v,-warn-spills,-warn-lmem-usage \
+    -Werror all-warnings -Xptxas -v,-warn-spills,-warn-lmem-usage -Xfatbin -compress-all \
     $(foreach a,$(CUDA_ARCHS),-gencode \
         'arch=compute_$a,code=[sm_$a$(if $(filter $a,$(CUDA_PTX)),$(comma)compute_$a)]') \
     $(foreach a,$(filter-out $(CUDA_ARCHS),$(CUDA_PTX)),-gencode arch=compute_$a,code=compute_$a)

@@ -20,7 +20,7 @@ GOLDEN := model/gpt_golden model/bert_golden model/t5_golden train/steps eval/fi
 EMULATED := $(if $(NCCL_H),$(if $(call include_of,cublasLt.h),$(B)/tests/cuda/check $(GOLDEN:%=$(B)/tests/cuda/unit/%) \
                 $(patsubst %,$(B)/tests/cuda/bin/meg-%,train eval generate)))
 CXX_COMPILE = $(CXX) -x c++ -std=c++17 $(MEG_CPPFLAGS) $(CPPFLAGS) $(MODULE_FLAGS) -Itests/cuda -Wall -Wextra \
-              -Wno-unknown-pragmas $(CFLAGS:-g=-g1) $(SAN_FLAGS)
+              -Wno-unknown-pragmas $(CFLAGS) $(SAN_FLAGS)
 $(B)/tests/cuda/lib/%.c.o: lib/%.c $(B)/flags | $$(@D)/
 	$(cc)
 $(B)/tests/cuda/lib/%.cu.o: lib/%.cu $(B)/flags | $$(@D)/
