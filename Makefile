@@ -3,7 +3,8 @@
 # make             build libmeg.a and the commands in bin/
 # make demo        train a small GPT from text to samples in a few minutes; CORPUS=FILE|DIR: on your text;
 #                  MODEL=bert|t5: train a small BERT or T5 that fills masks
-# make check       build and run the test suite, then list the skipped tests; TESTS='FILE...': run only these tests
+# make check       build and run the test suite, then list the skipped tests; TESTS='file/lock toy.t': run only these
+#                  tests; TESTS=failed: run those that failed in the last run
 # make install     install commands, manual pages and shell completion; PREFIX=/usr/local, DESTDIR=
 # make deps        install the Debian packages that check and demo require; check and demo run it unless DEPS=0
 # make clean       remove build/, bin/ and demo/
@@ -254,10 +255,14 @@ compile_commands.json: FORCE
 	$(file >>$@,])
 	@echo '  $@'
 
+deps:
+
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
 
 clean:
 	rm -rf build bin demo
 
-.PHONY: all install demo ci format check-format lint check-clang objects help clean FORCE
+.PHONY: all build-tests check san-tests ci objects format lint install demo deps fuzz bench bench-gpu help clean \
+        FORCE $(patsubst %,check-%,format clang san mpich peers layouts faults effects queue emulated gpu \
+        chroot)

@@ -7,7 +7,7 @@ DEPS_BUILD := $(if $(shell command -v $(firstword $(CC))),,gcc) libc6-dev make p
 DEPS_MPI   := $(if $(filter 0,$(MPI)),,$(if $(filter mpich,$(MPI)),libmpich-dev mpich,libopenmpi-dev openmpi-bin))
 DEPS_demo  := gnuplot-nox jq zstd $(DEPS_MPI)
 DEPS_check := g++ libcmocka-dev perl mandoc xz-utils gzip $(DEPS_demo)
-$(foreach g,deps $(patsubst %,check-%,layouts faults queue emulated gpu san),$(eval DEPS_$g := $(DEPS_check)))
+DEPS_deps  := $(DEPS_check)
 DEPS_lint  := mandoc cppcheck shellcheck
 DEPS_fuzz  := clang
 DEPS_check-format := clang-format
@@ -15,7 +15,7 @@ DEPS_check-clang  := $(DEPS_check) clang libomp-dev
 DEPS_check-mpich  := $(DEPS_check) libmpich-dev mpich
 DEPS_check-chroot := debootstrap
 DEPS_ci    := $(DEPS_lint) $(DEPS_check-format) $(DEPS_check-clang) $(DEPS_check-mpich)
-DEPS_DEBIAN := $(sort $(DEPS_BUILD) $(foreach g,$(GOALS),$(DEPS_$g)))
+DEPS_DEBIAN := $(sort $(DEPS_BUILD) $(foreach g,$(GOALS),$(or $(DEPS_$g),$(if $(filter check-%,$g),$(DEPS_check)))))
 
 ifneq ($(shell command -v dpkg-query),)
 MISSING := $(filter-out $(shell dpkg-query -W -f '$${db:Status-Status} $${Package}\n' $(DEPS_DEBIAN) \
@@ -46,6 +46,3 @@ $(B)/installed: FORCE
 	@echo '# made by make when it installed packages' >$@
 endif
 endif
-
-deps:
-.PHONY: deps

@@ -17,4 +17,11 @@ like 'check-san builds the tests that it runs' "$(commands check-san)" '-o build
 commands check TESTS=tests/toy.t >"$T/toy"
 like 'make builds the programs that a shell test names in line 2' "$(cat "$T/toy")" '-o build/tests/toy/meg-train$'
 unlike 'make builds no other test programs' "$(cat "$T/toy")" '-o build/tests/(unit|queue|cuda|effects)/'
+
+like 'TESTS has short names' "$(commands check TESTS='file/lock toy.t')" 'prove.sh build/tests/unit/file/lock tests/toy.t'
+mkdir -p "$T/tree/build"
+printf 'build/tests/unit/file/lock\ntests/toy.t\n' >"$T/tree/build/failed"
+like 'TESTS=failed runs the tests that failed' "$(commands check TESTS=failed)" 'prove.sh build/tests/unit/file/lock tests/toy.t$'
+: >"$T/tree/build/failed"
+like 'TESTS=failed runs nothing if no test failed' "$(commands check TESTS=failed)" 'there are no tests to run'
 done_testing

@@ -1,9 +1,10 @@
 #!/bin/sh
 # prove.sh TEST... - run tests with prove, then list the tests that took most CPU time, and the skipped tests by reason,
-# with a remedy.  Exits with the status of prove.
+# with a remedy.  Writes the names of the tests that failed to the file $FAILED.  Exits with the status of prove.
 SKIPPED=$(mktemp "${TMPDIR:-/tmp}/meg-skipped.XXXXXX") || exit 1
 CPU_TIMES=$(mktemp "${TMPDIR:-/tmp}/meg-times.XXXXXX") || exit 1
 export SKIPPED CPU_TIMES
+[ -z "${FAILED:-}" ] || : >"$FAILED"
 trap 'rm -f "$SKIPPED" "$CPU_TIMES"' EXIT
 trap 'exit 1' HUP INT TERM
 # Three tests run at a time, because some wait.  tap.sh is found in PATH because prove splits the command at spaces, which this directory may contain.

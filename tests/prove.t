@@ -43,6 +43,8 @@ run() {
     "$here/prove.sh" "$@" >out 2>&1
 }
 
+FAILED=$T/failed
+export FAILED
 run '' ./mpi.t ./part.t ./unit
 is 'skipped tests pass' $? 0
 is 'skipped tests are listed by reason, with a remedy' "$(sed -n '/^skipped:/,$p' out | LC_ALL=C sort)" "$(LC_ALL=C sort <<'end'
@@ -67,6 +69,7 @@ done
 like 'the skipped test is the one that fails' "$(cat out)" 'Failed test: +2$'
 run '' ./fails.t ./none.t
 is 'a failing test fails' $? 1
+is 'only failing tests are written to $FAILED' "$(cat failed)" ./fails.t
 is 'the diagnostics of a failing test are printed' "$(grep '^\./fails\.t: ' out)" "$(printf './fails.t: not ok 1 - one\n./fails.t: #   got:  7')"
 run '' ./endless.t ./none.t
 is 'a test that exceeds TEST_S fails' $? 1

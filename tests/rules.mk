@@ -39,18 +39,20 @@ SLOW := cuda experts cuda_layouts ckpt_layouts layouts nccl faults ranks_signals
 SHELL_TESTS := $(wildcard $(patsubst %,tests/%.t,$(SLOW)))
 SHELL_TESTS += $(filter-out $(SHELL_TESTS),$(wildcard tests/*.t tests/cmd/*.t))
 TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(SHELL_TESTS) $(UNITS))
+# A test in TESTS is a path, MODULE/NAME (a unit test), NAME.t, or failed: those that failed in the last run.
+RUN := $(foreach t,$(patsubst failed,$(file <$(B)/failed),$(TESTS)),$(or \
+           $(patsubst %.c,$(B)/%,$(wildcard tests/unit/$t.c)),$(wildcard $(filter %.t,tests/$t)),$t))
 # Line 2 of a shell test names the programs of $(B)/tests that it runs, or directories: "# needs: ranks/comm toy".
-NEEDS = $(patsubst %,$(B)/tests/%%,$(shell sed -sn '2s/^# needs: //p' $(filter tests/%.t,$(TESTS))))
+NEEDS := $(patsubst %,$(B)/tests/%%,$(shell sed -sn '2s/^# needs: //p' /dev/null $(filter tests/%.t,$(RUN))))
 WITH_BUILD = PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))"
 # use_tls=0: LeakSanitizer crashes when it scans thread-local storage of libraries opened at run time.  lsan.supp
 # suppresses the leak report for the message that a failed dlopen stores there.
 check: export ASAN_OPTIONS = allocator_may_return_null=1
 check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions="$(CURDIR)/tests/lsan.supp"
-check: export STRICT ?=
-check: export TEST_S ?= 1800
-check: $(FAULT) $(filter $(UNITS) $(TEST_PROGRAMS),$(TESTS)) $(if $(filter mpich:%,$(TESTS)),$(MPICH)) \
-       $(if $(filter %.t,$(TESTS)),all $(filter $(NEEDS),$(TEST_PROGRAMS)))
-	@CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive $(WITH_BUILD) tests/prove.sh $(TESTS)
+check: $(FAULT) $(filter-out $(if $(filter build,$(B)),build/san/%),$(filter $(B)/%,$(RUN))) \
+       $(if $(filter mpich:%,$(RUN)),$(MPICH)) $(if $(filter %.t,$(RUN)),all $(filter $(NEEDS),$(TEST_PROGRAMS)))
+	@$(if $(RUN),CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive FAILED="$(abspath $(B))/failed" $(WITH_BUILD) \
+	    tests/prove.sh $(RUN),echo 'there are no tests to run')
 
 # To take less time, kernels are compiled for the CPU only, and the CPU operations only for the baseline and x86-64-v4
 # (ISAS).  Tests that measure time are omitted.
@@ -66,9 +68,8 @@ MPICH_TESTS := $(patsubst %,mpich:tests/%.t,comm cp pipe ranks_differ ranks_sign
 check-mpich:
 	+$(MAKE) check DEPS=0 TESTS='$(MPICH_TESTS)'
 
-check-peers: export MEG_CORPUS_MB ?= 240
 check-peers:
-	@$(MAKE) --no-print-directory check TESTS='$(wildcard tests/peers-*.t)'
+	@MEG_CORPUS_MB=$(or $(MEG_CORPUS_MB),240) $(MAKE) --no-print-directory check TESTS='$(wildcard tests/peers-*.t)'
 
 # By default, each triple of option values occurs in at least one layout.  FULL=1: all layouts.  PART=I/N: part I of N
 # of all layouts, chosen by a fixed random permutation, without tests of checkpoints.
@@ -105,6 +106,3 @@ $(BENCH): %: %.c.o $(B)/libmeg.a
 	$(ld)
 bench: all $(BENCH) $(CHECK_GPU)
 	$(WITH_BUILD) tests/bench/run $(BENCHES)
-
-.PHONY: build-tests check san-tests bench bench-gpu \
-        $(patsubst %,check-%,san mpich peers layouts faults effects queue emulated gpu chroot)

@@ -3,7 +3,8 @@
 # cmocka 1.1 prints "not ok N # SKIP NAME" for a skipped test, which prove counts as failed; this script prints "ok"
 # instead, with the preceding comment as the reason.  Each skip is appended to the file $SKIPPED as "TEST: REASON".
 # Failures and the comments after them, which prove omits, are also printed to stderr.  With STRICT=1 a skip fails if
-# its cause can be installed or provided: MPI, MEG_SHARED, a program.  The CPU time of TEST is appended to $CPU_TIMES.
+# its cause can be installed or provided: MPI, MEG_SHARED, a program.  The CPU time of TEST is appended to $CPU_TIMES,
+# and TEST to $FAILED if it fails.
 out=$(mktemp "${TMPDIR:-/tmp}/meg-tap.XXXXXX") || exit 1
 trap 'rm -f "$out" "$out.times"' EXIT
 name=$1
@@ -51,9 +52,11 @@ awk -v test="$name" -v strict="${STRICT:-}" -v list="${SKIPPED:-/dev/null}" '
     /^(not )?ok/ {
         comment = ""
         is_failed = /^not/
+        is_bad = is_bad || is_failed
         nlines = 0
     }
     is_failed && nlines++ <= 20 { print test ": " $0 >"/dev/stderr" }
     { print }
     END { exit is_bad }' "$out" || [ "$status" -ne 0 ] || status=1
+[ "$status" -eq 0 ] || echo "$name" >>"${FAILED:-/dev/null}"
 exit "$status"

@@ -18,4 +18,3 @@ fuzz: $(FUZZERS)
 	    TMPDIR=$$t $$f -max_total_time=$(FUZZ_S) -close_fd_mask=2 -artifact_prefix=$$f. \
 	        $$f.corpus $$(ls -d tests/fuzz/$${f##*/}.seeds 2>/dev/null) || exit 1; \
 	done
-.PHONY: fuzz
