@@ -10,6 +10,7 @@
 # make clean       remove build/, bin/ and demo/
 #
 # For contributors (CONTRIBUTING.md):
+# make check-MODULE   run the unit tests of lib/MODULE and the shell tests that name it in line 2 or 3
 # make ci          run all checks required for a change: check-format, lint, check-clang, check-san, check-mpich, check
 # make format      format the C files with clang-format; check-format: fail if a file is not formatted
 # make lint        run cppcheck, mandoc -Tlint and shellcheck
@@ -264,5 +265,5 @@ clean:
 	rm -rf build bin demo
 
 .PHONY: all build-tests check san-tests ci objects format lint install demo deps fuzz bench bench-gpu help clean \
-        FORCE $(patsubst %,check-%,format clang san mpich peers layouts faults effects queue emulated gpu \
+        FORCE $(patsubst %,check-%,$(MODULES) format clang san mpich peers layouts faults effects queue emulated gpu \
         chroot)

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: ckpt
 # Checkpoints do not depend on the parallel layout of the run that saved them, and a run of any layout resumes from the
 # checkpoints of any other layout.  FULL=1 tests all ordered pairs of the layouts; by default a few are tested.
 . "${0%/*}/lib.sh"

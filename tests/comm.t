@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: comm
 # Collectives over MPI are correct on 1 to 8 ranks, with FULL=1 also on 16; the checks are in tests/ranks/comm.c.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/cp
+# modules: nn
 # Context-parallel attention on 2 to 8 ranks equals that of one rank; the checks are in tests/ranks/cp.c.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/cp" ] || skip_all 'this build has no MPI'

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: cuda/check cuda/bin
+# modules: cuda
 # The CUDA backend without a GPU: its kernels are compiled for the CPU (tests/cuda/emulate.h), and the CUDA runtime,
 # cuBLASLt and cuDNN are test doubles.  Operations and training runs are compared with those of the CPU backend.
 . "${0%/*}/lib.sh"

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: cuda/cudnn_accept
+# modules: cuda
 # cuDNN accepts the graphs of lib/cuda for two models of GPU.  The library is the real one, and no GPU is needed.
 . "${0%/*}/lib.sh"
 accept=$B/tests/cuda/cudnn_accept

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: cuda/bin
+# modules: cuda
 # The CUDA backend with missing or old drivers and libraries, unsuitable GPUs, too little memory and failures of a GPU.
 # An error ends the run with a message and a status, and leaves no incomplete file.  Without a GPU or a usable driver,
 # --device auto trains on the CPU; without a usable cuDNN, attention uses the kernels of meg.  The CUDA runtime and the

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: cuda/unit cuda/check
+# modules: cuda
 # The unit tests that compare models with reference numbers (tests/unit/golden_device.h), on the CUDA backend: losses,
 # logits, gradients, steps of AdamW and filled masks of each family.  There is no GPU: the kernels are compiled for the
 # CPU (tests/cuda/emulate.h), and the CUDA runtime, cuBLASLt and cuDNN are test doubles that detect errors.

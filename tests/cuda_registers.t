@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: cuda
 # The registers, shared memory, stack and spills of the kernels are those of data/cuda/registers.txt.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1

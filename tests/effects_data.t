@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: data
 # The effect of each option of meg-train on data and tokenizer, in a plan, a log or files.
 # shellcheck disable=SC2317  # functions are called by effect
 . "${0%/*}/lib.sh"

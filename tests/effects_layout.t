@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: parallel
 # The effect of each option of meg-train on layout, schedule, recomputation and distributed optimizer, as a dry run
 # estimates it, or in the order of operations.
 . "${0%/*}/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: model
 # The effect of each option of meg-train on the network, the optimizer and the precision, in a plan or a log.
 # shellcheck disable=SC2317  # functions are called by effect
 . "${0%/*}/lib.sh"

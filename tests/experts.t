@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm toy
+# modules: parallel
 # Expert parallelism, with a family of models that is not in the library (tests/toy/experts.c).  EP is the number of
 # expert-parallel ranks.
 . "${0%/*}/lib.sh"

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: watchdog
 # If a rank is killed or stopped, the job ends and a surviving rank names it; after SIGKILL a run resumes bit-identically.
 # make check runs a few trials of each type; make check-faults runs many, and prints counts and times.
 . "${0%/*}/lib.sh"

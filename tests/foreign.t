@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: foreign
 # Files and directories of other programs are named, with what was expected and what to do, by each command that opens
 # them.
 . "${0%/*}/lib.sh"

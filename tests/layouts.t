@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/layouts queue/layouts
+# modules: parallel
 # Training under many parallel layouts equals training on one rank (tests/ranks/layouts.c).  LAYOUTS=cover or full
 # (set by make check-layouts) tests more layouts than the default sample; PART=I/N tests part I of N of full.
 # MEG_QUEUE_SEED=N trains on the queue device (tests/queue/queue.h).

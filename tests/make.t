@@ -19,6 +19,10 @@ like 'make builds the programs that a shell test names in line 2' "$(cat "$T/toy
 unlike 'make builds no other test programs' "$(cat "$T/toy")" '-o build/tests/(unit|queue|cuda|effects)/'
 
 like 'TESTS has short names' "$(commands check TESTS='file/lock toy.t')" 'prove.sh build/tests/unit/file/lock tests/toy.t'
+commands check-file >"$T/module"
+like 'check-MODULE runs the unit tests of the module' "$(cat "$T/module")" 'prove.sh .*build/tests/unit/file/lock '
+like 'check-MODULE runs the shell tests that name the module' "$(cat "$T/module")" 'prove.sh .* tests/writers.t( |$)'
+unlike 'check-MODULE runs no tests of other modules' "$(cat "$T/module")" 'prove.sh .*tests/(unit/model|toy)'
 mkdir -p "$T/tree/build"
 printf 'build/tests/unit/file/lock\ntests/toy.t\n' >"$T/tree/build/failed"
 like 'TESTS=failed runs the tests that failed' "$(commands check TESTS=failed)" 'prove.sh build/tests/unit/file/lock tests/toy.t$'

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: ckpt infer
 # meg-generate and meg-eval need memory for the weights and for the sequences that they compute, not for sequences of
 # maximum length.  meg-convert needs less memory than the weights.
 . "${0%/*}/lib.sh"

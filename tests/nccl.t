@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm nccl
+# modules: comm
 # Tensor collectives over NCCL, on a test double of NCCL and the CUDA runtime (tests/nccl/double.h) that detects missing
 # events, early frees and ranks that disagree.
 . "${0%/*}/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: option
 # Check the common options of all commands.
 # shellcheck disable=SC2016  # $1 is expanded by the inner shell
 . "${0%/*}/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: option
 # No option of Megatron-LM or its forks is unknown.  tests/data/parsers has the option names of five parsers:
 #   megatron-core-0.10  megatron/training/arguments.py of core_r0.10.0, complete
 #   megatron-0.20       the same file of the development tree of August 2026, complete

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/pipe
+# modules: parallel
 # Pipeline schedules exchange the right tensors over MPI; the checks are in tests/ranks/pipe.c.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/pipe" ] || skip_all 'this build has no MPI'

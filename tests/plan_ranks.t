@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm toy
+# modules: plan
 # The ranks of a T5, and of families that are not in the library (tests/toy), send the bytes that the cost model
 # predicts.  tests/layouts.t compares GPT and BERT.
 . "${0%/*}/lib.sh"

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm queue
+# modules: device
 # Training on the queue device of tests/queue, whose memory the host cannot access and whose streams run in a random order,
 # equals training on the CPU bit for bit.  SEEDS=N tests N random orders per configuration (default: 1).
 . "${0%/*}/lib.sh"

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: model
 # Training a BERT under parallel layouts equals training on one rank, dropout included.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'

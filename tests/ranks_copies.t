@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm ranks/straggler
+# modules: train
 # --check-weight-hash-across-dp-replicas-interval reports rank and tensor of a weight that differs; --log-straggler
 # reports the slowest rank of each phase.
 . "${0%/*}/lib.sh"

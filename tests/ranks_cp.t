@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: nn
 # Context parallelism in meg-train: losses equal those of one rank with every --cp-comm-type, also combined with tensor,
 # data and pipeline parallelism, and invalid options are refused.
 . "${0%/*}/lib.sh"

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: run
 # A rank that differs from rank 0 in options, program, data or checkpoint ends the run with a message that names it.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'

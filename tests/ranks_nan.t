@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm queue/bin
+# modules: train
 # A loss or gradient that is not finite is reported with rank, iteration and tensor; --on-nan ends, skips or rolls back.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'

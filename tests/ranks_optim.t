@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: optim
 # ZeRO stages 1 to 3: losses equal those of one rank, and overlapped communication is bit-identical.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: optim
 # bf16 and fp16 on several ranks: losses equal those of one rank, and all ranks skip the same steps.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: watchdog
 # meg-train on several ranks ends all of them if one has an error, receives a signal or stops.  make check-mpich runs this
 # test also with MPICH.
 . "${0%/*}/lib.sh"

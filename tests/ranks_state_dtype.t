@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: optim
 # Optimizer state in bf16 (--exp-avg-dtype and others): losses follow those of f32, checkpoints, resuming, bad combinations.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: model
 # Training a T5 under parallel layouts equals training on one rank, dropout included.  A checkpoint of one layout is
 # continued in another.
 . "${0%/*}/lib.sh"

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: train
 # meg-train on several ranks: losses equal those of one rank, and runs resume on other numbers of ranks.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'

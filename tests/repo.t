@@ -13,6 +13,9 @@ for t in tests/*.t tests/cmd/*.t; do
     done
 done >"$T/unnamed"
 is 'each test names the programs that it runs in line 2: # needs: PROGRAM...' "$(cat "$T/unnamed")" ''
+# make check-MODULE runs the tests that name MODULE (tests_of in tests/rules.mk).
+is 'each test names existing modules in line 2 or 3: # modules: MODULE...' \
+    "$(sed -sn '2,3s/^# modules: //p' tests/*.t tests/cmd/*.t | tr ' ' '\n' | while read -r m; do [ -d "lib/$m" ] || echo "$m"; done)" ''
 for main in cmd/*/main.c; do
     [ -f "$main" ] || continue
     name=$(basename "${main%/main.c}")

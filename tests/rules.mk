@@ -38,7 +38,11 @@ SLOW := cuda experts cuda_layouts ckpt_layouts layouts nccl faults ranks_signals
         cuda_golden
 SHELL_TESTS := $(wildcard $(patsubst %,tests/%.t,$(SLOW)))
 SHELL_TESTS += $(filter-out $(SHELL_TESTS),$(wildcard tests/*.t tests/cmd/*.t))
-TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(SHELL_TESTS) $(UNITS))
+# Line 2 or 3 of a shell test names the modules that it tests: "# modules: nn model".
+MODULE_GOALS := $(filter $(MODULES:%=check-%),$(GOALS))
+tests_of = $(filter $(B)/tests/unit/$1/%,$(UNITS)) $(shell grep -lw '^# modules:.* $1' $(SHELL_TESTS))
+TESTS ?= $(if $(MODULE_GOALS),$(foreach m,$(MODULE_GOALS:check-%=%),$(call tests_of,$m)),$(if \
+             $(filter thread,$(SAN)),$(THREADED),$(SHELL_TESTS) $(UNITS)))
 # A test in TESTS is a path, MODULE/NAME (a unit test), NAME.t, or failed: those that failed in the last run.
 RUN := $(foreach t,$(patsubst failed,$(file <$(B)/failed),$(TESTS)),$(or \
            $(patsubst %.c,$(B)/%,$(wildcard tests/unit/$t.c)),$(wildcard $(filter %.t,tests/$t)),$t))
@@ -53,6 +57,7 @@ check: $(FAULT) $(filter-out $(if $(filter build,$(B)),build/san/%),$(filter $(B
        $(if $(filter mpich:%,$(RUN)),$(MPICH)) $(if $(filter %.t,$(RUN)),all $(filter $(NEEDS),$(TEST_PROGRAMS)))
 	@$(if $(RUN),CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive FAILED="$(abspath $(B))/failed" $(WITH_BUILD) \
 	    tests/prove.sh $(RUN),echo 'there are no tests to run')
+$(MODULES:%=check-%): check
 
 # To take less time, kernels are compiled for the CPU only, and the CPU operations only for the baseline and x86-64-v4
 # (ISAS).  Tests that measure time are omitted.

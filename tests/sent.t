@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: comm plan
 # The bytes sent per step, counted by the collectives, and the arena sizes equal those that the cost model predicts
 # (meg-train -v prints both), also with options that tests/layouts.t does not vary: logged norms, numbers of layers,
 # types of context parallelism.

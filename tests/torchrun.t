@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: store/comm
+# modules: comm
 # Ranks that are started with torchrun's environment variables: the rendezvous, and host collectives over the store.
 # tests/nccl.t trains on such ranks.
 . "${0%/*}/lib.sh"

@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm toy
+# modules: model
 # A family of models that is not in the library (tests/toy/toy.c) trains, resumes, runs under parallel layouts and is planned.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'

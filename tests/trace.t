@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: tensor
 # MEG_TRACE=ops prints one JSON line for each operation of one training step, with the shapes of the model, and has no
 # other effect.
 . "${0%/*}/lib.sh"

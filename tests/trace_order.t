@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: tensor
 # Properties that a trace of operations and collectives shows: each dropout mask is drawn once, --glu-activation selects
 # the activation by name, overlapped communication starts between computations, and buckets have the size of
 # --ddp-bucket-size.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: file
 # Commands replace files atomically: of two concurrent runs one fails, and after SIGKILL at any system call the output
 # is the old or the new one.  make check runs TRIALS=2 races per command and each STRIDE=16th kill; make check-faults
 # runs 200 races and all kills.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: ckpt
 # meg-convert: conversions between Hugging Face, meg and Megatron preserve weights; --info; refusals.
 . "${0%/*}/../lib.sh"
 top=$(cd "${0%/*}/../.." && pwd)

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: ckpt
 # meg-convert --info --verify finds a changed byte in each tensor of a checkpoint: weights and optimizer state.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"

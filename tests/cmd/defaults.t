@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: option
 # Options of meg-train have the defaults of Megatron, so that Megatron's scripts have the same meaning.
 . "${0%/*}/../lib.sh"
 table=${0%/*}/../data/megatron_defaults.txt

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: eval
 # meg-eval with a small byte-level model and with a reference model.
 . "${0%/*}/../lib.sh"
 perl "${0%/*}/../tiny_gpt2.pl" "$T/hf"

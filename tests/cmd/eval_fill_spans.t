@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: eval
 # meg-eval --task fill-mask with a T5 that learns which number belongs to a letter.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../facts.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: infer
 # meg-generate with a small byte-level model and with a reference model.
 . "${0%/*}/../lib.sh"
 perl "${0%/*}/../tiny_gpt2.pl" "$T/hf"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: ckpt
 # meg-generate, meg-eval and meg-convert check model options on the command line against the checkpoint.
 . "${0%/*}/../lib.sh"
 cd "$T" || exit 1

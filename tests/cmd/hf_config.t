@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: ckpt
 # Hugging Face directories in which config.json does not determine the model alone.
 . "${0%/*}/../lib.sh"
 option() { # DIR NAME: an option of the model in DIR

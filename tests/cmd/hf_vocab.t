@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: ckpt tokenizer
 # Hugging Face directories whose tokenizer has more or fewer tokens than the model has rows: meg-eval, meg-generate,
 # meg-convert and meg-train use the tokenizer of the directory, and refuse only ids that the model does not have.
 . "${0%/*}/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: data
 # Files of the index cache have the names and descriptions that Megatron-LM computes for the same options.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"

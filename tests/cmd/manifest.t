@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: ckpt
 # A manifest.json that does not describe the files of the checkpoint is refused.
 . "${0%/*}/../lib.sh"
 cd "$T" || exit 1

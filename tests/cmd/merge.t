@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: data
 # meg-merge: merging a directory or given datasets, invalid input, failing writes, reference files.
 . "${0%/*}/../lib.sh"
 

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: option
 # Options of earlier releases and of Megatron-DeepSpeed configure the same run as the options that replace them.
 . "${0%/*}/../lib.sh"
 

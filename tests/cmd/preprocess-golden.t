@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: preprocess
 # meg-preprocess writes the same files as Megatron-LM's preprocess_data.py.
 . "${0%/*}/../lib.sh"
 indexed=$golden/data/indexed

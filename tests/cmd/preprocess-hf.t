@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: tokenizer
 # The files beside a tokenizer.json and the tokenizer class determine ids as in transformers 4.57.3.  The expected ids are
 # those of AutoTokenizer.
 . "${0%/*}/../lib.sh"

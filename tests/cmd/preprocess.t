@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: io preprocess
 # meg-preprocess: output files, order of documents, input formats, errors, inspection, failing writes.
 . "${0%/*}/../lib.sh"
 cd "$T" || exit 1

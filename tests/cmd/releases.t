@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: option
 # --megatron-release has an effect in each command and is stored in checkpoints.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: tokenizer
 # Preprocess, train, generate and evaluate with each tokenizer type.  A checkpoint contains its tokenizer, so the
 # original files may be removed.
 . "${0%/*}/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: train
 # meg-train: logs and metrics, exit conditions, and errors.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"

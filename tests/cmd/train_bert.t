@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: model
 # meg-train --model bert: losses, resuming, options of BERT, and models and options that do not match.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../bert.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: data
 # Each option that sets the data of one split affects that split and no other.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: train
 # How a run ends whose last iterations are skipped, that cannot print, or whose options ask for the impossible.
 . "${0%/*}/../lib.sh"
 cd "$T" || exit 1

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: plan
 # Figures of --dry-run, --plan, --info and the log, compared with values that are computed here from the sizes of the model.
 # shellcheck disable=SC2086 # $... are lists of options
 . "${0%/*}/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: logging
 # What meg-train prints on standard output at its start, in the form that log parsers of Megatron read.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"

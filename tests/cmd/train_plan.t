@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: plan
 # Estimates of meg-train: --dry-run for another number of ranks, --plan, and a run that does not fit in memory.
 . "${0%/*}/../lib.sh"
 

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: optim
 # meg-train in bf16 and fp16: losses close to fp32, the loss scale, skipped iterations, resuming, and memory.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"

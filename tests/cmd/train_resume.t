@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: train
 # The checkpoint of step ten is bit-identical whether or not the run was interrupted, for each way to interrupt it and
 # for any number of threads.  Dropout is enabled.
 . "${0%/*}/../lib.sh"

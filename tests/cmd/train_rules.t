@@ -1,5 +1,6 @@
 #!/bin/sh
 # needs: ranks/comm
+# modules: run
 # An invalid combination of layout options ends with status 2 and a message of one line that has option, value and rule.
 . "${0%/*}/../lib.sh"
 

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: model
 # meg-train --model t5: loss, resuming, options of T5, and models and options that do not match.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../bert.sh"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# modules: tokenizer
 # meg-vocab: vocabularies of several inputs and formats, invalid input, and failing writes.
 . "${0%/*}/../lib.sh"
 top=$(cd "${0%/*}/../.." && pwd)
