@@ -193,7 +193,7 @@ $(BIN)/meg-%: $(B)/cmd/%/main.c.o $(B)/libmeg.a | $$(@D)/
 include $(wildcard tests/rules.mk)
 
 # $(call keep,FILE,TEXT): write TEXT to FILE unless FILE already contains it
-keep = $(if $(subst x$(strip $2),,x$(file <$1))$(if $(wildcard $1),,x),\
+keep = $(if $(subst x$(strip $2),,x$(strip $(file <$1)))$(if $(wildcard $1),,x),\
            $(shell mkdir -p $(dir $1))$(file >$1,$(strip $2)))
 ifneq ($(filter-out clean deps lint,$(GOALS)),)
 $(call keep,$(B)/flags,$(COMPILE) $(CPU_FLAGS) $(CXX_COMPILE) $(LINK) $(MEG_LIBS))
