@@ -10,6 +10,8 @@
 # make clean       remove build/, bin/ and demo/
 #
 # For contributors (CONTRIBUTING.md):
+# make quick       build in build/quick, for this CPU only and without CUDA; TESTS=: build what these tests require, and
+#                  run them; with other goals ('make quick check-nn'): build these
 # make check-MODULE   run the unit tests of lib/MODULE and the shell tests that name it in line 2 or 3
 # make ci          run all checks required for a change: check-format, lint, check-clang, check-san, check-mpich, check
 # make format      format the C files with clang-format; check-format: fail if a file is not formatted
@@ -47,20 +49,22 @@ VERSION := 0.1.0
 MODULES := base foreign file option unicode io sentence tokenizer data preprocess tensor cpu cuda device watchdog comm \
            parallel params nn model optim ckpt logging run plan train infer eval
 
+# As a goal, also beside others, quick selects a build for this CPU only, without CUDA.
+QUICK  := $(filter quick,$(MAKECMDGOALS))
 PREFIX ?= /usr/local
-CUDA   ?= auto
-NCCL   ?= auto
+CUDA   ?= $(if $(QUICK),0,auto)
+NCCL   ?= $(if $(QUICK),0,auto)
 CUDNN  ?= auto
 MPI    ?= auto
 DEPS   ?= 1
-CFLAGS ?= $(if $(DEBUG),-O0 -g3,-O2 -g1)
+CFLAGS ?= $(if $(DEBUG),-O0 -g3,$(if $(QUICK),-O1,-O2) -g1)
 NVCC   ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
 # Kernels are compiled to a cubin for each of CUDA_ARCHS, and to PTX for CUDA_PTX.  The driver of a newer GPU compiles
 # the PTX.  PTX for one of CUDA_ARCHS takes no time, because nvcc makes the cubin from it.  For 90 instead of 90a, the
 # kernels contain no wgmma and are slower.
 CUDA_ARCHS ?= 80 90a
 CUDA_PTX ?= 80
-B      ?= build$(if $(SAN),/$(if $(filter thread,$(SAN)),tsan,san),$(if $(DEBUG),/debug))
+B      ?= build$(if $(SAN),/$(if $(filter thread,$(SAN)),tsan,san),$(if $(DEBUG),/debug,$(QUICK:%=/%)))
 # Make B relative to this directory: dependency files and $(B)/objects name files by relative paths.
 override B := $(subst $(CURDIR)/,,$(B))
 ifneq ($(word 2,$(B)),)
@@ -126,7 +130,7 @@ CMDS  := $(MAINS:cmd/%/main.c=$(BIN)/meg-%)
 
 # Files of lib/cpu with the comment "isa: baseline v3 v4" are compiled once per instruction set.  A program selects the
 # instruction set when it starts.
-ISAS    := $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),v3 v4)
+ISAS    := $(if $(QUICK),,$(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),v3 v4))
 PER_ISA := $(if $(wildcard lib/cpu/*.c),$(shell \
                awk 'FNR <= 3 && /\/\* isa: baseline v3 v4 \*\// { print FILENAME }' lib/cpu/*.c))
 OBJS    := $(SRCS:%=$(B)/%.o) $(foreach i,$(ISAS),$(PER_ISA:%=$(B)/%.$i.o))
@@ -171,7 +175,7 @@ all: $(B)/libmeg.a $(CMDS)
 $(B)/lib/cpu/%.o: MODULE_FLAGS := $(CPU_FLAGS)
 $(B)/lib/comm/mpi%.o: MODULE_FLAGS = $(MPI_CFLAGS)
 $(B)/lib/comm/nccl%.o $(B)/lib/cuda/%.c.o: MODULE_FLAGS = -isystem $(CUDA_HOME)/include
-$(PER_ISA:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
+$(PER_ISA:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base $(if $(QUICK),-march=native)
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
 
@@ -264,6 +268,6 @@ help:
 clean:
 	rm -rf build bin demo
 
-.PHONY: all build-tests check san-tests ci objects format lint install demo deps fuzz bench bench-gpu help clean \
+.PHONY: all quick build-tests check san-tests ci objects format lint install demo deps fuzz bench bench-gpu help clean \
         FORCE $(patsubst %,check-%,$(MODULES) format clang san mpich peers layouts faults effects queue emulated gpu \
         chroot)

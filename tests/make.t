@@ -19,8 +19,12 @@ like 'make builds the programs that a shell test names in line 2' "$(cat "$T/toy
 unlike 'make builds no other test programs' "$(cat "$T/toy")" '-o build/tests/(unit|queue|cuda|effects)/'
 
 like 'TESTS has short names' "$(commands check TESTS='file/lock toy.t')" 'prove.sh build/tests/unit/file/lock tests/toy.t'
-commands check-file >"$T/module"
-like 'check-MODULE runs the unit tests of the module' "$(cat "$T/module")" 'prove.sh .*build/tests/unit/file/lock '
+commands quick TESTS=file/lock >"$T/quick"
+like 'quick builds and runs a unit test in build/quick' "$(cat "$T/quick")" 'prove.sh build/quick/tests/unit/file/lock$'
+unlike 'quick builds no commands, and for one instruction set' "$(cat "$T/quick")" '-o [^ ]*(bin/meg|[.]v[34][.]o)'
+like 'quick without TESTS builds the commands' "$(commands quick)" '-o build/quick/bin/meg-train$'
+commands quick check-file >"$T/module"
+like 'check-MODULE runs the unit tests of the module' "$(cat "$T/module")" 'prove.sh .*build/quick/tests/unit/file/lock '
 like 'check-MODULE runs the shell tests that name the module' "$(cat "$T/module")" 'prove.sh .* tests/writers.t( |$)'
 unlike 'check-MODULE runs no tests of other modules' "$(cat "$T/module")" 'prove.sh .*tests/(unit/model|toy)'
 mkdir -p "$T/tree/build"

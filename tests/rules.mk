@@ -58,6 +58,7 @@ check: $(FAULT) $(filter-out $(if $(filter build,$(B)),build/san/%),$(filter $(B
 	@$(if $(RUN),CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive FAILED="$(abspath $(B))/failed" $(WITH_BUILD) \
 	    tests/prove.sh $(RUN),echo 'there are no tests to run')
 $(MODULES:%=check-%): check
+quick: $(if $(filter-out quick,$(GOALS)),,$(if $(filter file,$(origin TESTS)),all,check))
 
 # To take less time, kernels are compiled for the CPU only, and the CPU operations only for the baseline and x86-64-v4
 # (ISAS).  Tests that measure time are omitted.
