@@ -26,7 +26,7 @@
 #define DEFAULT_TIMEOUT_S 600.0
 
 /* A wait of oversubscribed ranks polls for SPIN_S; after that, it sleeps for SLEEP_US before each poll. */
-#define SPIN_S 0.0005
+#define SPIN_S 0.00005
 #define SLEEP_US 50
 
 static double nbytes_of(int64_t n, enum meg_dtype t)
