@@ -91,7 +91,7 @@ void meg_comm_group_init(struct meg_comm_group *g, struct meg_comm_group *world,
 struct meg_comm_poll {
     const struct meg_work *w;
     int count;
-    bool sleeps;
+    bool sleeps;              /* the next calls sleep, because the wait is long */
     double begin_s, before_s; /* times of the first and of the last check of the timeout */
     double waited_s;          /* time waited until before_s */
 };

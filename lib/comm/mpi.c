@@ -266,7 +266,8 @@ static void abort_all(int status, const char *why, void *world)
  * Set the number of OpenMP threads to the number of CPUs in the affinity mask of this rank, divided by the number of
  * ranks on this machine, including this one, whose masks overlap with it; at least 1.  Waits are ten times slower if
  * threads of two ranks run on one core.  If OMP_NUM_THREADS is set or the mask cannot be read, the number of threads
- * does not change.  Return whether there are more such ranks than CPUs in the mask.  All ranks must call this function in any case: it is collective.
+ * does not change.  Return whether there are more such ranks than CPUs in the mask.  All ranks must call this function
+ * in any case: it is collective.
  */
 static bool limit_threads(void)
 {

@@ -30,8 +30,8 @@ struct meg_model_kv_cache {
     size_t token_nbytes, memory_nbytes; /* bytes of the keys and values of one token in one layer, by buffer */
     struct model_kv_slot *slot;         /* [b] */
     /*
-     * The arrays of a step of n sequences, n <= op->decode_rows: [MODEL_KV_NUM_OFFSETS,L,n] i64 offsets, [2,n] i32 positions
-     * and lengths of the encoder's input; on the host, and in device memory
+     * The arrays of a step of n sequences, n <= op->decode_rows: [MODEL_KV_NUM_OFFSETS,L,n] i64 offsets, [2,n] i32
+     * positions and lengths of the encoder's input; on the host, and in device memory
      */
     int64_t *host_arrays;
     void *arrays;

@@ -67,7 +67,7 @@ static const struct ckpt_rename copies[] = { { "output_layer.bias", "cls.predict
     "language-model head (cls.predictions), and with the binary head (cls.seq_relationship) the pooler"
 static const char *const head[] = { "lm_head.dense.weight",    "lm_head.dense.bias", "lm_head.layer_norm.weight",
                                     "lm_head.layer_norm.bias", "output_layer.bias",  NULL };
-/* Heads of BertForSequenceClassification, BertForTokenClassification, BertForMultipleChoice, BertForQuestionAnswering. */
+/* Heads of BertForSequenceClassification, -TokenClassification, -MultipleChoice and -QuestionAnswering. */
 static const char *const other_heads[] = { "classifier.weight", "classifier.bias", "qa_outputs.weight",
                                            "qa_outputs.bias", NULL };
 static const struct ckpt_format post_norm_format = { .name = "hf",

@@ -1,8 +1,9 @@
 /*
  * decoder.c - decoders of tokenizer.json.  Each step rewrites the list of tokens, most steps one token at a time.  Some
- * results depend on more than one token: - the first and the last token can be rewritten differently; - ByteFallback
- * rewrites a run of byte-fallback tokens together, and ByteLevel rewrites all tokens together; - a step after Fuse
- * rewrites the entire text.
+ * results depend on more than one token:
+ * - the first and the last token can be rewritten differently;
+ * - ByteFallback rewrites a run of byte-fallback tokens together, and ByteLevel rewrites all tokens together;
+ * - a step after Fuse rewrites the entire text.
  */
 #include <stdlib.h>
 #include <string.h>

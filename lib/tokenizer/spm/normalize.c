@@ -1,8 +1,10 @@
 /*
  * normalize.c - normalization by the rules of SentencePiece's Normalizer.  copy_run copies characters that cannot
  * belong to a key of the character map, a user-defined piece or an escaped space.  At each other position,
- * normalize_step does the first of these steps that is possible: - copy the longest user-defined piece; - replace the
- * longest key of the character map; - copy a character.
+ * normalize_step does the first of these steps that is possible:
+ * - copy the longest user-defined piece;
+ * - replace the longest key of the character map;
+ * - copy a character.
  */
 #include "tokenizer/spm/normalize.h"
 #include <string.h>
