@@ -85,15 +85,26 @@ template <class T> float unpack(uint32_t u, int half)
 template <class T> void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     struct {
-        uint32_t a[4], b[2];
-    } own = { { a[0], a[1], a[2], a[3] }, { b0, b1 } }, all[WARP];
+        float a[4][2], b[2][2];
+    } own, all[WARP];
     const int g = emu::lane() / 4, t = emu::lane() % 4;
 
+    for (int h = 0; h < 2; h++) {
+        for (int i = 0; i < 4; i++)
+            own.a[i][h] = unpack<T>(a[i], h);
+        own.b[0][h] = unpack<T>(b0, h);
+        own.b[1][h] = unpack<T>(b1, h);
+    }
     emu::warp_exchange(&own, all, sizeof own);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++) {
+        float sum = c[i];
+
+#    pragma GCC unroll 16
         for (int k = 0; k < 16; k++)
-            c[i] += unpack<T>(all[4 * g + k % 8 / 2].a[k / 8 * 2 + i / 2], k % 2) *
-                    unpack<T>(all[4 * (2 * t + i % 2) + k % 8 / 2].b[k / 8], k % 2);
+            sum += all[4 * g + k % 8 / 2].a[k / 8 * 2 + i / 2][k % 2] *
+                   all[4 * (2 * t + i % 2) + k % 8 / 2].b[k / 8][k % 2];
+        c[i] = sum;
+    }
 }
 
 inline void load_matrices(uint32_t (&r)[4], const void *row)

@@ -54,6 +54,7 @@ namespace emu
 {
 
 enum { LANES = 32, MAX_THREADS = 1024, PAGE = 4096, STACK_NBYTES = 128 << 10, MAX_EXCHANGE = 256 };
+enum { STACK_SHIFT = 192 }; /* a multiple of the alignment of a stack and of a cache line */
 enum { MAPPED_SHARED = 228 << 10, SHARED_ALIGNMENT = 1024 };
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
@@ -74,16 +75,16 @@ struct call {
 };
 
 /* A stack, and the thread that runs on it. */
-struct fiber {
+struct alignas(64) fiber { /* a switch reads the first two lines of the cache */
     void *context[5]; /* of __builtin_setjmp */
-    ucontext_t start;
+    uint3 index;
+    int thread;
+    call at;
     bool is_started;
+    ucontext_t start;
     const void *stack;
     size_t stack_nbytes;
     void *fake_stack; /* of AddressSanitizer */
-    int thread;
-    uint3 index;
-    call at;
 };
 
 /* The block that runs. */
@@ -172,8 +173,10 @@ inline char *map_guarded(size_t nbytes)
     return p + PAGE;
 }
 
+/* Stacks begin at different offsets in a page; with equal offsets, they would evict each other from the cache. */
 inline fiber *fiber_new()
 {
+    static unsigned n;
     fiber *const f = new fiber();
     char *const stack = map_guarded(STACK_NBYTES);
 
@@ -181,7 +184,7 @@ inline fiber *fiber_new()
     f->stack_nbytes = STACK_NBYTES;
     getcontext(&f->start);
     f->start.uc_stack.ss_sp = stack;
-    f->start.uc_stack.ss_size = STACK_NBYTES;
+    f->start.uc_stack.ss_size = STACK_NBYTES - n++ * STACK_SHIFT % PAGE;
     makecontext(&f->start, run_threads, 0);
     return f;
 }

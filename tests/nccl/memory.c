@@ -115,6 +115,7 @@ static void device_reserve(void)
     device.base = mmap(NULL, RESERVED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (device.base == MAP_FAILED)
         fail("mmap fails: %s", strerror(errno));
+    madvise(device.base, RESERVED, MADV_HUGEPAGE); /* because memory_new fills large workspaces */
     sigaction(SIGSEGV, &action, &device.old_action);
 }
 

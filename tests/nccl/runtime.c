@@ -3,6 +3,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include "double.h"
 
@@ -13,7 +14,8 @@ struct CUevent_st {
 };
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;  /* a task was queued */
+static pthread_cond_t finished = PTHREAD_COND_INITIALIZER; /* a stream became idle, or an event was recorded */
 static struct CUstream_st *streams;
 int nstreams;
 static struct CUevent_st *events;
@@ -114,6 +116,8 @@ static bool run_one(bool *is_launched)
             if (!run_task(t))
                 continue;
             s->first = t->next;
+            if (!s->first || t->type == RECORD)
+                pthread_cond_broadcast(&finished);
             free(t);
             return true;
         }
@@ -169,13 +173,24 @@ static bool is_idle(const struct CUstream_st *s)
     return true;
 }
 
+/* Wait until a stream is idle or an event is recorded, but at most 1 ms, because gpu_error may change. */
+static void wait_finished(void)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    pthread_cond_timedwait(&finished, &lock, &until);
+}
+
 void wait_idle(const struct CUstream_st *s)
 {
-    while (!is_idle(s) && !gpu_error) {
-        pthread_mutex_unlock(&lock);
-        usleep(20);
-        pthread_mutex_lock(&lock);
-    }
+    while (!is_idle(s) && !gpu_error)
+        wait_finished();
 }
 
 /*
@@ -285,10 +300,10 @@ API cudaError_t cudaEventQuery(cudaEvent_t e)
     if (is_done) {
         merge_clock(&host_clock, &e->clock);
         forget_complete();
+    } else {
+        wait_finished(); /* so that callers that poll need little CPU time */
     }
     pthread_mutex_unlock(&lock);
-    if (!is_done)
-        usleep(10); /* let the streams run */
     return is_done ? cudaSuccess : cudaErrorNotReady;
 }
 
