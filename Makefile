@@ -41,7 +41,7 @@
 # MPI=             0, 1, auto, openmpi or mpich; check and demo install Open MPI (mpich: MPICH) unless MPI=0
 # CUDA= NCCL= CUDNN=   0, 1 or auto; NCCL requires nccl.h and cuda_runtime.h, but not CUDA=1
 # STRICT=1         fail a test that is skipped for lack of MPI, MEG_SHARED or a program; TEST_S=: seconds per test;
-#                  TEST_JOBS=3: tests at a time
+#                  TEST_JOBS=4: tests at a time
 # MEG_SHARED=      directory with real tokenizers, corpora and weights, for the tests that require them
 # V=1              print complete command lines
 
