@@ -159,25 +159,26 @@ static int chunks_of(const struct cell *c)
 /* Return whether meg-train accepts the cell and it is not equivalent to a simpler cell. */
 static bool is_valid(const struct cell *c, int world)
 {
-    const int tp = value_of(c, TP), pp = value_of(c, PP), vp = chunks_of(c), recompute = value_of(c, RECOMPUTE);
+    const int tp = value_of(c, TP), pp = value_of(c, PP), recompute = value_of(c, RECOMPUTE);
+    const int replicas = value_of(c, DP) * value_of(c, CP);
+    int vp;
 
-    if ((is_bert(c) || is_t5(c)) && value_of(c, CP) > 1)
-        return false;
-    if (is_t5(c) ? vp > 1 || (c->v[PP] >= FIRST_UNEVEN && c->v[PP] != SPLIT) : c->v[PP] == SPLIT)
-        return false;
-    if (ranks_of(c) > world || tp * a2a_size(c) > value_of(c, SHAPE) || pp * vp > 8)
-        return false;
-    if ((vp > 1 && pp == 1) || (value_of(c, VP) > 1 && c->v[PP] >= FIRST_DESCRIBED) || (value_of(c, SP) && tp == 1) ||
-        (recompute == 3 && (tp == 1 || value_of(c, SP))))
-        return false;
-    if (value_of(c, SCHEDULE) && (pp == 1 || vp > 1 || recompute))
-        return false;
-    if ((value_of(c, OPTIMIZER) && value_of(c, DP) * value_of(c, CP) == 1) ||
-        (value_of(c, OPTIMIZER) == 2 && value_of(c, DP) == 1) || (value_of(c, OPTIMIZER) == 3 && pp > 1) ||
-        (value_of(c, OVERLAP) && value_of(c, DP) * value_of(c, CP) == 1) ||
+    /* All ranks try all cells: the fastest rules are first. */
+    if ((value_of(c, OPTIMIZER) && replicas == 1) || (value_of(c, OPTIMIZER) == 2 && value_of(c, DP) == 1) ||
+        (value_of(c, OPTIMIZER) == 3 && pp > 1) || (value_of(c, OVERLAP) && replicas == 1) ||
         (value_of(c, OVERLAP) == 2 && !value_of(c, OPTIMIZER)))
         return false;
-    return !value_of(c, ORDER) || (pp > 1 && value_of(c, DP) * value_of(c, CP) > 1);
+    if ((value_of(c, ORDER) && (pp == 1 || replicas == 1)) || (value_of(c, SP) && tp == 1) ||
+        (recompute == 3 && (tp == 1 || value_of(c, SP))) || ranks_of(c) > world)
+        return false;
+    vp = chunks_of(c);
+    if (tp * a2a_size(c) > value_of(c, SHAPE) || pp * vp > 8 || (vp > 1 && pp == 1) ||
+        (value_of(c, VP) > 1 && c->v[PP] >= FIRST_DESCRIBED) ||
+        (value_of(c, SCHEDULE) && (pp == 1 || vp > 1 || recompute)))
+        return false;
+    if ((is_bert(c) || is_t5(c)) && value_of(c, CP) > 1)
+        return false;
+    return is_t5(c) ? vp == 1 && (c->v[PP] < FIRST_UNEVEN || c->v[PP] == SPLIT) : c->v[PP] != SPLIT;
 }
 
 static void name_of(const struct cell *c, char *out, size_t size)

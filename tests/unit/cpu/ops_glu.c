@@ -81,7 +81,7 @@ static void unit_of(const struct meg_ops *ops, const struct meg_glu *unit, int64
         for (int64_t c = 0; c < f; c++)
             near_of(ty, at(y, r, c), y64(&g, r, c), 8 * EPS * (0.1 + fabs(y64(&g, r, c))), "y", r, c);
     got = dense32(dx);
-    fd_check(&fd, g.x64, n * 2 * f, got, 300, "dx");
+    fd_check(&fd, g.x64, n * 2 * f, got, 100, "dx");
     ops->glu_bwd(NULL, unit, x, g.dy, x); /* in place */
     assert_memory_equal(x.p, dx.p, (size_t)(n * 2 * f) * meg_dtype_size(tx));
     free(x.p);
