@@ -70,7 +70,7 @@ like 'the message names the packages to install' "$(cat "$T/out")" "there is no 
 
 # wants MPI PACKAGES: make check with MPI=... requires these MPI packages
 wants() {
-    is "MPI=$1 requires the packages: $2" "$(env -u MAKEFLAGS make -pn DEPS=0 MPI="$1" check 2>/dev/null | sed -n 's/^DEPS_MPI := //p')" "$2"
+    is "MPI=$1 requires the packages: $2" "$(env -u MAKEFLAGS make B="$T/b" -pn DEPS=0 MPI="$1" check 2>/dev/null | sed -n 's/^DEPS_MPI := //p')" "$2"
 }
 wants auto 'libopenmpi-dev openmpi-bin'
 wants openmpi 'libopenmpi-dev openmpi-bin'
