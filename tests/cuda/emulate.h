@@ -74,8 +74,8 @@ struct call {
     }
 };
 
-/* A stack, and the thread that runs on it. */
-struct alignas(64) fiber { /* a switch reads the first two lines of the cache */
+/* A stack, and the thread that runs on it.  A switch reads only the first members, which share two lines of the cache. */
+struct alignas(64) fiber {
     void *context[5]; /* of __builtin_setjmp */
     uint3 index;
     int thread;
