@@ -7,7 +7,8 @@ export SKIPPED CPU_TIMES
 [ -z "${FAILED:-}" ] || : >"$FAILED"
 trap 'rm -f "$SKIPPED" "$CPU_TIMES"' EXIT
 trap 'exit 1' HUP INT TERM
-# Four tests run at a time, because some wait.  tap.sh is found in PATH because prove splits the command at spaces, which this directory may contain.
+# Four tests run at a time, because some wait.  tap.sh is found in PATH because prove splits the command at spaces,
+# which this directory may contain.
 PATH="$(cd "${0%/*}" && pwd):$PATH" prove --timer -j"${TEST_JOBS:-4}" -e tap.sh "$@"
 status=$?
 sort -rn "$CPU_TIMES" | awk '

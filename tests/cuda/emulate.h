@@ -74,7 +74,7 @@ struct call {
     }
 };
 
-/* A stack, and the thread that runs on it.  A switch reads only the first members, which share two lines of the cache. */
+/* A stack, and the thread that runs on it.  The members up to `at`, which a switch reads, are in two cache lines. */
 struct alignas(64) fiber {
     void *context[5]; /* of __builtin_setjmp */
     uint3 index;

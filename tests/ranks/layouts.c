@@ -1,7 +1,7 @@
 /*
  * Compare ten training steps (`sample`: four) under many parallel layouts with the same steps on one rank.  In f32,
- * losses, gradient norms and weights agree to 1e-5; in bf16, losses agree to 2e-2 and gradient norms to 5e-2.  The bytes that each rank
- * sends per step, for each group, and allocates, for each arena, equal the estimates of lib/plan.
+ * losses, gradient norms and weights agree to 1e-5; in bf16, losses agree to 2e-2 and gradient norms to 5e-2.  The
+ * bytes that each rank sends per step, for each group, and allocates, for each arena, equal the estimates of lib/plan.
  *
  *     mpirun -n 8 layouts sample|cover|full DIR [I/N]
  *     layouts list N
