@@ -9,41 +9,38 @@ static int same_shape(struct meg_mat a, struct meg_mat b)
     return a.rows == b.rows && a.cols == b.cols;
 }
 
-void MEG_FN(add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
-                     const struct meg_drop *d)
+void MEG_FN(add_fwd)(struct meg_stream *st, const struct meg_add_fwd_args *a)
 {
-    const struct dropout drop = drop_begin(d);
+    const struct dropout drop = drop_begin(a->drop);
     (void)st;
-    MEG_ASSERT(same_shape(z, y) && same_shape(x, y));
+    MEG_ASSERT(same_shape(a->z, a->y) && same_shape(a->x, a->y));
 #pragma omp parallel for schedule(static, ROWS)
-    for (int64_t r = 0; r < z.rows; r++)
-        add_row(z, x, y, row_vector(bias, y.dtype, y.cols), d, &drop, r);
+    for (int64_t r = 0; r < a->z.rows; r++)
+        add_row(a->z, a->x, a->y, row_vector(a->bias, a->y.dtype, a->y.cols), a->drop, &drop, r);
 }
 
-void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
-                     const struct meg_drop *d, bool accumulate)
+void MEG_FN(add_bwd)(struct meg_stream *st, const struct meg_add_bwd_args *a)
 {
-    const struct dropout drop = drop_begin(d);
+    const struct dropout drop = drop_begin(a->drop);
     (void)st;
-    MEG_ASSERT(same_shape(dy, dz));
-    if (drop.threshold || dy.p != dz.p)
+    MEG_ASSERT(same_shape(a->dy, a->dz));
+    if (drop.threshold || a->dy.p != a->dz.p)
 #pragma omp parallel for schedule(static, ROWS)
-        for (int64_t r = 0; r < dz.rows; r++)
-            add_row(dy, meg_no_mat(), dz, meg_no_mat(), d, &drop, r);
-    if (dbias)
-        MEG_FN(column_sums)(row_vector(dbias, grad, dy.cols), dy, accumulate);
+        for (int64_t r = 0; r < a->dz.rows; r++)
+            add_row(a->dy, meg_no_mat(), a->dz, meg_no_mat(), a->drop, &drop, r);
+    if (a->dbias)
+        MEG_FN(column_sums)(row_vector(a->dbias, a->grad, a->dy.cols), a->dy, a->accumulate);
 }
 
-void MEG_FN(add_norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat z, struct meg_mat y, float *mean,
-                          float *rstd, struct meg_mat x, struct meg_mat sublayer_out, const void *bias,
-                          const struct meg_drop *d, const void *w, const void *b, float eps)
+void MEG_FN(add_norm_fwd)(struct meg_stream *st, const struct meg_add_norm_fwd_args *a)
 {
-    const struct dropout drop = drop_begin(d);
+    const struct dropout drop = drop_begin(a->drop);
     (void)st;
-    MEG_ASSERT(same_shape(z, x) && same_shape(y, z) && same_shape(sublayer_out, z));
+    MEG_ASSERT(same_shape(a->z, a->x) && same_shape(a->y, a->z) && same_shape(a->sublayer_out, a->z));
 #pragma omp parallel for schedule(static, ROWS)
-    for (int64_t r = 0; r < z.rows; r++) {
-        add_row(z, x, sublayer_out, row_vector(bias, sublayer_out.dtype, z.cols), d, &drop, r);
-        norm_row(type, y, mean, rstd, z, row_vector(w, y.dtype, z.cols), row_vector(b, y.dtype, z.cols), eps, r);
+    for (int64_t r = 0; r < a->z.rows; r++) {
+        add_row(a->z, a->x, a->sublayer_out, row_vector(a->bias, a->sublayer_out.dtype, a->z.cols), a->drop, &drop, r);
+        norm_row(a->type, a->y, a->mean, a->rstd, a->z, row_vector(a->w, a->y.dtype, a->z.cols),
+                 row_vector(a->b, a->y.dtype, a->z.cols), a->eps, r);
     }
 }

@@ -350,10 +350,10 @@ static void fwd_task(const struct meg_attn_desc *desc, struct view o, float *lse
     }
 }
 
-void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
-                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *d)
+void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_fwd_args *a)
 {
-    const struct dropout drop = drop_begin(d);
+    const struct meg_attn_desc *desc = a->desc;
+    const struct dropout drop = drop_begin(a->drop);
     const int64_t task = rows_of_pack(TASK_ROWS, desc), ntasks = meg_ceil_div(desc->s_q, task), r = desc->a / desc->g;
     (void)st;
     MEG_ASSERT_EQ(desc->a % desc->g, 0);
@@ -363,9 +363,9 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_desc *desc, s
     for (int64_t n = ntasks - 1; n >= 0; n--) /* the longest tasks of causal attention first */
         for (int64_t i = 0; i < desc->b; i++)
             for (int64_t j = 0; j < desc->a; j++)
-                fwd_task(desc, query_head(desc, o, i, j), lse + (i * desc->a + j) * desc->s_q,
-                         query_head(desc, q, i, j), key_head(desc, k, i, j / r), key_head(desc, v, i, j / r), i, j,
-                         n * task, meg_min64((n + 1) * task, desc->s_q), d, &drop);
+                fwd_task(desc, query_head(desc, a->o, i, j), a->lse + (i * desc->a + j) * desc->s_q,
+                         query_head(desc, a->q, i, j), key_head(desc, a->k, i, j / r), key_head(desc, a->v, i, j / r),
+                         i, j, n * task, meg_min64((n + 1) * task, desc->s_q), a->drop, &drop);
 }
 
 /*
@@ -385,19 +385,20 @@ static void merge_row(float *o, float *lse, const float *o_part, float lse_part,
     *lse = m + logf(sum);
 }
 
-void MEG_FN(attn_merge)(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
-                        struct meg_heads o_part, const float *lse_part)
+void MEG_FN(attn_merge)(struct meg_stream *st, const struct meg_attn_merge_args *a)
 {
+    const struct meg_attn_desc *desc = a->desc;
+
     (void)st;
-    MEG_ASSERT_EQ(o.dtype, MEG_DTYPE_F32);
-    MEG_ASSERT_EQ(o_part.dtype, MEG_DTYPE_F32);
+    MEG_ASSERT_EQ(a->o.dtype, MEG_DTYPE_F32);
+    MEG_ASSERT_EQ(a->o_part.dtype, MEG_DTYPE_F32);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int64_t i = 0; i < desc->b; i++)
         for (int64_t j = 0; j < desc->a; j++) {
-            const struct view to = query_head(desc, o, i, j), from = query_head(desc, o_part, i, j);
+            const struct view to = query_head(desc, a->o, i, j), from = query_head(desc, a->o_part, i, j);
             const int64_t at = (i * desc->a + j) * desc->s_q;
             for (int64_t t = 0; t < desc->s_q; t++)
-                merge_row(row32(to, t), lse + at + t, row32(from, t), lse_part[at + t], desc->d_v);
+                merge_row(row32(to, t), a->lse + at + t, row32(from, t), a->lse_part[at + t], desc->d_v);
         }
 }
 
@@ -411,20 +412,21 @@ static float dot(const float *x, const float *y, int64_t d)
     return s;
 }
 
-void MEG_FN(attn_delta)(struct meg_stream *st, const struct meg_attn_desc *desc, float *delta, struct meg_heads d_o,
-                        struct meg_heads o)
+void MEG_FN(attn_delta)(struct meg_stream *st, const struct meg_attn_delta_args *args)
 {
+    const struct meg_attn_desc *desc = args->desc;
+
     (void)st;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int64_t i = 0; i < desc->b; i++)
         for (int64_t j = 0; j < desc->a; j++) {
-            const struct view x = query_head(desc, d_o, i, j), y = query_head(desc, o, i, j);
+            const struct view x = query_head(desc, args->d_o, i, j), y = query_head(desc, args->o, i, j);
             float a[PACK_FLOATS / 8], b[PACK_FLOATS / 8];
             MEG_ASSERT_LE(8 * desc->d_v, PACK_FLOATS);
             for (int64_t t = 0; t < desc->s_q; t++) {
                 pack(a, x, t, 1, desc->d_v);
                 pack(b, y, t, 1, desc->d_v);
-                delta[(i * desc->a + j) * desc->s_q + t] = dot(a, b, desc->d_v);
+                args->delta[(i * desc->a + j) * desc->s_q + t] = dot(a, b, desc->d_v);
             }
         }
 }
@@ -615,9 +617,10 @@ static void bwd_sink(const struct meg_attn_desc *desc, const struct bwd *w, int6
  * Compute the gradients of one group of sequence i.  params [b, a, buckets + 1] receives the sums of d_rel_bias and, in
  * the last column, of d_sink.  buf is memory for sums_per_thread f32 sums of bf16 or f16 dq, dk and dv.
  */
-static void bwd_group(const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *x, int64_t i, int64_t grp,
-                      const struct meg_drop *d, const struct dropout *drop, double *params, float *buf)
+static void bwd_group(const struct meg_attn_bwd_args *x, int64_t i, int64_t grp, const struct dropout *drop,
+                      double *params, float *buf)
 {
+    const struct meg_attn_desc *desc = x->desc;
     const int64_t r = desc->a / desc->g, buckets = desc->rel_bias.rows;
     const struct view dk = key_head(desc, x->dk, i, grp), dv = key_head(desc, x->dv, i, grp);
     float *dq_buf = buf, *dk_buf = dq_buf + desc->s_q * desc->d, *dv_buf = dk_buf + desc->s_k * desc->d;
@@ -635,7 +638,7 @@ static void bwd_group(const struct meg_attn_desc *desc, const struct meg_attn_bw
         w.delta = x->delta ? x->delta + (i * desc->a + j) * desc->s_q : NULL;
         w.d_rel_bias = x->d_rel_bias.p ? params + (i * desc->a + j) * (buckets + 1) : NULL;
         w.d_sink = x->d_sink.p ? params + (i * desc->a + j) * (buckets + 1) + buckets : NULL;
-        bwd_head(desc, &w, i, j, d, drop);
+        bwd_head(desc, &w, i, j, x->drop, drop);
         if (w.d_sink)
             bwd_sink(desc, &w, j);
         end_sum(dq, w.dq, desc->s_q, desc->d);
@@ -661,10 +664,10 @@ static void sum_params(const struct meg_attn_desc *desc, struct meg_mat grad, co
         }
 }
 
-void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *x,
-                      const struct meg_drop *d)
+void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_bwd_args *x)
 {
-    const struct dropout drop = drop_begin(d);
+    const struct meg_attn_desc *desc = x->desc;
+    const struct dropout drop = drop_begin(x->drop);
     const int64_t nbuf = sums_per_thread(desc, x->dq.dtype), buckets = desc->rel_bias.rows;
     const int64_t nparams = x->d_rel_bias.p || x->d_sink.p ? num_param_sums(desc) : 0;
     double *params = x->workspace.p;
@@ -686,7 +689,7 @@ void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_desc *desc, c
 #pragma omp atomic capture
                     thread = nthreads++;
                 }
-                bwd_group(desc, x, i, grp, d, &drop, params, bufs + thread * nbuf);
+                bwd_group(x, i, grp, &drop, params, bufs + thread * nbuf);
             }
     }
     if (x->d_rel_bias.p)

@@ -41,16 +41,16 @@ void MEG_FN(from_f32)(void *restrict out, enum meg_dtype t, const float *restric
     }
 }
 
-void MEG_FN(cast)(struct meg_stream *st, void *dst, enum meg_dtype to, const void *src, enum meg_dtype from, int64_t n)
+void MEG_FN(cast)(struct meg_stream *st, const struct meg_cast_args *a)
 {
-    const struct meg_mat d = row_vector(dst, to, n), s = row_vector(src, from, n);
+    const struct meg_mat d = row_vector(a->dst, a->dst_type, a->n), s = row_vector(a->src, a->src_type, a->n);
     (void)st;
 #pragma omp parallel for schedule(static)
-    for (int64_t b = 0; b < n; b += BLOCK)
-        for (int64_t i = b; i < meg_min64(n, b + BLOCK); i += CHUNK) {
+    for (int64_t b = 0; b < a->n; b += BLOCK)
+        for (int64_t i = b; i < meg_min64(a->n, b + BLOCK); i += CHUNK) {
             float f[CHUNK];
-            const int64_t m = meg_min64(CHUNK, n - i);
-            MEG_FN(to_f32)(f, element(s, 0, i), from, m);
-            MEG_FN(from_f32)(element(d, 0, i), to, f, m);
+            const int64_t m = meg_min64(CHUNK, a->n - i);
+            MEG_FN(to_f32)(f, element(s, 0, i), a->src_type, m);
+            MEG_FN(from_f32)(element(d, 0, i), a->dst_type, f, m);
         }
 }

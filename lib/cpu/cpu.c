@@ -105,10 +105,10 @@ void meg_cpu_zero(struct meg_stream *st, void *dev, size_t nbytes)
     memset(dev, 0, nbytes);
 }
 
-void meg_cpu_step_finish(struct meg_stream *st, struct meg_step_record *record, const struct meg_step_conf *conf)
+void meg_cpu_step_finish(struct meg_stream *st, const struct meg_step_finish_args *a)
 {
     (void)st;
-    meg_step_finish(record, conf);
+    meg_step_finish(a->record, a->conf);
 }
 
 struct meg_stream *meg_cpu_stream_create(const char *name)
@@ -143,19 +143,20 @@ bool meg_cpu_event_is_done(struct meg_event *event)
     return true;
 }
 
-void meg_cpu_copy_heads(struct meg_stream *st, struct meg_heads dst, const int64_t *dst_offset, struct meg_heads src,
-                        int64_t s, int64_t b, int64_t g, int64_t d)
+void meg_cpu_copy_heads(struct meg_stream *st, const struct meg_copy_heads_args *a)
 {
-    const size_t size = meg_dtype_size(src.dtype);
+    const size_t size = meg_dtype_size(a->src.dtype);
     (void)st;
-    MEG_ASSERT_EQ(dst.dtype, src.dtype);
-#pragma omp parallel for collapse(2) schedule(static) if (s * b * g * d > 1 << 16)
-    for (int64_t t = 0; t < s; t++)
-        for (int64_t i = 0; i < b; i++)
-            for (int64_t j = 0; j < g; j++) {
-                const int64_t to = t * dst.ld_s + (dst_offset ? dst_offset[i] : i * dst.ld_b) + j * dst.ld_g;
-                const int64_t from = t * src.ld_s + i * src.ld_b + j * src.ld_g;
-                memcpy((char *)dst.p + to * (int64_t)size, (char *)src.p + from * (int64_t)size, (size_t)d * size);
+    MEG_ASSERT_EQ(a->dst.dtype, a->src.dtype);
+#pragma omp parallel for collapse(2) schedule(static) if (a->s * a->b * a->g * a->d > 1 << 16)
+    for (int64_t t = 0; t < a->s; t++)
+        for (int64_t i = 0; i < a->b; i++)
+            for (int64_t j = 0; j < a->g; j++) {
+                const int64_t to =
+                    t * a->dst.ld_s + (a->dst_offset ? a->dst_offset[i] : i * a->dst.ld_b) + j * a->dst.ld_g;
+                const int64_t from = t * a->src.ld_s + i * a->src.ld_b + j * a->src.ld_g;
+                memcpy((char *)a->dst.p + to * (int64_t)size, (char *)a->src.p + from * (int64_t)size,
+                       (size_t)a->d * size);
             }
 }
 

@@ -12,17 +12,18 @@ static int has_row(struct meg_mat table, int64_t r)
     return r >= 0 && r < table.rows;
 }
 
-void MEG_FN(embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0)
+void MEG_FN(embed_fwd)(struct meg_stream *st, const struct meg_embed_fwd_args *a)
 {
     const float zero[COL_BLOCK] = { 0 };
     (void)st;
-    MEG_ASSERT_EQ(word.cols, x.cols);
+    MEG_ASSERT_EQ(a->word.cols, a->x.cols);
 #pragma omp parallel for schedule(static, ROWS)
-    for (int64_t r = 0; r < x.rows; r++)
-        for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
-            const int64_t n = meg_min64(COL_BLOCK, x.cols - c0), v = token[r] - v0;
+    for (int64_t r = 0; r < a->x.rows; r++)
+        for (int64_t c0 = 0; c0 < a->x.cols; c0 += COL_BLOCK) {
+            const int64_t n = meg_min64(COL_BLOCK, a->x.cols - c0), v = a->token[r] - a->v0;
             float buf[COL_BLOCK];
-            MEG_FN(from_f32)(element(x, r, c0), x.dtype, has_row(word, v) ? row_read(word, v, c0, n, buf) : zero, n);
+            const float *row = has_row(a->word, v) ? row_read(a->word, v, c0, n, buf) : zero;
+            MEG_FN(from_f32)(element(a->x, r, c0), a->x.dtype, row, n);
         }
 }
 
@@ -71,18 +72,17 @@ static void scatter(struct meg_mat table, struct meg_mat dx, const int32_t *inde
     }
 }
 
-void MEG_FN(embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token,
-                       bool accumulate)
+void MEG_FN(embed_bwd)(struct meg_stream *st, const struct meg_embed_bwd_args *a)
 {
     (void)st;
-    MEG_ASSERT_EQ(dword.cols, dx.cols);
+    MEG_ASSERT_EQ(a->dword.cols, a->dx.cols);
 #pragma omp parallel
     {
-        if (!accumulate)
-            zero_rows(dword);
+        if (!a->accumulate)
+            zero_rows(a->dword);
 #pragma omp for schedule(dynamic)
-        for (int64_t c0 = 0; c0 < dx.cols; c0 += COLS)
-            scatter(dword, dx, token, v0, c0, meg_min64(COLS, dx.cols - c0));
+        for (int64_t c0 = 0; c0 < a->dx.cols; c0 += COLS)
+            scatter(a->dword, a->dx, a->token, a->v0, c0, meg_min64(COLS, a->dx.cols - c0));
     }
 }
 
@@ -107,37 +107,35 @@ static void position_row(struct meg_mat x, int64_t r, struct meg_mat pos, int64_
     }
 }
 
-void MEG_FN(position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
-                          const struct meg_drop *d)
+void MEG_FN(position_fwd)(struct meg_stream *st, const struct meg_position_fwd_args *a)
 {
-    const struct dropout drop = drop_begin(d);
+    const struct dropout drop = drop_begin(a->drop);
     (void)st;
-    MEG_ASSERT(!pos.p || pos.cols == x.cols);
+    MEG_ASSERT(!a->pos.p || a->pos.cols == a->x.cols);
 #pragma omp parallel for schedule(static, ROWS)
-    for (int64_t r = 0; r < x.rows; r++) {
-        MEG_ASSERT(!pos.p || has_row(pos, position[r]));
-        position_row(x, r, pos, pos.p ? position[r] : 0, d, &drop);
+    for (int64_t r = 0; r < a->x.rows; r++) {
+        MEG_ASSERT(!a->pos.p || has_row(a->pos, a->position[r]));
+        position_row(a->x, r, a->pos, a->pos.p ? a->position[r] : 0, a->drop, &drop);
     }
 }
 
-void MEG_FN(position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
-                          const struct meg_drop *d, bool accumulate)
+void MEG_FN(position_bwd)(struct meg_stream *st, const struct meg_position_bwd_args *a)
 {
-    const struct dropout drop = drop_begin(d);
+    const struct dropout drop = drop_begin(a->drop);
     (void)st;
-    MEG_ASSERT(!dpos.p || dpos.cols == dx.cols);
+    MEG_ASSERT(!a->dpos.p || a->dpos.cols == a->dx.cols);
 #pragma omp parallel
     {
-        if (dpos.p && !accumulate)
-            zero_rows(dpos);
+        if (a->dpos.p && !a->accumulate)
+            zero_rows(a->dpos);
 #pragma omp for schedule(static, ROWS)
-        for (int64_t r = 0; r < dx.rows; r++) {
-            MEG_ASSERT(!dpos.p || has_row(dpos, position[r]));
+        for (int64_t r = 0; r < a->dx.rows; r++) {
+            MEG_ASSERT(!a->dpos.p || has_row(a->dpos, a->position[r]));
             if (drop.threshold)
-                position_row(dx, r, meg_no_mat(), 0, d, &drop);
+                position_row(a->dx, r, meg_no_mat(), 0, a->drop, &drop);
         }
 #pragma omp for schedule(dynamic)
-        for (int64_t c0 = 0; c0 < (dpos.p ? dx.cols : 0); c0 += COLS)
-            scatter(dpos, dx, position, 0, c0, meg_min64(COLS, dx.cols - c0));
+        for (int64_t c0 = 0; c0 < (a->dpos.p ? a->dx.cols : 0); c0 += COLS)
+            scatter(a->dpos, a->dx, a->position, 0, c0, meg_min64(COLS, a->dx.cols - c0));
     }
 }

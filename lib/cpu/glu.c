@@ -140,26 +140,25 @@ static void check(struct meg_mat y, struct meg_mat x)
     MEG_ASSERT_EQ(x.cols, 2 * y.cols);
 }
 
-void MEG_FN(glu_fwd)(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat y, struct meg_mat x)
+void MEG_FN(glu_fwd)(struct meg_stream *st, const struct meg_glu_fwd_args *a)
 {
-    const float limit = unit->limit > 0.0f ? unit->limit : INFINITY;
-    const bool is_plain = limit == INFINITY && unit->offset == 0.0f;
+    const float limit = a->unit->limit > 0.0f ? a->unit->limit : INFINITY;
+    const bool is_plain = limit == INFINITY && a->unit->offset == 0.0f;
     (void)st;
-    check(y, x);
+    check(a->y, a->x);
 #pragma omp parallel for schedule(static, 1)
-    for (int64_t r = 0; r < x.rows; r += ROWS)
-        loops[unit->type][is_plain].fwd(limit, unit->offset, y, x, r);
+    for (int64_t r = 0; r < a->x.rows; r += ROWS)
+        loops[a->unit->type][is_plain].fwd(limit, a->unit->offset, a->y, a->x, r);
 }
 
-void MEG_FN(glu_bwd)(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat dx, struct meg_mat dy,
-                     struct meg_mat x)
+void MEG_FN(glu_bwd)(struct meg_stream *st, const struct meg_glu_bwd_args *a)
 {
-    const float limit = unit->limit > 0.0f ? unit->limit : INFINITY;
-    const bool is_plain = limit == INFINITY && unit->offset == 0.0f;
+    const float limit = a->unit->limit > 0.0f ? a->unit->limit : INFINITY;
+    const bool is_plain = limit == INFINITY && a->unit->offset == 0.0f;
     (void)st;
-    check(dy, x);
-    check(dy, dx);
+    check(a->dy, a->x);
+    check(a->dy, a->dx);
 #pragma omp parallel for schedule(static, 1)
-    for (int64_t r = 0; r < x.rows; r += ROWS)
-        loops[unit->type][is_plain].bwd(limit, unit->offset, dx, dy, x, r);
+    for (int64_t r = 0; r < a->x.rows; r += ROWS)
+        loops[a->unit->type][is_plain].bwd(limit, a->unit->offset, a->dx, a->dy, a->x, r);
 }

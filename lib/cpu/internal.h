@@ -92,7 +92,8 @@ void meg_cpu_copy(struct meg_stream *st, void *dst, const void *src, size_t nbyt
 #ifdef MEG_ISA
 /* Declare the operations of this level, with the types of struct meg_ops. */
 #    define OP(name) __typeof__(*((struct meg_ops *)0)->name) MEG_FN(name);
-MEG_TENSOR_OPS(OP)
+MEG_ISA_OPS(OP)
+OP(attn_bwd_nbytes)
 #    undef OP
 
 /* Convert n elements from type t to f32, or from f32 to type t with rounding to nearest even. */

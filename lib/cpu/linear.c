@@ -143,35 +143,36 @@ static void act_grad_row(float *dx, const float *pre, int64_t n, enum meg_act ac
     }
 }
 
-void MEG_FN(act_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act)
+void MEG_FN(act_bwd)(struct meg_stream *st, const struct meg_act_bwd_args *a)
 {
     (void)st;
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < dx.rows; r++)
-        for (int64_t c0 = 0; c0 < dx.cols; c0 += COL_BLOCK) {
-            const int64_t n = meg_min64(COL_BLOCK, dx.cols - c0);
-            float d[COL_BLOCK], p[COL_BLOCK], *out = row_out(dx, r, c0, d);
-            const float *in = row_read(dy, r, c0, n, d);
+    for (int64_t r = 0; r < a->dx.rows; r++)
+        for (int64_t c0 = 0; c0 < a->dx.cols; c0 += COL_BLOCK) {
+            const int64_t n = meg_min64(COL_BLOCK, a->dx.cols - c0);
+            float d[COL_BLOCK], p[COL_BLOCK], *out = row_out(a->dx, r, c0, d);
+            const float *in = row_read(a->dy, r, c0, n, d);
             if (in != out)
                 memcpy(out, in, (size_t)n * sizeof *out);
-            act_grad_row(out, row_read(pre, r, c0, n, p), n, act);
-            row_store(dx, r, c0, n, out);
+            act_grad_row(out, row_read(a->pre, r, c0, n, p), n, a->act);
+            row_store(a->dx, r, c0, n, out);
         }
 }
 
-void MEG_FN(scale)(struct meg_stream *st, struct meg_mat y, struct meg_mat x, float factor)
+void MEG_FN(scale)(struct meg_stream *st, const struct meg_scale_args *a)
 {
+    const float factor = a->factor;
     (void)st;
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < y.rows; r++)
-        for (int64_t c0 = 0; c0 < y.cols; c0 += COL_BLOCK) {
-            const int64_t n = meg_min64(COL_BLOCK, y.cols - c0);
-            float buf[COL_BLOCK], *out = row_out(y, r, c0, buf);
-            const float *in = row_read(x, r, c0, n, buf);
+    for (int64_t r = 0; r < a->y.rows; r++)
+        for (int64_t c0 = 0; c0 < a->y.cols; c0 += COL_BLOCK) {
+            const int64_t n = meg_min64(COL_BLOCK, a->y.cols - c0);
+            float buf[COL_BLOCK], *out = row_out(a->y, r, c0, buf);
+            const float *in = row_read(a->x, r, c0, n, buf);
 
             for (int64_t c = 0; c < n; c++)
                 out[c] = factor * in[c];
-            row_store(y, r, c0, n, out);
+            row_store(a->y, r, c0, n, out);
         }
 }
 
@@ -195,21 +196,22 @@ static void fwd_block(struct meg_mat y, struct meg_mat pre, struct meg_mat x, st
     }
 }
 
-void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
-                        struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act)
+void MEG_FN(linear_fwd)(struct meg_stream *st, const struct meg_linear_fwd_args *a)
 {
-    const struct block_shape b = y.rows <= GEMM_SKINNY_M ? (struct block_shape){ GEMM_SKINNY_M, 64 }
-                                                         : choose_block_shape(y.rows, y.cols, all_f32(y, x, w));
+    const struct block_shape b = a->y.rows <= GEMM_SKINNY_M
+                                     ? (struct block_shape){ GEMM_SKINNY_M, 64 }
+                                     : choose_block_shape(a->y.rows, a->y.cols, all_f32(a->y, a->x, a->w));
+    struct meg_mat pre = a->pre;
     (void)st;
-    check(l, y, x, w, l->desc.w);
-    if (act == MEG_ACT_NONE)
+    check(a->plan, a->y, a->x, a->w, a->plan->desc.w);
+    if (a->act == MEG_ACT_NONE)
         pre.p = NULL;
-    MEG_ASSERT(!pre.p || (pre.rows == y.rows && pre.cols == y.cols));
+    MEG_ASSERT(!pre.p || (pre.rows == a->y.rows && pre.cols == a->y.cols));
 #pragma omp parallel for collapse(2) schedule(dynamic)
-    for (int64_t c0 = 0; c0 < y.cols; c0 += b.n)
-        for (int64_t r0 = 0; r0 < y.rows; r0 += b.m)
-            fwd_block(y, pre, x, w, bias, act,
-                      (struct block){ r0, c0, meg_min64(b.m, y.rows - r0), meg_min64(b.n, y.cols - c0) });
+    for (int64_t c0 = 0; c0 < a->y.cols; c0 += b.n)
+        for (int64_t r0 = 0; r0 < a->y.rows; r0 += b.m)
+            fwd_block(a->y, pre, a->x, a->w, a->bias, a->act,
+                      (struct block){ r0, c0, meg_min64(b.m, a->y.rows - r0), meg_min64(b.n, a->y.cols - c0) });
 }
 
 static void bwd_block(struct meg_mat dx, struct meg_mat dy, struct meg_mat w, struct meg_mat pre, enum meg_act act,
@@ -226,18 +228,17 @@ static void bwd_block(struct meg_mat dx, struct meg_mat dy, struct meg_mat w, st
     }
 }
 
-void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
-                             struct meg_mat w, struct meg_mat pre, enum meg_act act)
+void MEG_FN(linear_bwd_data)(struct meg_stream *st, const struct meg_linear_bwd_data_args *a)
 {
-    const struct block_shape b = choose_block_shape(dx.rows, dx.cols, all_f32(dx, dy, w));
+    const struct block_shape b = choose_block_shape(a->dx.rows, a->dx.cols, all_f32(a->dx, a->dy, a->w));
     (void)st;
-    check(l, dy, dx, w, l->desc.w);
-    MEG_ASSERT(act == MEG_ACT_NONE || (pre.rows == dx.rows && pre.cols == dx.cols));
+    check(a->plan, a->dy, a->dx, a->w, a->plan->desc.w);
+    MEG_ASSERT(a->act == MEG_ACT_NONE || (a->pre.rows == a->dx.rows && a->pre.cols == a->dx.cols));
 #pragma omp parallel for collapse(2) schedule(dynamic)
-    for (int64_t c0 = 0; c0 < dx.cols; c0 += b.n)
-        for (int64_t r0 = 0; r0 < dx.rows; r0 += b.m)
-            bwd_block(dx, dy, w, pre, act,
-                      (struct block){ r0, c0, meg_min64(b.m, dx.rows - r0), meg_min64(b.n, dx.cols - c0) });
+    for (int64_t c0 = 0; c0 < a->dx.cols; c0 += b.n)
+        for (int64_t r0 = 0; r0 < a->dx.rows; r0 += b.m)
+            bwd_block(a->dx, a->dy, a->w, a->pre, a->act,
+                      (struct block){ r0, c0, meg_min64(b.m, a->dx.rows - r0), meg_min64(b.n, a->dx.cols - c0) });
 }
 
 static void weight_block(struct meg_mat dw, struct meg_mat dy, struct meg_mat x, bool accumulate, struct block b)
@@ -252,17 +253,16 @@ static void weight_block(struct meg_mat dw, struct meg_mat dy, struct meg_mat x,
         row_store(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
 }
 
-void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
-                               struct meg_mat dy, struct meg_mat x, bool accumulate)
+void MEG_FN(linear_bwd_weight)(struct meg_stream *st, const struct meg_linear_bwd_weight_args *a)
 {
-    const struct block_shape b = choose_block_shape(dw.rows, dw.cols, all_f32(dw, dy, x));
+    const struct block_shape b = choose_block_shape(a->dw.rows, a->dw.cols, all_f32(a->dw, a->dy, a->x));
     (void)st;
-    check(l, dy, x, dw, l->desc.dw);
+    check(a->plan, a->dy, a->x, a->dw, a->plan->desc.dw);
 #pragma omp parallel for collapse(2) schedule(dynamic)
-    for (int64_t r0 = 0; r0 < dw.rows; r0 += b.m)
-        for (int64_t c0 = 0; c0 < dw.cols; c0 += b.n)
-            weight_block(dw, dy, x, accumulate,
-                         (struct block){ r0, c0, meg_min64(b.m, dw.rows - r0), meg_min64(b.n, dw.cols - c0) });
-    if (dbias)
-        MEG_FN(column_sums)(row_vector(dbias, dw.dtype, dw.rows), dy, accumulate);
+    for (int64_t r0 = 0; r0 < a->dw.rows; r0 += b.m)
+        for (int64_t c0 = 0; c0 < a->dw.cols; c0 += b.n)
+            weight_block(a->dw, a->dy, a->x, a->accumulate,
+                         (struct block){ r0, c0, meg_min64(b.m, a->dw.rows - r0), meg_min64(b.n, a->dw.cols - c0) });
+    if (a->dbias)
+        MEG_FN(column_sums)(row_vector(a->dbias, a->dw.dtype, a->dw.rows), a->dy, a->accumulate);
 }

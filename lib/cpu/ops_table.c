@@ -30,5 +30,6 @@ const struct meg_ops MEG_FN(ops) = {
     .linear_destroy = meg_cpu_linear_destroy,
     .sample = meg_cpu_sample,
     .sample_nbytes = meg_cpu_sample_nbytes,
-    .step_finish = meg_cpu_step_finish MEG_TENSOR_OPS(OP),
+    .attn_bwd_nbytes = MEG_FN(attn_bwd_nbytes),
+    .step_finish = meg_cpu_step_finish MEG_ISA_OPS(OP),
 };

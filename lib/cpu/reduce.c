@@ -47,15 +47,15 @@ static __attribute__((noinline)) int64_t zeros_in(const float *x, int64_t n)
     return zeros;
 }
 
-void MEG_FN(sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n)
+void MEG_FN(sumsq)(struct meg_stream *st, const struct meg_sumsq_args *a)
 {
-    const struct meg_mat v = row_vector(x, type, n);
+    const struct meg_mat v = row_vector(a->x, a->type, a->n);
     double part[PARTS], sum = 0.0;
-    const int64_t len = meg_ceil_div(n, PARTS);
+    const int64_t len = meg_ceil_div(a->n, PARTS);
     (void)st;
 #pragma omp parallel for schedule(static)
     for (int i = 0; i < PARTS; i++) {
-        const int64_t end = meg_min64(n, (i + 1) * len);
+        const int64_t end = meg_min64(a->n, (i + 1) * len);
         double s = 0.0;
         for (int64_t k0 = i * len; k0 < end; k0 += COL_BLOCK) {
             const int64_t m = meg_min64(COL_BLOCK, end - k0);
@@ -66,36 +66,38 @@ void MEG_FN(sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_d
     }
     for (int i = 0; i < PARTS; i++)
         sum += part[i];
-    *out += sum;
+    *a->out += sum;
 }
 
-void MEG_FN(sumsq_ranges)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type,
-                          const struct meg_range *range, int nranges)
+void MEG_FN(sumsq_ranges)(struct meg_stream *st, const struct meg_sumsq_ranges_args *a)
 {
-    for (int i = 0; i < nranges; i++)
-        MEG_FN(sumsq)(st, out + i, meg_element(x, range[i].begin, type), type, range[i].end - range[i].begin);
+    for (int i = 0; i < a->nranges; i++) {
+        const struct meg_range r = a->range[i];
+        const struct meg_sumsq_args sum = { a->out + i, meg_element(a->x, r.begin, a->type), a->type, r.end - r.begin };
+
+        MEG_FN(sumsq)(st, &sum);
+    }
 }
 
-void MEG_FN(weighted_sum)(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
-                          const double *scale)
+void MEG_FN(weighted_sum)(struct meg_stream *st, const struct meg_weighted_sum_args *a)
 {
     double sum = 0.0;
     (void)st;
-    for (int64_t i = 0; i < n; i++)
-        sum += weight ? (double)x[i] * (double)weight[i] : (double)x[i];
-    *out += scale ? *scale * sum : sum;
+    for (int64_t i = 0; i < a->n; i++)
+        sum += a->weight ? (double)a->x[i] * (double)a->weight[i] : (double)a->x[i];
+    *a->out += a->scale ? *a->scale * sum : sum;
 }
 
-void MEG_FN(count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n)
+void MEG_FN(count_zeros)(struct meg_stream *st, const struct meg_count_zeros_args *a)
 {
-    const struct meg_mat v = row_vector(x, type, n);
+    const struct meg_mat v = row_vector(a->x, a->type, a->n);
     int64_t zeros = 0;
     (void)st;
 #pragma omp parallel for schedule(static) reduction(+ : zeros)
-    for (int64_t k0 = 0; k0 < n; k0 += COL_BLOCK) {
-        const int64_t m = meg_min64(COL_BLOCK, n - k0);
+    for (int64_t k0 = 0; k0 < a->n; k0 += COL_BLOCK) {
+        const int64_t m = meg_min64(COL_BLOCK, a->n - k0);
         float buf[COL_BLOCK];
         zeros += zeros_in(row_read(v, 0, k0, m, buf), m);
     }
-    *out += zeros;
+    *a->out += zeros;
 }

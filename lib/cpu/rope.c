@@ -23,26 +23,25 @@ static void rotate_pairs(float *x, int64_t half, int is_interleaved, const float
     }
 }
 
-void MEG_FN(rope)(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b, int64_t g, int64_t heads,
-                  int64_t half, int is_interleaved, const float *cos, const float *sin, const int32_t *position,
-                  float sign)
+void MEG_FN(rope)(struct meg_stream *st, const struct meg_rope_args *a)
 {
     (void)st;
-    MEG_ASSERT(x.dtype == MEG_DTYPE_F32 || 2 * half <= MAX_HEAD);
+    MEG_ASSERT(a->x.dtype == MEG_DTYPE_F32 || 2 * a->half <= MAX_HEAD);
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < s * b; r++) {
-        const int64_t at = position[r] * half, row = r / b * x.ld_s + r % b * x.ld_b;
-        for (int64_t j = 0; j < g; j++)
-            for (int64_t k = 0; k < heads; k++) {
-                const int64_t first = row + j * x.ld_g + k * x.ld_h;
+    for (int64_t r = 0; r < a->s * a->b; r++) {
+        const int64_t at = a->position[r] * a->half, row = r / a->b * a->x.ld_s + r % a->b * a->x.ld_b;
+        for (int64_t j = 0; j < a->g; j++)
+            for (int64_t k = 0; k < a->heads; k++) {
+                const int64_t first = row + j * a->x.ld_g + k * a->x.ld_h;
                 float head[MAX_HEAD];
-                uint16_t *half_head = (uint16_t *)x.p + first;
-                if (x.dtype == MEG_DTYPE_F32) {
-                    rotate_pairs((float *)x.p + first, half, is_interleaved, cos + at, sin + at, sign);
+                uint16_t *half_head = (uint16_t *)a->x.p + first;
+                if (a->x.dtype == MEG_DTYPE_F32) {
+                    rotate_pairs((float *)a->x.p + first, a->half, a->is_interleaved, a->cos + at, a->sin + at,
+                                 a->sign);
                 } else {
-                    MEG_FN(to_f32)(head, half_head, x.dtype, 2 * half);
-                    rotate_pairs(head, half, is_interleaved, cos + at, sin + at, sign);
-                    MEG_FN(from_f32)(half_head, x.dtype, head, 2 * half);
+                    MEG_FN(to_f32)(head, half_head, a->x.dtype, 2 * a->half);
+                    rotate_pairs(head, a->half, a->is_interleaved, a->cos + at, a->sin + at, a->sign);
+                    MEG_FN(from_f32)(half_head, a->x.dtype, head, 2 * a->half);
                 }
             }
     }
@@ -66,25 +65,26 @@ static struct meg_mat head_row(struct meg_heads x, const struct meg_qk_norm *q, 
     return row_vector((char *)x.p + (size_t)first * meg_dtype_size(x.dtype), x.dtype, q->d);
 }
 
-void MEG_FN(qk_norm_fwd)(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads y, float *rstd,
-                         struct meg_heads x, const void *w)
+void MEG_FN(qk_norm_fwd)(struct meg_stream *st, const struct meg_qk_norm_fwd_args *a)
 {
+    const struct meg_qk_norm *q = a->q;
+
     (void)st;
     MEG_ASSERT_LE(q->d, MAX_HEAD);
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t row = 0; row < q->s * q->b; row++) {
         float wb[MAX_HEAD], xb[MAX_HEAD], yb[MAX_HEAD];
-        const float *wr = row_read(row_vector(w, y.dtype, q->d), 0, 0, q->d, wb);
+        const float *wr = row_read(row_vector(a->w, a->y.dtype, q->d), 0, 0, q->d, wb);
 
         for (int64_t i = 0; i < q->g * q->heads; i++) {
-            const struct meg_mat out = head_row(y, q, row, i / q->heads, i % q->heads);
-            const float *xr = row_read(head_row(x, q, row, i / q->heads, i % q->heads), 0, 0, q->d, xb);
+            const struct meg_mat out = head_row(a->y, q, row, i / q->heads, i % q->heads);
+            const float *xr = row_read(head_row(a->x, q, row, i / q->heads, i % q->heads), 0, 0, q->d, xb);
             float *yr = row_out(out, 0, 0, yb), s2 = 0.0f, rs;
 
 #pragma omp simd reduction(+ : s2)
             for (int64_t c = 0; c < q->d; c++)
                 s2 += xr[c] * xr[c];
-            rs = rstd[row * q->g * q->heads + i] = 1.0f / sqrtf(s2 / (float)q->d + q->eps);
+            rs = a->rstd[row * q->g * q->heads + i] = 1.0f / sqrtf(s2 / (float)q->d + q->eps);
 #pragma omp simd
             for (int64_t c = 0; c < q->d; c++)
                 yr[c] = xr[c] * rs * wr[c];
@@ -122,29 +122,28 @@ static void bwd_head(const struct meg_qk_norm *q, struct meg_mat dx, float *dw, 
 }
 
 /* The gradient of w is summed in blocks of ROWS rows, which are added in order. */
-void MEG_FN(qk_norm_bwd)(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads dx, void *dw,
-                         enum meg_dtype grad, struct meg_heads dy, struct meg_heads x, const void *w, const float *rstd,
-                         bool accumulate)
+void MEG_FN(qk_norm_bwd)(struct meg_stream *st, const struct meg_qk_norm_bwd_args *a)
 {
-    const struct meg_mat sum = row_vector(dw, grad, q->d);
+    const struct meg_qk_norm *q = a->q;
+    const struct meg_mat sum = row_vector(a->dw, a->grad, q->d);
     float sumb[MAX_HEAD], *sums = row_out(sum, 0, 0, sumb);
     (void)st;
     MEG_ASSERT_LE(q->d, MAX_HEAD);
-    if (accumulate)
+    if (a->accumulate)
         row_load(sum, 0, 0, q->d, sumb);
     else
         memset(sums, 0, (size_t)q->d * sizeof *sums);
 #pragma omp parallel for ordered schedule(static, 1)
     for (int64_t r0 = 0; r0 < q->s * q->b; r0 += ROWS) {
         float wb[MAX_HEAD], part[MAX_HEAD] = { 0 };
-        const float *wr = row_read(row_vector(w, dy.dtype, q->d), 0, 0, q->d, wb);
+        const float *wr = row_read(row_vector(a->w, a->dy.dtype, q->d), 0, 0, q->d, wb);
 
         for (int64_t row = r0; row < meg_min64(r0 + ROWS, q->s * q->b); row++)
             for (int64_t i = 0; i < q->g * q->heads; i++) {
                 const int64_t j = i / q->heads, k = i % q->heads;
 
-                bwd_head(q, head_row(dx, q, row, j, k), part, head_row(dy, q, row, j, k), head_row(x, q, row, j, k), wr,
-                         rstd[row * q->g * q->heads + i], row);
+                bwd_head(q, head_row(a->dx, q, row, j, k), part, head_row(a->dy, q, row, j, k),
+                         head_row(a->x, q, row, j, k), wr, a->rstd[row * q->g * q->heads + i], row);
             }
 #pragma omp ordered
         for (int64_t c = 0; c < q->d; c++)

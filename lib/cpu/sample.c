@@ -11,20 +11,18 @@ size_t meg_cpu_sample_nbytes(int64_t n, int64_t unpadded_vocab)
 }
 
 /* Sampler k samples the tokens of rows k, k + nsamplers and so on. */
-void meg_cpu_sample(struct meg_stream *st, struct meg_sampled_token *token, struct meg_mat logits,
-                    int64_t unpadded_vocab, const struct meg_sampling_args *args, bool has_logprobs,
-                    struct meg_workspace workspace)
+void meg_cpu_sample(struct meg_stream *st, const struct meg_sample_args *a)
 {
-    const size_t nbytes = meg_token_sampler_nbytes(unpadded_vocab);
-    const int64_t nsamplers = (int64_t)(workspace.nbytes / nbytes);
+    const size_t nbytes = meg_token_sampler_nbytes(a->unpadded_vocab);
+    const int64_t nsamplers = (int64_t)(a->workspace.nbytes / nbytes);
 
     (void)st;
-#pragma omp parallel for schedule(static, 1) if (logits.rows > 1)
+#pragma omp parallel for schedule(static, 1) if (a->logits.rows > 1)
     for (int64_t k = 0; k < nsamplers; k++) {
         struct meg_token_sampler s =
-            meg_token_sampler_of(logits.cols, unpadded_vocab, (char *)workspace.p + (size_t)k * nbytes);
+            meg_token_sampler_of(a->logits.cols, a->unpadded_vocab, (char *)a->workspace.p + (size_t)k * nbytes);
 
-        for (int64_t i = k; i < logits.rows; i += nsamplers)
-            token[i] = meg_sample_token(&s, &args[i], f32(logits) + i * logits.ld, has_logprobs);
+        for (int64_t i = k; i < a->logits.rows; i += nsamplers)
+            a->token[i] = meg_sample_token(&s, &a->args[i], f32(a->logits) + i * a->logits.ld, a->has_logprobs);
     }
 }

@@ -19,21 +19,20 @@ static void sgd_block(struct update_block *b, const struct meg_update_range *ran
     }
 }
 
-void MEG_FN(sgd)(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
-                 int nranges, float momentum, const struct meg_step_hparams *step)
+void MEG_FN(sgd)(struct meg_stream *st, const struct meg_sgd_args *a)
 {
     (void)st;
-    if (step->skip)
+    if (a->step->skip)
         return;
 #pragma omp parallel
-    for (int i = 0; i < nranges; i++) {
+    for (int i = 0; i < a->nranges; i++) {
 #pragma omp for schedule(static) nowait
-        for (int64_t at = range[i].begin; at < range[i].end; at += COL_BLOCK) {
+        for (int64_t at = a->range[i].begin; at < a->range[i].end; at += COL_BLOCK) {
             struct update_block b;
 
-            update_begin(&b, x, &range[i], at);
-            sgd_block(&b, &range[i], momentum, step);
-            update_end(&b, x, &range[i], step->update);
+            update_begin(&b, a->arrays, &a->range[i], at);
+            sgd_block(&b, &a->range[i], a->momentum, a->step);
+            update_end(&b, a->arrays, &a->range[i], a->step->update);
         }
     }
 }

@@ -10,66 +10,64 @@ enum {
     ROW_BLOCK = 1024,   /* number of rows whose statistics xent_fwd_bwd stores at a time */
 };
 
-void MEG_FN(xent_partial)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0)
+void MEG_FN(xent_partial)(struct meg_stream *st, const struct meg_xent_partial_args *a)
 {
-    float *lse = part, *target_logit = part + logits.rows;
+    float *lse = a->part, *target_logit = a->part + a->logits.rows;
     (void)st;
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < logits.rows; r++) {
-        const int64_t t = target[r] - v0;
+    for (int64_t r = 0; r < a->logits.rows; r++) {
+        const int64_t t = a->target[r] - a->v0;
         float buf[VOCAB_BLOCK], m = -INFINITY, s = 0.0f;
-        for (int64_t c0 = 0; c0 < logits.cols; c0 += VOCAB_BLOCK) {
-            const int64_t n = meg_min64(VOCAB_BLOCK, logits.cols - c0);
-            const float most = row_max(row_read(logits, r, c0, n, buf), n);
+        for (int64_t c0 = 0; c0 < a->logits.cols; c0 += VOCAB_BLOCK) {
+            const int64_t n = meg_min64(VOCAB_BLOCK, a->logits.cols - c0);
+            const float most = row_max(row_read(a->logits, r, c0, n, buf), n);
             m = most > m ? most : m;
         }
-        for (int64_t c0 = 0; c0 < logits.cols; c0 += VOCAB_BLOCK) {
-            const int64_t n = meg_min64(VOCAB_BLOCK, logits.cols - c0);
-            const float *x = row_read(logits, r, c0, n, buf);
+        for (int64_t c0 = 0; c0 < a->logits.cols; c0 += VOCAB_BLOCK) {
+            const int64_t n = meg_min64(VOCAB_BLOCK, a->logits.cols - c0);
+            const float *x = row_read(a->logits, r, c0, n, buf);
 #pragma omp simd reduction(+ : s)
             for (int64_t c = 0; c < n; c++)
                 s += vexp(x[c] - m);
         }
         lse[r] = m + logf(s);
-        target_logit[r] = t >= 0 && t < logits.cols ? *row_read(logits, r, t, 1, buf) : 0.0f;
+        target_logit[r] = t >= 0 && t < a->logits.cols ? *row_read(a->logits, r, t, 1, buf) : 0.0f;
     }
 }
 
-void MEG_FN(xent_combine)(struct meg_stream *st, float *loss, float *lse, const float *part, const int32_t *target,
-                          int64_t nparts, int64_t n, float z_loss)
+void MEG_FN(xent_combine)(struct meg_stream *st, const struct meg_xent_combine_args *a)
 {
     (void)st;
-    for (int64_t r = 0; r < n; r++) {
+    for (int64_t r = 0; r < a->n; r++) {
         float m = -INFINITY, s = 0.0f, target_logit = 0.0f;
 
-        for (int64_t i = 0; i < nparts; i++)
-            m = fmaxf(m, part[2 * n * i + r]);
-        for (int64_t i = 0; i < nparts; i++) {
-            s += expf(part[2 * n * i + r] - m);
-            target_logit += part[2 * n * i + n + r];
+        for (int64_t i = 0; i < a->nparts; i++)
+            m = fmaxf(m, a->part[2 * a->n * i + r]);
+        for (int64_t i = 0; i < a->nparts; i++) {
+            s += expf(a->part[2 * a->n * i + r] - m);
+            target_logit += a->part[2 * a->n * i + a->n + r];
         }
-        lse[r] = m + logf(s);
-        loss[r] = lse[r] - target_logit;
-        if (z_loss != 0.0f)
-            loss[r] += z_loss * lse[r] * lse[r];
-        if (target[r] < 0)
-            loss[r] = 0.0f;
+        a->lse[r] = m + logf(s);
+        a->loss[r] = a->lse[r] - target_logit;
+        if (a->z_loss != 0.0f)
+            a->loss[r] += a->z_loss * a->lse[r] * a->lse[r];
+        if (a->target[r] < 0)
+            a->loss[r] = 0.0f;
     }
 }
 
-void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
-                      float z_loss, struct meg_loss_weight weight)
+void MEG_FN(xent_bwd)(struct meg_stream *st, const struct meg_xent_bwd_args *a)
 {
-    const double scale = (weight.scale ? *weight.scale : 1) * (weight.loss_scale ? *weight.loss_scale : 1);
+    const double scale = (a->weight.scale ? *a->weight.scale : 1) * (a->weight.loss_scale ? *a->weight.loss_scale : 1);
     (void)st;
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < logits.rows; r++)
-        for (int64_t c0 = 0; c0 < logits.cols; c0 += VOCAB_BLOCK) {
-            const int64_t n = meg_min64(VOCAB_BLOCK, logits.cols - c0), t = target[r] - v0 - c0;
-            float buf[VOCAB_BLOCK], *x = row_load(logits, r, c0, n, buf);
-            const float l = lse[r], w = (float)(weight.mask ? scale * (double)weight.mask[r] : scale);
-            const float w_softmax = z_loss != 0.0f ? w * (1.0f + 2.0f * z_loss * l) : w;
-            if (target[r] < 0) {
+    for (int64_t r = 0; r < a->logits.rows; r++)
+        for (int64_t c0 = 0; c0 < a->logits.cols; c0 += VOCAB_BLOCK) {
+            const int64_t n = meg_min64(VOCAB_BLOCK, a->logits.cols - c0), t = a->target[r] - a->v0 - c0;
+            float buf[VOCAB_BLOCK], *x = row_load(a->logits, r, c0, n, buf);
+            const float l = a->lse[r], w = (float)(a->weight.mask ? scale * (double)a->weight.mask[r] : scale);
+            const float w_softmax = a->z_loss != 0.0f ? w * (1.0f + 2.0f * a->z_loss * l) : w;
+            if (a->target[r] < 0) {
                 memset(x, 0, (size_t)n * sizeof *x);
             } else {
 #pragma omp simd
@@ -78,21 +76,23 @@ void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float 
             }
             if (t >= 0 && t < n)
                 x[t] -= w;
-            row_store(logits, r, c0, n, x);
+            row_store(a->logits, r, c0, n, x);
         }
 }
 
-void MEG_FN(xent_fwd_bwd)(struct meg_stream *st, float *loss, struct meg_mat logits, const int32_t *target,
-                          float z_loss, struct meg_loss_weight weight)
+void MEG_FN(xent_fwd_bwd)(struct meg_stream *st, const struct meg_xent_fwd_bwd_args *a)
 {
-    for (int64_t r = 0; r < logits.rows; r += ROW_BLOCK) {
-        const int64_t n = meg_min64(ROW_BLOCK, logits.rows - r);
-        const struct meg_mat rows = meg_mat_rows(logits, r, n);
-        const struct meg_loss_weight w = { weight.mask ? weight.mask + r : NULL, weight.scale, weight.loss_scale };
+    for (int64_t r = 0; r < a->logits.rows; r += ROW_BLOCK) {
+        const int64_t n = meg_min64(ROW_BLOCK, a->logits.rows - r);
+        const struct meg_mat rows = meg_mat_rows(a->logits, r, n);
+        const struct meg_loss_weight w = { a->weight.mask ? a->weight.mask + r : NULL, a->weight.scale,
+                                           a->weight.loss_scale };
+        const int32_t *target = a->target + r;
         float part[2 * ROW_BLOCK], lse[ROW_BLOCK];
 
-        MEG_FN(xent_partial)(st, part, rows, target + r, 0);
-        MEG_FN(xent_combine)(st, loss + r, lse, part, target + r, 1, n, z_loss);
-        MEG_FN(xent_bwd)(st, rows, lse, target + r, 0, z_loss, w);
+        MEG_FN(xent_partial)(st, &(struct meg_xent_partial_args){ part, rows, target, 0 });
+        MEG_FN(xent_combine)
+        (st, &(struct meg_xent_combine_args){ a->loss + r, lse, part, target, 1, n, a->z_loss });
+        MEG_FN(xent_bwd)(st, &(struct meg_xent_bwd_args){ rows, lse, target, 0, a->z_loss, w });
     }
 }

@@ -47,12 +47,12 @@ static __global__ void act_bwd(struct meg_mat dx, struct meg_mat dy, struct meg_
     });
 }
 
-void meg_cuda_act_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act)
+void meg_cuda_act_bwd(struct meg_stream *st, const struct meg_act_bwd_args *a)
 {
-    const bool is_aligned = has_aligned_rows(dx) && has_aligned_rows(dy) && has_aligned_rows(pre);
+    const bool is_aligned = has_aligned_rows(a->dx) && has_aligned_rows(a->dy) && has_aligned_rows(a->pre);
 
-    with_common_type({ dx.dtype, dy.dtype, pre.dtype }, [&](auto t) {
-        launch_elementwise(st, act_bwd<decltype(t)>, dx.rows, dx.cols, dx, dy, pre, act, is_aligned);
+    with_common_type({ a->dx.dtype, a->dy.dtype, a->pre.dtype }, [&](auto t) {
+        launch_elementwise(st, act_bwd<decltype(t)>, a->dx.rows, a->dx.cols, a->dx, a->dy, a->pre, a->act, is_aligned);
     });
 }
 
@@ -96,13 +96,14 @@ static __global__ void scale(struct meg_mat y, struct meg_mat x, float factor, b
     });
 }
 
-void meg_cuda_scale(struct meg_stream *st, struct meg_mat y, struct meg_mat x, float factor)
+void meg_cuda_scale(struct meg_stream *st, const struct meg_scale_args *a)
 {
-    const bool is_aligned = has_aligned_rows(y) && has_aligned_rows(x);
+    const bool is_aligned = has_aligned_rows(a->y) && has_aligned_rows(a->x);
 
-    with_type(y.dtype, [&](auto ty) {
-        with_type(x.dtype, [&](auto tx) {
-            launch_elementwise(st, scale<decltype(ty), decltype(tx)>, x.rows, x.cols, y, x, factor, is_aligned);
+    with_type(a->y.dtype, [&](auto ty) {
+        with_type(a->x.dtype, [&](auto tx) {
+            launch_elementwise(st, scale<decltype(ty), decltype(tx)>, a->x.rows, a->x.cols, a->y, a->x, a->factor,
+                               is_aligned);
         });
     });
 }

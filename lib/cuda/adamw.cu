@@ -22,9 +22,9 @@ struct adamw_rule {
     }
 };
 
-void meg_cuda_adamw(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
-                    int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step)
+void meg_cuda_adamw(struct meg_stream *st, const struct meg_adamw_args *a)
 {
-    with_state_type(x->state[1].dtype,
-                    [&](auto v) { launch_update<adamw_rule, decltype(v)>(st, x, range, nranges, *adam, step); });
+    with_state_type(a->arrays->state[1].dtype, [&](auto v) {
+        launch_update<adamw_rule, decltype(v)>(st, a->arrays, a->range, a->nranges, *a->adam, a->step);
+    });
 }

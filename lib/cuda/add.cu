@@ -16,13 +16,12 @@ template <class S, class B> static __global__ void __launch_bounds__(256) add_fw
     }
 }
 
-void meg_cuda_add_fwd(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
-                      const struct meg_drop *drop)
+void meg_cuda_add_fwd(struct meg_stream *st, const struct meg_add_fwd_args *a)
 {
-    const struct add a = add_begin(z, x, y, bias, drop);
+    const struct add add = add_begin(a->z, a->x, a->y, a->bias, a->drop);
 
-    with_types_and_drop({ z, x }, { y, a.bias }, a.drop, [&](auto s, auto b) {
-        launch_elementwise(st, add_fwd<decltype(s), decltype(b)>, z.rows, z.cols, a);
+    with_types_and_drop({ a->z, a->x }, { a->y, add.bias }, add.drop, [&](auto s, auto b) {
+        launch_elementwise(st, add_fwd<decltype(s), decltype(b)>, a->z.rows, a->z.cols, add);
     });
 }
 
@@ -87,28 +86,28 @@ static __global__ void __launch_bounds__(THREADS, sizeof(vec<S>) > 16 ? 2 : 3)
     }
 }
 
-void meg_cuda_add_bwd(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
-                      const struct meg_drop *d, bool accumulate)
+void meg_cuda_add_bwd(struct meg_stream *st, const struct meg_add_bwd_args *a)
 {
-    const struct drop_mask drop = drop_begin(d);
-    const int64_t tiles = ceil_div(dz.cols, TILE_COLS);
+    const struct drop_mask drop = drop_begin(a->drop);
+    const int64_t tiles = ceil_div(a->dz.cols, TILE_COLS);
     float *partial = NULL;
     unsigned nparts;
 
-    if (!drop.threshold && dy.p == dz.p) {
-        if (dbias)
-            meg_cuda_column_sums(st, dbias, grad, dy, accumulate);
+    if (!drop.threshold && a->dy.p == a->dz.p) {
+        if (a->dbias)
+            meg_cuda_column_sums(st, a->dbias, a->grad, a->dy, a->accumulate);
         return;
     }
     if (!tiles)
         return;
-    nparts = grid_size(ceil_div(dz.rows, 2 * BATCH * WARPS), tiles < MOST_BLOCKS ? MOST_BLOCKS / tiles : 1);
-    if (dbias)
+    nparts = grid_size(ceil_div(a->dz.rows, 2 * BATCH * WARPS), tiles < MOST_BLOCKS ? MOST_BLOCKS / tiles : 1);
+    if (a->dbias)
         partial = (float *)meg_cuda_scratch(st, nparts * (size_t)tiles * TILE_COLS * sizeof *partial);
-    with_types_and_drop({ dz }, { dy }, drop, [&](auto s, auto b) {
+    with_types_and_drop({ a->dz }, { a->dy }, drop, [&](auto s, auto b) {
         launch(st, add_bwd<decltype(s), decltype(b)>, (unsigned)tiles * nparts, THREADS,
-               WARPS * TILE_COLS * sizeof(float), dy, dz, drop, partial, nparts);
+               WARPS * TILE_COLS * sizeof(float), a->dy, a->dz, drop, partial, nparts);
     });
-    if (dbias)
-        meg_cuda_sum_partials(st, dbias, NULL, grad, partial, (int)nparts, dz.cols, tiles * TILE_COLS, accumulate);
+    if (a->dbias)
+        meg_cuda_sum_partials(st, a->dbias, NULL, a->grad, partial, (int)nparts, a->dz.cols, tiles * TILE_COLS,
+                              a->accumulate);
 }

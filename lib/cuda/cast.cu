@@ -11,14 +11,14 @@ template <class D, class S> static __global__ void cast(D *dst, const S *src, in
     });
 }
 
-void meg_cuda_cast(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,
-                   int64_t n)
+void meg_cuda_cast(struct meg_stream *st, const struct meg_cast_args *a)
 {
-    with_type(dst_type, [&](auto td) {
-        with_type(src_type, [&](auto ts) {
+    with_type(a->dst_type, [&](auto td) {
+        with_type(a->src_type, [&](auto ts) {
             using D = decltype(td);
             using S = decltype(ts);
-            launch_elementwise(st, cast<D, S>, 1, n, (D *)dst, (const S *)src, n, is_aligned(dst) && is_aligned(src));
+            launch_elementwise(st, cast<D, S>, 1, a->n, (D *)a->dst, (const S *)a->src, a->n,
+                               is_aligned(a->dst) && is_aligned(a->src));
         });
     });
 }
@@ -46,22 +46,21 @@ static __global__ void copy_units(T *dst, const int64_t *dst_offset, const T *sr
         }
 }
 
-void meg_cuda_copy_heads(struct meg_stream *st, struct meg_heads dst, const int64_t *dst_offset, struct meg_heads src,
-                         int64_t s, int64_t b, int64_t g, int64_t d)
+void meg_cuda_copy_heads(struct meg_stream *st, const struct meg_copy_heads_args *a)
 {
-    const int64_t size = (int64_t)meg_dtype_size(src.dtype);
-    const struct strides to = { dst.ld_s * size, dst.ld_b * size, dst.ld_g * size };
-    const struct strides from = { src.ld_s * size, src.ld_b * size, src.ld_g * size };
+    const int64_t size = (int64_t)meg_dtype_size(a->src.dtype);
+    const struct strides to = { a->dst.ld_s * size, a->dst.ld_b * size, a->dst.ld_g * size };
+    const struct strides from = { a->src.ld_s * size, a->src.ld_b * size, a->src.ld_g * size };
     /* the size of a unit must divide all addresses and strides in bytes */
-    const uint64_t bits =
-        (uintptr_t)dst.p | (uintptr_t)src.p | (uint64_t)(to.s | to.b | to.g | from.s | from.b | from.g | d * size);
+    const uint64_t bits = (uintptr_t)a->dst.p | (uintptr_t)a->src.p |
+                          (uint64_t)(to.s | to.b | to.g | from.s | from.b | from.g | a->d * size);
     const auto copy = [&](auto unit) {
         using T = decltype(unit);
         const int64_t n = sizeof(T);
 
-        launch_rows(st, copy_units<T>, s * b, g * (d * size / n), (T *)dst.p, dst_offset, (const T *)src.p,
-                    strides{ to.s / n, to.b / n, to.g / n }, strides{ from.s / n, from.b / n, from.g / n }, s * b, b, g,
-                    d * size / n, size);
+        launch_rows(st, copy_units<T>, a->s * a->b, a->g * (a->d * size / n), (T *)a->dst.p, a->dst_offset,
+                    (const T *)a->src.p, strides{ to.s / n, to.b / n, to.g / n },
+                    strides{ from.s / n, from.b / n, from.g / n }, a->s * a->b, a->b, a->g, a->d * size / n, size);
     };
 
     if (bits % 16 == 0)

@@ -373,10 +373,8 @@ const struct meg_ops meg_cuda_ops = {
     .graph_destroy = graph_destroy,
     .linear_create = meg_cuda_linear_create,
     .linear_destroy = meg_cuda_linear_destroy,
-    .copy_heads = meg_cuda_copy_heads,
-    .sample = meg_cuda_sample,
-    .sample_nbytes = meg_cuda_sample_nbytes,
-    .step_finish = meg_cuda_step_finish MEG_TENSOR_OPS(OP),
+    .attn_bwd_nbytes = meg_cuda_attn_bwd_nbytes,
+    .sample_nbytes = meg_cuda_sample_nbytes MEG_TENSOR_OPS(OP),
 };
 #undef OP
 

@@ -20,14 +20,14 @@ static __global__ void embed_fwd(struct meg_mat x, const int32_t *token, struct 
     });
 }
 
-void meg_cuda_embed_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0)
+void meg_cuda_embed_fwd(struct meg_stream *st, const struct meg_embed_fwd_args *a)
 {
-    const bool is_aligned = has_aligned_rows(x) && has_aligned_rows(word);
+    const bool is_aligned = has_aligned_rows(a->x) && has_aligned_rows(a->word);
 
-    with_type(x.dtype, [&](auto tx) {
-        with_type(word.dtype, [&](auto tw) {
-            launch_elementwise(st, embed_fwd<decltype(tx), decltype(tw)>, x.rows, x.cols, x, token, word, v0,
-                               is_aligned);
+    with_type(a->x.dtype, [&](auto tx) {
+        with_type(a->word.dtype, [&](auto tw) {
+            launch_elementwise(st, embed_fwd<decltype(tx), decltype(tw)>, a->x.rows, a->x.cols, a->x, a->token, a->word,
+                               a->v0, is_aligned);
         });
     });
 }
@@ -52,18 +52,17 @@ static __global__ void position_fwd(struct meg_mat x, const int32_t *position, s
     });
 }
 
-void meg_cuda_position_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
-                           const struct meg_drop *d)
+void meg_cuda_position_fwd(struct meg_stream *st, const struct meg_position_fwd_args *a)
 {
-    const struct drop_mask drop = drop_begin(d);
-    const bool is_aligned = has_aligned_rows(x) && has_aligned_rows(pos);
+    const struct drop_mask drop = drop_begin(a->drop);
+    const bool is_aligned = has_aligned_rows(a->x) && has_aligned_rows(a->pos);
 
-    if (!pos.p && !drop.threshold)
+    if (!a->pos.p && !drop.threshold)
         return;
-    with_type(x.dtype, [&](auto tx) {
-        with_type(pos.p ? pos.dtype : x.dtype, [&](auto tp) {
-            launch_elementwise(st, position_fwd<decltype(tx), decltype(tp)>, x.rows, x.cols, x, position, pos, drop,
-                               is_aligned);
+    with_type(a->x.dtype, [&](auto tx) {
+        with_type(a->pos.p ? a->pos.dtype : a->x.dtype, [&](auto tp) {
+            launch_elementwise(st, position_fwd<decltype(tx), decltype(tp)>, a->x.rows, a->x.cols, a->x, a->position,
+                               a->pos, drop, is_aligned);
         });
     });
 }
@@ -469,18 +468,16 @@ static void scatter_add(struct meg_stream *st, struct meg_mat table, int64_t v0,
     });
 }
 
-void meg_cuda_embed_bwd(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx,
-                        const int32_t *token, bool accumulate)
+void meg_cuda_embed_bwd(struct meg_stream *st, const struct meg_embed_bwd_args *a)
 {
-    scatter_add(st, dword, v0, dx, token, accumulate);
+    scatter_add(st, a->dword, a->v0, a->dx, a->token, a->accumulate);
 }
 
-void meg_cuda_position_bwd(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
-                           const struct meg_drop *d, bool accumulate)
+void meg_cuda_position_bwd(struct meg_stream *st, const struct meg_position_bwd_args *a)
 {
-    const struct meg_mat none = {};
+    const struct meg_position_fwd_args drop = { a->dx, NULL, {}, a->drop };
 
-    meg_cuda_position_fwd(st, dx, NULL, none, d);
-    if (dpos.p)
-        scatter_add(st, dpos, 0, dx, position, accumulate);
+    meg_cuda_position_fwd(st, &drop);
+    if (a->dpos.p)
+        scatter_add(st, a->dpos, 0, a->dx, a->position, a->accumulate);
 }

@@ -64,20 +64,20 @@ static bool has_aligned_halves(struct meg_mat m)
     return has_aligned_rows(m) && is_aligned(meg_element(m.p, m.cols / 2, m.dtype));
 }
 
-void meg_cuda_glu_fwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat y, struct meg_mat x)
+void meg_cuda_glu_fwd(struct meg_stream *st, const struct meg_glu_fwd_args *a)
 {
-    with_common_type({ y.dtype, x.dtype }, [&](auto t) {
-        launch_elementwise(st, glu_fwd<decltype(t)>, y.rows, y.cols, with_limit(*unit), y, x,
-                           has_aligned_rows(y) && has_aligned_halves(x));
+    with_common_type({ a->y.dtype, a->x.dtype }, [&](auto t) {
+        launch_elementwise(st, glu_fwd<decltype(t)>, a->y.rows, a->y.cols, with_limit(*a->unit), a->y, a->x,
+                           has_aligned_rows(a->y) && has_aligned_halves(a->x));
     });
 }
 
-void meg_cuda_glu_bwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat dx, struct meg_mat dy,
-                      struct meg_mat x)
+void meg_cuda_glu_bwd(struct meg_stream *st, const struct meg_glu_bwd_args *a)
 {
-    const bool is_aligned = has_aligned_halves(dx) && has_aligned_rows(dy) && has_aligned_halves(x);
+    const bool is_aligned = has_aligned_halves(a->dx) && has_aligned_rows(a->dy) && has_aligned_halves(a->x);
 
-    with_common_type({ dx.dtype, dy.dtype, x.dtype }, [&](auto t) {
-        launch_elementwise(st, glu_bwd<decltype(t)>, dy.rows, dy.cols, with_limit(*unit), dx, dy, x, is_aligned);
+    with_common_type({ a->dx.dtype, a->dy.dtype, a->x.dtype }, [&](auto t) {
+        launch_elementwise(st, glu_bwd<decltype(t)>, a->dy.rows, a->dy.cols, with_limit(*a->unit), a->dx, a->dy, a->x,
+                           is_aligned);
     });
 }

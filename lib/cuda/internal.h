@@ -79,10 +79,8 @@ cudaError_t meg_cuda_probe_wgmma(bool *has_wgmma);
 #define OP(name) __typeof__(*((struct meg_ops *)0)->name) meg_cuda_##name;
 OP(linear_create)
 OP(linear_destroy)
-OP(copy_heads)
-OP(sample)
+OP(attn_bwd_nbytes)
 OP(sample_nbytes)
-OP(step_finish)
 MEG_TENSOR_OPS(OP)
 #undef OP
 

@@ -378,47 +378,47 @@ static void launch_norm(launch_stream st, void (*kernel)(P...), int64_t n, int p
            row_sums::NBYTES + (size_t)threads * nbytes_per_thread, args...);
 }
 
-void meg_cuda_norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
-                       struct meg_mat x, const void *w, const void *b, float eps)
+void meg_cuda_norm_fwd(struct meg_stream *st, const struct meg_norm_fwd_args *a)
 {
-    const struct norm_fwd q = norm_begin(type, y, mean, rstd, x, w, b, eps);
+    const struct norm_fwd q = norm_begin(a->type, a->y, a->mean, a->rstd, a->x, a->w, a->b, a->eps);
 
-    if (!x.rows || !x.cols)
+    if (!a->x.rows || !a->x.cols)
         return;
-    with_types({ x }, { y, q.w, q.b }, [&](auto s, auto t) {
+    with_types({ a->x }, { a->y, q.w, q.b }, [&](auto s, auto t) {
         typedef decltype(s) X;
         typedef decltype(t) Y;
 
-        if (x.cols > LONG)
-            launch(st, norm_fwd_long<X, Y>, grid_size(x.rows, INT32_MAX), MAX_THREADS, MAX_WARPS * sizeof(float), q);
+        if (a->x.cols > LONG)
+            launch(st, norm_fwd_long<X, Y>, grid_size(a->x.rows, INT32_MAX), MAX_THREADS, MAX_WARPS * sizeof(float), q);
         else
-            with_constant(vectors_per_thread(x.cols), [&](auto k) {
-                launch_norm(st, norm_fwd<k, X, Y>, x.rows, q.per_row, fwd_blocks<k, X>, k * sizeof(vec<X>), q);
+            with_constant(vectors_per_thread(a->x.cols), [&](auto k) {
+                launch_norm(st, norm_fwd<k, X, Y>, a->x.rows, q.per_row, fwd_blocks<k, X>, k * sizeof(vec<X>), q);
             });
     });
 }
 
-void meg_cuda_add_norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat z, struct meg_mat y, float *mean,
-                           float *rstd, struct meg_mat x, struct meg_mat sublayer_out, const void *bias,
-                           const struct meg_drop *drop, const void *w, const void *b, float eps)
+void meg_cuda_add_norm_fwd(struct meg_stream *st, const struct meg_add_norm_fwd_args *a)
 {
-    const struct add a = add_begin(z, x, sublayer_out, bias, drop);
-    const struct norm_fwd q = norm_begin(type, y, mean, rstd, z, w, b, eps);
+    const struct add add = add_begin(a->z, a->x, a->sublayer_out, a->bias, a->drop);
+    const struct norm_fwd q = norm_begin(a->type, a->y, a->mean, a->rstd, a->z, a->w, a->b, a->eps);
 
-    if (!z.rows || !z.cols)
+    if (!a->z.rows || !a->z.cols)
         return;
-    if (z.cols > LONG) {
-        meg_cuda_add_fwd(st, z, x, sublayer_out, bias, drop);
-        meg_cuda_norm_fwd(st, type, y, mean, rstd, z, w, b, eps);
+    if (a->z.cols > LONG) {
+        const struct meg_add_fwd_args add_args = { a->z, a->x, a->sublayer_out, a->bias, a->drop };
+        const struct meg_norm_fwd_args norm_args = { a->type, a->y, a->mean, a->rstd, a->z, a->w, a->b, a->eps };
+
+        meg_cuda_add_fwd(st, &add_args);
+        meg_cuda_norm_fwd(st, &norm_args);
         return;
     }
-    with_types_and_drop({ z, x }, { sublayer_out, y, a.bias, q.w, q.b }, a.drop, [&](auto s, auto t) {
+    with_types_and_drop({ a->z, a->x }, { a->sublayer_out, a->y, add.bias, q.w, q.b }, add.drop, [&](auto s, auto t) {
         typedef decltype(s) S;
         typedef decltype(t) B;
 
-        with_constant(vectors_per_thread(z.cols), [&](auto k) {
-            launch_norm(st, add_norm_fwd<k, S, B>, z.rows, q.per_row, add_norm_blocks<k, S>,
-                        k * (sizeof(vec<S>) + sizeof(vec<B>)), a, q);
+        with_constant(vectors_per_thread(a->z.cols), [&](auto k) {
+            launch_norm(st, add_norm_fwd<k, S, B>, a->z.rows, q.per_row, add_norm_blocks<k, S>,
+                        k * (sizeof(vec<S>) + sizeof(vec<B>)), add, q);
         });
     });
 }
@@ -628,29 +628,26 @@ template <class S, class B> static __global__ void __launch_bounds__(LONG_THREAD
     }
 }
 
-void meg_cuda_norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
-                       enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
-                       const float *mean, const float *rstd, bool accumulate)
+void meg_cuda_norm_bwd(struct meg_stream *st, const struct meg_norm_bwd_args *a)
 {
-    const int64_t n = x.cols, ld = ceil_div(n, VEC) * VEC;
-    const bool is_rms = meg_norm_is_rms(type);
-    struct norm_bwd q = {
-        dx,     skip, dy, x, row_vector(w, dy.dtype, n), mean, rstd, NULL, ld, meg_norm_offset(type), 1.0f / (float)n,
-        is_rms, 0
-    };
+    const int64_t n = a->x.cols, ld = ceil_div(n, VEC) * VEC;
+    const bool is_rms = meg_norm_is_rms(a->type);
+    struct norm_bwd q = { a->dx,           a->skip, a->dy, a->x, row_vector(a->w, a->dy.dtype, n),
+                          a->mean,         a->rstd, NULL,  ld,   meg_norm_offset(a->type),
+                          1.0f / (float)n, is_rms,  0 };
     unsigned blocks = 0;
 
     if (!n)
         return;
-    with_types({ x, dx, skip }, { dy, q.w }, [&](auto s, auto t) {
+    with_types({ a->x, a->dx, a->skip }, { a->dy, q.w }, [&](auto s, auto t) {
         typedef decltype(s) S;
         typedef decltype(t) B;
 
         /* Launch a kernel with a number of blocks that depends only on the shape and the types. */
         const auto launch_bwd = [&](auto kernel, int threads, int groups, int most, size_t nbytes) {
-            blocks = grid_size(ceil_div(x.rows, groups * MIN_STEPS), most);
+            blocks = grid_size(ceil_div(a->x.rows, groups * MIN_STEPS), most);
             q.partial = (float *)meg_cuda_scratch(st, blocks * (is_rms ? 1 : 2) * (size_t)ld * sizeof *q.partial);
-            if (x.rows)
+            if (a->x.rows)
                 launch(st, kernel, blocks, (unsigned)threads, nbytes, q);
         };
 
@@ -667,5 +664,5 @@ void meg_cuda_norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat
                            row_sums::NBYTES + (size_t)threads * K * (2 * sizeof(vec<S>) + sizeof(vec<B>)));
             });
     });
-    meg_cuda_sum_partials(st, dw, db, grad, q.partial, x.rows ? (int)blocks : 0, n, ld, accumulate);
+    meg_cuda_sum_partials(st, a->dw, a->db, a->grad, q.partial, a->x.rows ? (int)blocks : 0, n, ld, a->accumulate);
 }

@@ -125,27 +125,26 @@ static void add_sum(struct meg_stream *st, typename Op::sum *out, const void *x,
     launch(st, add_parts<sum>, 1, THREADS, WARPS * sizeof(sum), out, part, nparts, (const sum *)nullptr);
 }
 
-void meg_cuda_sumsq(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n)
+void meg_cuda_sumsq(struct meg_stream *st, const struct meg_sumsq_args *a)
 {
-    add_sum<sum_of_squares>(st, out, x, type, n);
+    add_sum<sum_of_squares>(st, a->out, a->x, a->type, a->n);
 }
 
-void meg_cuda_count_zeros(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n)
+void meg_cuda_count_zeros(struct meg_stream *st, const struct meg_count_zeros_args *a)
 {
-    add_sum<number_of_zeros>(st, out, x, type, n);
+    add_sum<number_of_zeros>(st, a->out, a->x, a->type, a->n);
 }
 
-void meg_cuda_weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
-                           const double *scale)
+void meg_cuda_weighted_sum(struct meg_stream *st, const struct meg_weighted_sum_args *a)
 {
-    const unsigned nparts = num_parts(n);
+    const unsigned nparts = num_parts(a->n);
     double *part;
 
-    if (n == 0)
+    if (a->n == 0)
         return;
     part = (double *)meg_cuda_scratch(st, nparts * sizeof *part);
-    launch(st, partial_weighted_sums, nparts, THREADS, WARPS * sizeof *part, part, x, weight, n);
-    launch(st, add_parts<double>, 1, THREADS, WARPS * sizeof *part, out, part, nparts, scale);
+    launch(st, partial_weighted_sums, nparts, THREADS, WARPS * sizeof *part, part, a->x, a->weight, a->n);
+    launch(st, add_parts<double>, 1, THREADS, WARPS * sizeof *part, a->out, part, nparts, a->scale);
 }
 
 /* ---- sums over ranges ---- */
@@ -186,19 +185,18 @@ static __global__ void __launch_bounds__(THREADS) add_range_parts(double *out, c
         out[i] += s;
 }
 
-void meg_cuda_sumsq_ranges(struct meg_stream *st, double *out, const void *x, enum meg_dtype type,
-                           const struct meg_range *range, int nranges)
+void meg_cuda_sumsq_ranges(struct meg_stream *st, const struct meg_sumsq_ranges_args *a)
 {
     double *part;
 
-    if (nranges == 0)
+    if (a->nranges == 0)
         return;
-    part = (double *)meg_cuda_scratch(st, (size_t)nranges * RANGE_PARTS * sizeof *part);
-    with_type(type, [&](auto t) {
-        launch(st, partial_range_sums<decltype(t)>, dim3(RANGE_PARTS, (unsigned)nranges), THREADS,
-               WARPS * sizeof(double), part, (const decltype(t) *)x, range);
+    part = (double *)meg_cuda_scratch(st, (size_t)a->nranges * RANGE_PARTS * sizeof *part);
+    with_type(a->type, [&](auto t) {
+        launch(st, partial_range_sums<decltype(t)>, dim3(RANGE_PARTS, (unsigned)a->nranges), THREADS,
+               WARPS * sizeof(double), part, (const decltype(t) *)a->x, a->range);
     });
-    launch(st, add_range_parts, (unsigned)ceil_div(nranges, THREADS), THREADS, 0, out, part, nranges);
+    launch(st, add_range_parts, (unsigned)ceil_div(a->nranges, THREADS), THREADS, 0, a->out, part, a->nranges);
 }
 
 /* ---- partial sums ---- */

@@ -219,17 +219,16 @@ static __global__ void rope(struct meg_qk_norm q, struct head_grid g, struct meg
     }
 }
 
-void meg_cuda_rope(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b, int64_t g, int64_t heads,
-                   int64_t half, int is_interleaved, const float *cos, const float *sin, const int32_t *position,
-                   float sign)
+void meg_cuda_rope(struct meg_stream *st, const struct meg_rope_args *a)
 {
-    const struct meg_qk_norm q = { s, b, g, heads, 2 * half, 0.0f, half, is_interleaved, cos, sin, position };
+    const struct meg_qk_norm q = { a->s,   a->b,   a->g,       a->heads, 2 * a->half, 0.0f, a->half, a->is_interleaved,
+                                   a->cos, a->sin, a->position };
     const struct head_grid grid = grid_of(q, INT32_MAX);
 
-    if (grid.blocks && half)
-        with_type(x.dtype, [&](auto t) {
-            launch(st, rope<decltype(t)>, grid.blocks, grid.threads, 0, q, grid, x, sign,
-                   has_aligned_heads(x) && has_aligned_angles(q));
+    if (grid.blocks && a->half)
+        with_type(a->x.dtype, [&](auto t) {
+            launch(st, rope<decltype(t)>, grid.blocks, grid.threads, 0, q, grid, a->x, a->sign,
+                   has_aligned_heads(a->x) && has_aligned_angles(q));
         });
 }
 
@@ -282,18 +281,18 @@ static __global__ void __launch_bounds__(THREADS, is_general<T> ? 1 : 3)
     store_chunk(address<T>(y, q, h), v, k);
 }
 
-void meg_cuda_qk_norm_fwd(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads y, float *rstd,
-                          struct meg_heads x, const void *w)
+void meg_cuda_qk_norm_fwd(struct meg_stream *st, const struct meg_qk_norm_fwd_args *a)
 {
+    const struct meg_qk_norm *q = a->q;
     const struct head_grid grid = grid_of(*q, INT32_MAX);
     const bool are_aligned =
-        has_aligned_heads(y) && has_aligned_heads(x) && is_aligned(w) && (!q->half || has_aligned_angles(*q));
+        has_aligned_heads(a->y) && has_aligned_heads(a->x) && is_aligned(a->w) && (!q->half || has_aligned_angles(*q));
 
     if (!grid.blocks)
         return;
-    with_common_type({ y.dtype, x.dtype }, [&](auto t) {
-        launch(st, qk_norm_fwd<decltype(t)>, grid.blocks, grid.threads, THREADS / WARP * sizeof(float), *q, grid, y,
-               rstd, x, w, are_aligned);
+    with_common_type({ a->y.dtype, a->x.dtype }, [&](auto t) {
+        launch(st, qk_norm_fwd<decltype(t)>, grid.blocks, grid.threads, THREADS / WARP * sizeof(float), *q, grid, a->y,
+               a->rstd, a->x, a->w, are_aligned);
     });
 }
 
@@ -378,19 +377,18 @@ static __global__ void __launch_bounds__(THREADS, is_general<T> ? 1 : 2)
     add_groups(part + blockIdx.x * q.d, sum, q, g, is_aligned, buf);
 }
 
-void meg_cuda_qk_norm_bwd(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads dx, void *dw,
-                          enum meg_dtype grad, struct meg_heads dy, struct meg_heads x, const void *w,
-                          const float *rstd, bool accumulate)
+void meg_cuda_qk_norm_bwd(struct meg_stream *st, const struct meg_qk_norm_bwd_args *a)
 {
+    const struct meg_qk_norm *q = a->q;
     const struct head_grid grid = grid_of(*q, BWD_BLOCKS);
-    const bool are_aligned = has_aligned_heads(dx) && has_aligned_heads(dy) && has_aligned_heads(x) && is_aligned(w) &&
-                             (!q->half || has_aligned_angles(*q));
+    const bool are_aligned = has_aligned_heads(a->dx) && has_aligned_heads(a->dy) && has_aligned_heads(a->x) &&
+                             is_aligned(a->w) && (!q->half || has_aligned_angles(*q));
     float *const part = (float *)meg_cuda_scratch(st, (size_t)(grid.blocks * q->d) * sizeof *part);
 
     if (grid.blocks)
-        with_common_type({ dx.dtype, dy.dtype, x.dtype }, [&](auto t) {
+        with_common_type({ a->dx.dtype, a->dy.dtype, a->x.dtype }, [&](auto t) {
             launch(st, qk_norm_bwd<decltype(t)>, grid.blocks, grid.threads, grid.threads * sizeof(struct columns), *q,
-                   grid, dx, part, dy, x, w, rstd, are_aligned);
+                   grid, a->dx, part, a->dy, a->x, a->w, a->rstd, are_aligned);
         });
-    meg_cuda_sum_partials(st, dw, NULL, grad, part, (int)grid.blocks, q->d, q->d, accumulate);
+    meg_cuda_sum_partials(st, a->dw, NULL, a->grad, part, (int)grid.blocks, q->d, q->d, a->accumulate);
 }

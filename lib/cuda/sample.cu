@@ -265,13 +265,11 @@ static __global__ void __launch_bounds__(THREADS)
         token[blockIdx.x] = { id, has_logprobs ? (double)row[id] - ((double)most + log(sum)) : NAN };
 }
 
-void meg_cuda_sample(struct meg_stream *st, struct meg_sampled_token *token, struct meg_mat logits,
-                     int64_t unpadded_vocab, const struct meg_sampling_args *args, bool has_logprobs,
-                     struct meg_workspace)
+void meg_cuda_sample(struct meg_stream *st, const struct meg_sample_args *a)
 {
-    if (logits.rows > 0)
-        launch(st, sample, (unsigned)logits.rows, THREADS, sizeof(struct block_memory), token, logits,
-               (int)unpadded_vocab, args, has_logprobs);
+    if (a->logits.rows > 0)
+        launch(st, sample, (unsigned)a->logits.rows, THREADS, sizeof(struct block_memory), a->token, a->logits,
+               (int)a->unpadded_vocab, a->args, a->has_logprobs);
 }
 
 size_t meg_cuda_sample_nbytes(int64_t, int64_t)

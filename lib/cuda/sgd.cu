@@ -20,8 +20,7 @@ struct sgd_rule {
     }
 };
 
-void meg_cuda_sgd(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
-                  int nranges, float momentum, const struct meg_step_hparams *step)
+void meg_cuda_sgd(struct meg_stream *st, const struct meg_sgd_args *a)
 {
-    launch_update<sgd_rule, absent>(st, x, range, nranges, momentum, step);
+    launch_update<sgd_rule, absent>(st, a->arrays, a->range, a->nranges, a->momentum, a->step);
 }

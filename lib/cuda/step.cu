@@ -25,7 +25,7 @@ static __global__ void step_finish(struct meg_step_record *record, struct meg_st
     }
 }
 
-void meg_cuda_step_finish(struct meg_stream *st, struct meg_step_record *record, const struct meg_step_conf *conf)
+void meg_cuda_step_finish(struct meg_stream *st, const struct meg_step_finish_args *a)
 {
-    launch(st, step_finish, 1, WARP, sizeof *conf, record, *conf);
+    launch(st, step_finish, 1, WARP, sizeof *a->conf, a->record, *a->conf);
 }

@@ -113,13 +113,14 @@ static unsigned num_threads(int64_t v, int most)
     return grid_size(ceil_div(v, WARP * VEC), most / WARP) * WARP;
 }
 
-void meg_cuda_xent_partial(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0)
+void meg_cuda_xent_partial(struct meg_stream *st, const struct meg_xent_partial_args *a)
 {
-    if (logits.rows == 0)
+    if (a->logits.rows == 0)
         return;
-    with_type(logits.dtype, [&](auto t) {
-        launch(st, xent_partial<decltype(t)>, grid_size(logits.rows, INT32_MAX), num_threads(logits.cols, MAX_THREADS),
-               MAX_THREADS / WARP * sizeof(float), part, logits, target, v0, has_aligned_rows(logits));
+    with_type(a->logits.dtype, [&](auto t) {
+        launch(st, xent_partial<decltype(t)>, grid_size(a->logits.rows, INT32_MAX),
+               num_threads(a->logits.cols, MAX_THREADS), MAX_THREADS / WARP * sizeof(float), a->part, a->logits,
+               a->target, a->v0, has_aligned_rows(a->logits));
     });
 }
 
@@ -147,14 +148,13 @@ static __global__ void xent_combine(float *loss, float *lse, const float *part, 
     }
 }
 
-void meg_cuda_xent_combine(struct meg_stream *st, float *loss, float *lse, const float *part, const int32_t *target,
-                           int64_t nparts, int64_t n, float z_loss)
+void meg_cuda_xent_combine(struct meg_stream *st, const struct meg_xent_combine_args *a)
 {
     const unsigned threads = 128;
 
-    if (n > 0)
-        launch(st, xent_combine, grid_size(ceil_div(n, threads), INT32_MAX), threads, 0, loss, lse, part, target,
-               nparts, n, z_loss);
+    if (a->n > 0)
+        launch(st, xent_combine, grid_size(ceil_div(a->n, threads), INT32_MAX), threads, 0, a->loss, a->lse, a->part,
+               a->target, a->nparts, a->n, a->z_loss);
 }
 
 /* The gradient of a row: w_softmax * exp(x - lse), minus w at column `target`. */
@@ -244,14 +244,14 @@ static __global__ void xent_bwd(struct meg_mat logits, const float *lse, const i
     }
 }
 
-void meg_cuda_xent_bwd(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target,
-                       int64_t v0, float z_loss, struct meg_loss_weight weight)
+void meg_cuda_xent_bwd(struct meg_stream *st, const struct meg_xent_bwd_args *a)
 {
-    if (logits.rows == 0)
+    if (a->logits.rows == 0)
         return;
-    with_type(logits.dtype, [&](auto t) {
-        launch(st, xent_bwd<decltype(t)>, grid_size(logits.rows, INT32_MAX), num_threads(logits.cols, MAX_THREADS), 0,
-               logits, lse, target, v0, z_loss, weight, has_aligned_rows(logits));
+    with_type(a->logits.dtype, [&](auto t) {
+        launch(st, xent_bwd<decltype(t)>, grid_size(a->logits.rows, INT32_MAX),
+               num_threads(a->logits.cols, MAX_THREADS), 0, a->logits, a->lse, a->target, a->v0, a->z_loss, a->weight,
+               has_aligned_rows(a->logits));
     });
 }
 
@@ -323,23 +323,22 @@ static __global__ void __launch_bounds__(FUSED_THREADS)
     }
 }
 
-void meg_cuda_xent_fwd_bwd(struct meg_stream *st, float *loss, struct meg_mat logits, const int32_t *target,
-                           float z_loss, struct meg_loss_weight weight)
+void meg_cuda_xent_fwd_bwd(struct meg_stream *st, const struct meg_xent_fwd_bwd_args *a)
 {
-    const bool aligned = has_aligned_rows(logits);
+    const bool aligned = has_aligned_rows(a->logits);
 
-    if (logits.rows == 0)
+    if (a->logits.rows == 0)
         return;
-    with_type(logits.dtype, [&](auto t) {
+    with_type(a->logits.dtype, [&](auto t) {
         typedef decltype(t) T;
         const int64_t size = VEC * sizeof(T), most = (meg_cuda_max_shared() - BUF_NBYTES) / size * VEC;
-        const int64_t kept = !aligned ? 0 : logits.cols < most ? logits.cols : most;
+        const int64_t kept = !aligned ? 0 : a->logits.cols < most ? a->logits.cols : most;
         const int64_t nbytes = BUF_NBYTES + ceil_div(kept, VEC) * size;
         const bool is_single = 2 * (nbytes + 1024) > meg_cuda_max_shared() + 1024;
-        const unsigned threads = num_threads(logits.cols, is_single ? FUSED_THREADS : FUSED_THREADS / 2);
+        const unsigned threads = num_threads(a->logits.cols, is_single ? FUSED_THREADS : FUSED_THREADS / 2);
 
         launch(st, aligned ? xent_fwd_bwd<true, T> : xent_fwd_bwd<false, T>,
-               grid_size(logits.rows, meg_cuda_device.num_sms * (int64_t)(FUSED_THREADS / threads)), threads,
-               (size_t)nbytes, loss, logits, target, z_loss, weight, (int)kept);
+               grid_size(a->logits.rows, meg_cuda_device.num_sms * (int64_t)(FUSED_THREADS / threads)), threads,
+               (size_t)nbytes, a->loss, a->logits, a->target, a->z_loss, a->weight, (int)kept);
     });
 }

@@ -139,7 +139,8 @@ static void compute_next(struct meg_model *g, struct meg_model_kv_cache *c, int6
 
     if (c->token) {
         c->op->upload(st, c->args, args + i, (size_t)n * sizeof *args);
-        c->op->sample(st, c->sampled, logits, c->conf.unpadded_vocab, c->args, c->conf.has_logprobs, c->workspace);
+        MEG_CALL(c->op, st, sample, .token = c->sampled, .logits = logits, .unpadded_vocab = c->conf.unpadded_vocab,
+                 .args = c->args, .has_logprobs = c->conf.has_logprobs, .workspace = c->workspace);
     }
     if (c->logits)
         meg_device_download_mat(g->device, st, c->logits + i * model_vocab(g), logits);

@@ -58,8 +58,9 @@ static void add_to_loss_sum(struct meg_model *g, const struct model_slot *q, int
     const bool is_per_sequence = meg_model_loss_is_per_sequence(g, i);
     const struct meg_ctx *c = &g->state->ctx;
 
-    g->op->weighted_sum(c->stream, g->loss_sum + i, g->state->loss[i], is_per_sequence ? NULL : g->state->in.loss_mask,
-                        is_per_sequence ? c->b : c->s * c->b, &q->in->factors->sum[i]);
+    MEG_CALL(g->op, c->stream, weighted_sum, .out = g->loss_sum + i, .x = g->state->loss[i],
+             .weight = is_per_sequence ? NULL : g->state->in.loss_mask, .n = is_per_sequence ? c->b : c->s * c->b,
+             .scale = &q->in->factors->sum[i]);
 }
 
 void meg_model_slot_loss(struct meg_model *g, int64_t slot)

@@ -111,7 +111,7 @@ static void layer_bwd(const void *pass)
 
         block->desc->type->bwd(c, d_norm, d_out, a.y, a.acts, a.grads, block->weights);
         if (block->desc->residual_from_norm)
-            c->op->add_fwd(c->stream, d_norm, d_norm, dy, NULL, NULL);
+            MEG_CALL(c->op, c->stream, add_fwd, .z = d_norm, .x = d_norm, .y = dy);
         meg_norm_bwd(c, d_residual, block->desc->residual_from_norm ? meg_no_mat() : dy, d_norm, a.x, &a.stats,
                      &block->norm);
         dy = d_residual;

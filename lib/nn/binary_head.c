@@ -33,12 +33,13 @@ static void compute_logits(struct meg_ctx *c, float *loss, struct meg_mat x0, co
 {
     const struct meg_mat pooled = meg_mat_rows(l->pooled, 0, c->b), logits = meg_mat_rows(l->logits, 0, c->b);
 
-    c->op->linear_fwd(c->stream, l->pooler.plan, pooled, meg_mat_rows(l->pre, 0, c->b), x0, l->pooler.w, l->pooler.bias,
-                      MEG_ACT_TANH);
-    c->op->linear_fwd(c->stream, l->binary.plan, logits, meg_no_mat(), pooled, l->binary.w, l->binary.bias,
-                      MEG_ACT_NONE);
-    c->op->xent_partial(c->stream, l->partial_stats, logits, in->sentence_order, 0);
-    c->op->xent_combine(c->stream, loss, l->lse, l->partial_stats, in->sentence_order, 1, c->b, 0);
+    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->pooler.plan, .y = pooled, .pre = meg_mat_rows(l->pre, 0, c->b),
+             .x = x0, .w = l->pooler.w, .bias = l->pooler.bias, .act = MEG_ACT_TANH);
+    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->binary.plan, .y = logits, .x = pooled, .w = l->binary.w,
+             .bias = l->binary.bias);
+    MEG_CALL(c->op, c->stream, xent_partial, .part = l->partial_stats, .logits = logits, .target = in->sentence_order);
+    MEG_CALL(c->op, c->stream, xent_combine, .loss = loss, .lse = l->lse, .part = l->partial_stats,
+             .target = in->sentence_order, .nparts = 1, .n = c->b);
 }
 
 static void fwd(struct meg_ctx *c, float *loss, struct meg_mat x, const struct meg_batch *in, const void *weights)
@@ -60,14 +61,16 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
     if (c->has_sp && c->tp->rank > 0)
         c->op->zero(c->stream, d_logits.p, (size_t)(d_logits.rows * d_logits.ld) * meg_dtype_size(d_logits.dtype));
     else
-        c->op->xent_bwd(c->stream, d_logits, l->lse, in->sentence_order, 0, 0, weight);
-    c->op->linear_bwd_weight(c->stream, l->binary.plan, l->binary.dw, l->binary.dbias, d_logits, pooled,
-                             c->accumulates_grads);
-    c->op->linear_bwd_data(c->stream, l->binary.plan, d_pre, d_logits, l->binary.w, meg_mat_rows(l->pre, 0, c->b),
-                           MEG_ACT_TANH);
-    c->op->linear_bwd_weight(c->stream, l->pooler.plan, l->pooler.dw, l->pooler.dbias, d_pre, x0, c->accumulates_grads);
-    c->op->linear_bwd_data(c->stream, l->pooler.plan, d_x0, d_pre, l->pooler.w, meg_no_mat(), MEG_ACT_NONE);
-    c->op->add_fwd(c->stream, dx0, dx0, d_x0, NULL, NULL);
+        MEG_CALL(c->op, c->stream, xent_bwd, .logits = d_logits, .lse = l->lse, .target = in->sentence_order,
+                 .weight = weight);
+    MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->binary.plan, .dw = l->binary.dw, .dbias = l->binary.dbias,
+             .dy = d_logits, .x = pooled, .accumulate = c->accumulates_grads);
+    MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->binary.plan, .dx = d_pre, .dy = d_logits, .w = l->binary.w,
+             .pre = meg_mat_rows(l->pre, 0, c->b), .act = MEG_ACT_TANH);
+    MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->pooler.plan, .dw = l->pooler.dw, .dbias = l->pooler.dbias,
+             .dy = d_pre, .x = x0, .accumulate = c->accumulates_grads);
+    MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->pooler.plan, .dx = d_x0, .dy = d_pre, .w = l->pooler.w);
+    MEG_CALL(c->op, c->stream, add_fwd, .z = dx0, .x = dx0, .y = d_x0);
 }
 
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)

@@ -77,13 +77,15 @@ void meg_bind_experts(struct meg_binder *b, struct meg_linear_weights *l, const 
 void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,
                              const struct meg_linear_weights *l, enum meg_act act)
 {
-    c->op->linear_fwd(c->stream, l->plan, y, pre, meg_sp_gather(c, x), l->w, l->bias, act);
+    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->plan, .y = y, .pre = pre, .x = meg_sp_gather(c, x), .w = l->w,
+             .bias = l->bias, .act = act);
 }
 
 void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
                                     const struct meg_linear_weights *l)
 {
-    c->op->linear_bwd_weight(c->stream, l->plan, l->dw, l->dbias, dy, meg_sp_gather(c, x), c->accumulates_grads);
+    MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw, .dbias = l->dbias, .dy = dy,
+             .x = meg_sp_gather(c, x), .accumulate = c->accumulates_grads);
 }
 
 void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
@@ -93,7 +95,7 @@ void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_ma
 
     if (!c->defers_wgrad)
         meg_column_parallel_bwd_weight(c, dy, x, l);
-    c->op->linear_bwd_data(c->stream, l->plan, partial, dy, l->w, meg_no_mat(), MEG_ACT_NONE);
+    MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->plan, .dx = partial, .dy = dy, .w = l->w);
     meg_sp_reduce(c, dx, partial);
 }
 
@@ -101,7 +103,7 @@ void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x,
 {
     const struct meg_mat partial = meg_sp_partial_sum(c, y);
 
-    c->op->linear_fwd(c->stream, l->plan, partial, meg_no_mat(), x, l->w, NULL, MEG_ACT_NONE);
+    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->plan, .y = partial, .x = x, .w = l->w);
     meg_sp_reduce(c, y, partial);
 }
 
@@ -111,12 +113,15 @@ void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat d
     const struct meg_mat all = meg_sp_gather(c, dy);
 
     if (!c->defers_wgrad)
-        c->op->linear_bwd_weight(c->stream, l->plan, l->dw, NULL, all, x, c->accumulates_grads);
-    c->op->linear_bwd_data(c->stream, l->plan, dx, all, l->w, pre, act);
+        MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw, .dy = all, .x = x,
+                 .accumulate = c->accumulates_grads);
+    MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->plan, .dx = dx, .dy = all, .w = l->w, .pre = pre,
+             .act = act);
 }
 
 void meg_row_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
                                  const struct meg_linear_weights *l)
 {
-    c->op->linear_bwd_weight(c->stream, l->plan, l->dw, NULL, meg_sp_gather(c, dy), x, c->accumulates_grads);
+    MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw, .dy = meg_sp_gather(c, dy), .x = x,
+             .accumulate = c->accumulates_grads);
 }

@@ -16,10 +16,11 @@ struct meg_mat meg_lm_head_transform(struct meg_ctx *c, const struct meg_lm_head
     if (l->scale == 0 && !l->is_transformed)
         return x;
     if (l->scale != 0) {
-        c->op->scale(c->stream, y, x, l->scale);
+        MEG_CALL(c->op, c->stream, scale, .y = y, .x = x, .factor = l->scale);
         return y;
     }
-    c->op->linear_fwd(c->stream, l->dense.plan, act, rows_like(l->pre, x), x, l->dense.w, l->dense.bias, l->activation);
+    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->dense.plan, .y = act, .pre = rows_like(l->pre, x), .x = x,
+             .w = l->dense.w, .bias = l->dense.bias, .act = l->activation);
     meg_norm_fwd(c, y, act, &stats, &l->norm);
     return y;
 }
@@ -31,16 +32,17 @@ static void transform_bwd(struct meg_ctx *c, const struct meg_lm_head_weights *l
     const struct meg_mat d_pre = rows_like(l->y, x); /* x' is not needed any more */
 
     meg_norm_bwd(c, d_pre, meg_no_mat(), d_y, rows_like(l->act, x), &l->stats, &l->norm);
-    c->op->act_bwd(c->stream, d_pre, d_pre, rows_like(l->pre, x), l->activation);
-    c->op->linear_bwd_weight(c->stream, l->dense.plan, l->dense.dw, l->dense.dbias, d_pre, x, c->accumulates_grads);
-    c->op->linear_bwd_data(c->stream, l->dense.plan, dx, d_pre, l->dense.w, meg_no_mat(), MEG_ACT_NONE);
+    MEG_CALL(c->op, c->stream, act_bwd, .dx = d_pre, .dy = d_pre, .pre = rows_like(l->pre, x), .act = l->activation);
+    MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->dense.plan, .dw = l->dense.dw, .dbias = l->dense.dbias,
+             .dy = d_pre, .x = x, .accumulate = c->accumulates_grads);
+    MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->dense.plan, .dx = dx, .dy = d_pre, .w = l->dense.w);
 }
 
 struct meg_mat meg_lm_head_logits(struct meg_ctx *c, const struct meg_lm_head_weights *l, struct meg_mat x)
 {
     const struct meg_mat y = rows_like(l->logits, x);
 
-    c->op->linear_fwd(c->stream, l->out.plan, y, meg_no_mat(), x, l->out.w, l->out.bias, MEG_ACT_NONE);
+    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->out.plan, .y = y, .x = x, .w = l->out.w, .bias = l->out.bias);
     return y;
 }
 
@@ -51,9 +53,10 @@ static struct meg_mat chunk_logits(struct meg_ctx *c, float *loss, struct meg_ma
     const struct meg_mat y = meg_lm_head_logits(c, l, x);
     float *local_stats = l->partial_stats + 2 * x.rows * c->tp->rank;
 
-    c->op->xent_partial(c->stream, local_stats, y, target, l->v0);
+    MEG_CALL(c->op, c->stream, xent_partial, .part = local_stats, .logits = y, .target = target, .v0 = l->v0);
     meg_all_gather(c->tp, c->stream, l->partial_stats, local_stats, 2 * x.rows, MEG_DTYPE_F32);
-    c->op->xent_combine(c->stream, loss, l->lse, l->partial_stats, target, c->tp->size, x.rows, 0);
+    MEG_CALL(c->op, c->stream, xent_combine, .loss = loss, .lse = l->lse, .part = l->partial_stats, .target = target,
+             .nparts = c->tp->size, .n = x.rows);
     return y;
 }
 
@@ -85,21 +88,24 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
 
         if (c->tp->size == 1) {
             y = meg_lm_head_logits(c, l, xc);
-            c->op->xent_fwd_bwd(c->stream, loss + i, y, in->labels + i, 0, weight);
+            MEG_CALL(c->op, c->stream, xent_fwd_bwd, .loss = loss + i, .logits = y, .target = in->labels + i,
+                     .weight = weight);
         } else {
             y = chunk_logits(c, loss + i, xc, in->labels + i, l);
-            c->op->xent_bwd(c->stream, y, l->lse, in->labels + i, l->v0, 0, weight);
+            MEG_CALL(c->op, c->stream, xent_bwd, .logits = y, .lse = l->lse, .target = in->labels + i, .v0 = l->v0,
+                     .weight = weight);
         }
-        c->op->linear_bwd_weight(c->stream, l->out.plan, l->out.dw, l->out.dbias, y, xc, c->accumulates_grads || i > 0);
-        c->op->linear_bwd_data(c->stream, l->out.plan, meg_mat_rows(partial, i, rows), y, l->out.w, meg_no_mat(),
-                               MEG_ACT_NONE);
+        MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->out.plan, .dw = l->out.dw, .dbias = l->out.dbias,
+                 .dy = y, .x = xc, .accumulate = c->accumulates_grads || i > 0);
+        MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->out.plan, .dx = meg_mat_rows(partial, i, rows), .dy = y,
+                 .w = l->out.w);
         weight.mask = weight.mask ? weight.mask + rows : NULL;
     }
     meg_sp_reduce(c, d_y, partial);
     if (l->is_transformed)
         transform_bwd(c, l, dx, d_y, x);
     else if (l->scale != 0)
-        c->op->scale(c->stream, dx, dx, l->scale);
+        MEG_CALL(c->op, c->stream, scale, .y = dx, .x = dx, .factor = l->scale);
 }
 
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)

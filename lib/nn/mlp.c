@@ -65,7 +65,7 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
 
     if (l->is_gated) {
         meg_column_parallel_fwd(c, a.pre, meg_no_mat(), x, &l->fc1, MEG_ACT_NONE);
-        c->op->glu_fwd(c->stream, &l->glu, a.mid, a.pre);
+        MEG_CALL(c->op, c->stream, glu_fwd, .unit = &l->glu, .y = a.mid, .x = a.pre);
     } else {
         meg_column_parallel_fwd(c, a.mid, a.pre, x, &l->fc1, l->act);
     }
@@ -80,7 +80,7 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
 
     if (l->is_gated) {
         meg_row_parallel_bwd(c, d.mid, dy, a.mid, &l->fc2, meg_no_mat(), MEG_ACT_NONE);
-        c->op->glu_bwd(c->stream, &l->glu, d.pre, d.mid, a.pre);
+        MEG_CALL(c->op, c->stream, glu_bwd, .unit = &l->glu, .dx = d.pre, .dy = d.mid, .x = a.pre);
     } else {
         meg_row_parallel_bwd(c, d.pre, dy, a.mid, &l->fc2, a.pre, l->act);
     }

@@ -11,20 +11,22 @@ void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char 
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_norm_stats *a,
                   const struct meg_norm_weights *l)
 {
-    c->op->norm_fwd(c->stream, l->type, y, a->mean, a->rstd, x, l->w, l->b, l->eps);
+    MEG_CALL(c->op, c->stream, norm_fwd, .type = l->type, .y = y, .mean = a->mean, .rstd = a->rstd, .x = x, .w = l->w,
+             .b = l->b, .eps = l->eps);
 }
 
 void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                   const struct meg_norm_stats *a, const struct meg_norm_weights *l)
 {
-    c->op->norm_bwd(c->stream, l->type, dx, l->dw, l->db, c->grad_dtype, skip, dy, x, l->w, a->mean, a->rstd,
-                    c->accumulates_grads);
+    MEG_CALL(c->op, c->stream, norm_bwd, .type = l->type, .dx = dx, .dw = l->dw, .db = l->db, .grad = c->grad_dtype,
+             .skip = skip, .dy = dy, .x = x, .w = l->w, .mean = a->mean, .rstd = a->rstd,
+             .accumulate = c->accumulates_grads);
 }
 
 void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat sublayer_out,
                  const struct meg_residual_epilogue *r)
 {
-    c->op->add_fwd(c->stream, z, x, sublayer_out, r->bias, &r->drop);
+    MEG_CALL(c->op, c->stream, add_fwd, .z = z, .x = x, .y = sublayer_out, .bias = r->bias, .drop = &r->drop);
 }
 
 struct meg_mat meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, struct meg_mat dz,
@@ -34,7 +36,8 @@ struct meg_mat meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, str
     const struct meg_mat dy = is_dz ? dz : d_sublayer_out;
 
     if (!is_dz || r->dbias)
-        c->op->add_bwd(c->stream, dy, r->dbias, c->grad_dtype, dz, &r->drop, c->accumulates_grads);
+        MEG_CALL(c->op, c->stream, add_bwd, .dy = dy, .dbias = r->dbias, .grad = c->grad_dtype, .dz = dz,
+                 .drop = &r->drop, .accumulate = c->accumulates_grads);
     return dy;
 }
 
@@ -42,6 +45,6 @@ void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, str
                       struct meg_mat sublayer_out, const struct meg_residual_epilogue *r, struct meg_norm_stats *a,
                       const struct meg_norm_weights *l)
 {
-    c->op->add_norm_fwd(c->stream, l->type, z, y, a->mean, a->rstd, x, sublayer_out, r->bias, &r->drop, l->w, l->b,
-                        l->eps);
+    MEG_CALL(c->op, c->stream, add_norm_fwd, .type = l->type, .z = z, .y = y, .mean = a->mean, .rstd = a->rstd, .x = x,
+             .sublayer_out = sublayer_out, .bias = r->bias, .drop = &r->drop, .w = l->w, .b = l->b, .eps = l->eps);
 }

@@ -51,5 +51,6 @@ void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum
     const struct meg_elem_range elems = w->params->layer_group[group]; /* empty if on another stage */
 
     if (w->is_on && elems.begin < elems.end)
-        w->device->op->sumsq_ranges(w->device->compute, w->sums + first, g, dtype, w->ranges + first, n);
+        MEG_CALL(w->device->op, w->device->compute, sumsq_ranges, .out = w->sums + first, .x = g, .type = dtype,
+                 .range = w->ranges + first, .nranges = n);
 }

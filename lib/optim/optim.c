@@ -288,7 +288,8 @@ static void convert_main(struct meg_optim *o, bool is_back)
         const struct meg_array to = is_back ? main : param, from = is_back ? param : main;
 
         if (to.p != from.p)
-            o->op->cast(o->stream, to.p, to.dtype, from.p, from.dtype, v->end - v->begin);
+            MEG_CALL(o->op, o->stream, cast, .dst = to.p, .dst_type = to.dtype, .src = from.p, .src_type = from.dtype,
+                     .n = v->end - v->begin);
     }
 }
 
@@ -380,7 +381,8 @@ static void sum_squares(const struct meg_optim *o, double *sum,
         const struct meg_zero_param_range *r = &o->norm_ranges[i];
         const struct meg_array x = shard(o, &o->shard.bucket_shard[r->bucket_shard]);
 
-        o->op->sumsq(o->stream, sum, meg_element(x.p, r->begin, x.dtype), x.dtype, r->end - r->begin);
+        MEG_CALL(o->op, o->stream, sumsq, .out = sum, .x = meg_element(x.p, r->begin, x.dtype), .type = x.dtype,
+                 .n = r->end - r->begin);
     }
 }
 
@@ -408,7 +410,8 @@ void meg_optim_count_zeros(struct meg_optim *o)
         const struct meg_array g = grad_shard(o, &o->shard.bucket_shard[r->bucket_shard]);
 
         if (is_summed(o, &o->params->row[r->row]))
-            o->op->count_zeros(o->stream, sum, meg_element(g.p, r->begin, g.dtype), g.dtype, r->end - r->begin);
+            MEG_CALL(o->op, o->stream, count_zeros, .out = sum, .x = meg_element(g.p, r->begin, g.dtype),
+                     .type = g.dtype, .n = r->end - r->begin);
     }
     all_reduce_sum(o, sum, MEG_DTYPE_I64);
 }
@@ -474,7 +477,7 @@ void meg_optim_decide(struct meg_optim *o, const struct meg_optim_step *s)
         run_graph(o, sum_squares_of_grads);
         all_reduce_sum(o, &o->record->sums.grad_sumsq, MEG_DTYPE_F64);
     }
-    o->op->step_finish(o->stream, o->record, &conf);
+    MEG_CALL(o->op, o->stream, step_finish, .record = o->record, .conf = &conf);
 }
 
 static void update_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
@@ -488,9 +491,11 @@ static void update_shard(const struct meg_optim *o, const struct meg_zero_bucket
     for (int i = 0; i < o->nstates; i++)
         x.state[i] = in_shards(o->buf.state[i], o->state_dtype[i], v);
     if (o->is_sgd)
-        o->op->sgd(o->stream, &x, ranges, v->nranges, o->momentum, &o->record->hparams);
+        MEG_CALL(o->op, o->stream, sgd, .arrays = &x, .range = ranges, .nranges = v->nranges, .momentum = o->momentum,
+                 .step = &o->record->hparams);
     else
-        o->op->adamw(o->stream, &x, ranges, v->nranges, &o->adam, &o->record->hparams);
+        MEG_CALL(o->op, o->stream, adamw, .arrays = &x, .range = ranges, .nranges = v->nranges, .adam = &o->adam,
+                 .step = &o->record->hparams);
 }
 
 static void update_shards(const void *optim)

@@ -1,45 +1,6 @@
-/* count_attention.c - count the cost of operations on heads: attention, rotary embedding, norms of queries and keys. */
+/* count_attention.c - count the FLOPs and the time of attention. */
 #include <math.h>
 #include "plan/count_ops.h"
-
-/* ---- heads -------------------------------------------------------------------------------------------- */
-
-void cost_rope(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b, int64_t g, int64_t heads, int64_t half,
-               int is_interleaved, const float *cosine, const float *sine, const int32_t *position, float sign)
-{
-    (void)is_interleaved, (void)cosine, (void)sine, (void)position, (void)sign;
-    cost_traffic(st, 2 * cost_nbytes((double)(s * b * g * heads * 2 * half), x.dtype));
-}
-
-static double qk_numel(const struct meg_qk_norm *q)
-{
-    return (double)(q->s * q->b * q->g * q->heads * q->d);
-}
-
-void cost_qk_norm_fwd(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads y, float *rstd,
-                      struct meg_heads x, const void *w)
-{
-    (void)rstd, (void)w;
-    cost_traffic(st, cost_nbytes(qk_numel(q), x.dtype) + cost_nbytes(qk_numel(q), y.dtype));
-}
-
-void cost_qk_norm_bwd(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads dx, void *dw,
-                      enum meg_dtype grad, struct meg_heads dy, struct meg_heads x, const void *w, const float *rstd,
-                      bool accumulate)
-{
-    (void)dw, (void)grad, (void)w, (void)rstd, (void)accumulate;
-    cost_traffic(st, cost_nbytes(qk_numel(q), dx.dtype) + cost_nbytes(qk_numel(q), dy.dtype) +
-                         cost_nbytes(qk_numel(q), x.dtype));
-}
-
-void cost_copy_heads(struct meg_stream *st, struct meg_heads dst, const int64_t *dst_offset, struct meg_heads src,
-                     int64_t s, int64_t b, int64_t g, int64_t d)
-{
-    (void)dst_offset, (void)src;
-    cost_traffic(st, 2 * cost_nbytes((double)(s * b * g * d), dst.dtype));
-}
-
-/* ---- attention ---------------------------------------------------------------------------------------- */
 
 /* Return the sum of min(max(j, 0), most) over all integers j below end. */
 static double sum_clamped(double end, double most)
@@ -95,41 +56,20 @@ static void stored_scores(struct meg_stream *st, const struct meg_attn_desc *d, 
     c->pass->attention_s += passes * cost_nbytes(scores, t) / c->hw->memory_bw;
 }
 
-void cost_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
-                   struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)
+void cost_attn_fwd(struct meg_stream *st, const struct meg_attn_fwd_args *a)
 {
-    (void)o, (void)lse, (void)k, (void)v, (void)drop;
-    attention(st, desc, q.dtype, 2, cost_counter_of(st)->hw->attention_fwd_efficiency);
-    stored_scores(st, desc, q.dtype, 2, 6.5);
+    attention(st, a->desc, a->q.dtype, 2, cost_counter_of(st)->hw->attention_fwd_efficiency);
+    stored_scores(st, a->desc, a->q.dtype, 2, 6.5);
 }
 
-static double output_numel(const struct meg_attn_desc *d)
+void cost_attn_bwd(struct meg_stream *st, const struct meg_attn_bwd_args *a)
 {
-    return (double)(d->s_q * d->b) * (double)(d->a * d->d_v);
-}
+    const struct meg_attn_delta_args delta = { .desc = a->desc, .d_o = a->d_o, .o = a->o };
 
-void cost_attn_merge(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
-                     struct meg_heads o_part, const float *lse_part)
-{
-    (void)lse, (void)lse_part;
-    cost_traffic(st, cost_nbytes(2 * output_numel(desc), o.dtype) + cost_nbytes(output_numel(desc), o_part.dtype));
-}
-
-void cost_attn_delta(struct meg_stream *st, const struct meg_attn_desc *desc, float *delta, struct meg_heads d_o,
-                     struct meg_heads o)
-{
-    (void)delta;
-    cost_traffic(st, cost_nbytes(output_numel(desc), d_o.dtype) + cost_nbytes(output_numel(desc), o.dtype));
-}
-
-void cost_attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *args,
-                   const struct meg_drop *drop)
-{
-    (void)drop;
-    attention(st, desc, args->q.dtype, 5, cost_counter_of(st)->hw->attention_bwd_efficiency);
-    stored_scores(st, desc, args->q.dtype, 4, 9.5);
-    if (!args->delta)
-        cost_attn_delta(st, desc, NULL, args->d_o, args->o);
+    attention(st, a->desc, a->q.dtype, 5, cost_counter_of(st)->hw->attention_bwd_efficiency);
+    stored_scores(st, a->desc, a->q.dtype, 4, 9.5);
+    if (!a->delta)
+        cost_count_ops.attn_delta(st, &delta);
 }
 
 size_t cost_attn_bwd_nbytes(const struct meg_attn_desc *desc, enum meg_dtype grad, bool has_param_grads)

@@ -20,29 +20,23 @@ static void gemm(struct meg_stream *st, enum meg_dtype t, int64_t m, int64_t k, 
     c->pass->gemm_s += cost_gemm_time(c, t, (double)m, (double)k, (double)n);
 }
 
-void cost_linear_fwd(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
-                     struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act)
+void cost_linear_fwd(struct meg_stream *st, const struct meg_linear_fwd_args *a)
 {
-    (void)l, (void)w, (void)bias;
-    gemm(st, x.dtype, x.rows, x.cols, y.cols);
-    if (act != MEG_ACT_NONE)
-        cost_traffic(st, cost_mat_nbytes(pre));
+    gemm(st, a->x.dtype, a->x.rows, a->x.cols, a->y.cols);
+    if (a->act != MEG_ACT_NONE)
+        cost_traffic(st, cost_mat_nbytes(a->pre));
 }
 
-void cost_linear_bwd_data(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
-                          struct meg_mat w, struct meg_mat pre, enum meg_act act)
+void cost_linear_bwd_data(struct meg_stream *st, const struct meg_linear_bwd_data_args *a)
 {
-    (void)l, (void)w;
-    gemm(st, dy.dtype, dy.rows, dy.cols, dx.cols);
-    if (act != MEG_ACT_NONE)
-        cost_traffic(st, cost_mat_nbytes(pre));
+    gemm(st, a->dy.dtype, a->dy.rows, a->dy.cols, a->dx.cols);
+    if (a->act != MEG_ACT_NONE)
+        cost_traffic(st, cost_mat_nbytes(a->pre));
 }
 
-void cost_linear_bwd_weight(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
-                            struct meg_mat dy, struct meg_mat x, bool accumulate)
+void cost_linear_bwd_weight(struct meg_stream *st, const struct meg_linear_bwd_weight_args *a)
 {
-    (void)l, (void)dw, (void)dbias, (void)accumulate;
-    gemm(st, x.dtype, dy.cols, x.rows, x.cols);
+    gemm(st, a->x.dtype, a->dy.cols, a->x.rows, a->x.cols);
 }
 
 /* Return a unique address as the plan.  Counting operations do not read it. */

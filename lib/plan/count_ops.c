@@ -1,5 +1,6 @@
 /* count_ops.c - the operations that count the bytes of the matrices that they read and write (tensor/ops.h). */
 #include "plan/count_ops.h"
+#include "tensor/op_row.h"
 
 /* Return the bytes of `rows` rows of a matrix; an absent matrix has no columns. */
 static double rows_of(struct meg_mat m, int64_t rows)
@@ -7,138 +8,80 @@ static double rows_of(struct meg_mat m, int64_t rows)
     return cost_nbytes((double)(rows * m.cols), m.dtype);
 }
 
-/* ---- activations ------------------------------------------------------------------------------------ */
+/* ---- operations whose tensors are read and written once ---- */
 
-static void act_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act)
+/* Count the bytes of the matrices and heads of a call: once if they are read or written, twice if both. */
+static void count(struct meg_stream *st, const struct meg_op_row *row, const void *args)
 {
-    (void)act;
-    cost_traffic(st, cost_mat_nbytes(dx) + cost_mat_nbytes(dy) + cost_mat_nbytes(pre));
+    const struct meg_op_sizes sizes = meg_op_sizes_of(row, args);
+    double nbytes = 0;
+
+    for (const struct meg_op_field *f = row->field; f->name; f++)
+        if (f->type == MEG_FIELD_MAT || f->type == MEG_FIELD_HEADS) {
+            const double n = cost_mat_nbytes(meg_op_mat(&sizes, row, f, args));
+
+            nbytes += (f->role & MEG_ROLE_IN ? n : 0) + (f->role & MEG_ROLE_OUT ? n : 0);
+        }
+    cost_traffic(st, nbytes);
 }
 
-static void scale(struct meg_stream *st, struct meg_mat y, struct meg_mat x, float factor)
+#define COUNTED(name)                                                                                                  \
+    static void name(struct meg_stream *st, const struct meg_##name##_args *a)                                         \
+    {                                                                                                                  \
+        count(st, &meg_row_##name, a);                                                                                 \
+    }
+/* clang-format off */
+COUNTED(act_bwd) COUNTED(scale) COUNTED(glu_fwd) COUNTED(glu_bwd) COUNTED(rope) COUNTED(qk_norm_fwd)
+COUNTED(qk_norm_bwd) COUNTED(norm_fwd) COUNTED(norm_bwd) COUNTED(add_fwd) COUNTED(add_norm_fwd) COUNTED(attn_merge)
+COUNTED(attn_delta) COUNTED(xent_partial) COUNTED(xent_combine) COUNTED(xent_bwd) COUNTED(weighted_sum)
+    /* clang-format on */
+
+    /* ---- operations that read or write a part of their tensors, or read them twice ---- */
+
+    static void copy_heads(struct meg_stream *st, const struct meg_copy_heads_args *a)
 {
-    (void)factor;
-    cost_traffic(st, cost_mat_nbytes(y) + cost_mat_nbytes(x));
+    cost_traffic(st, 2 * cost_nbytes((double)(a->s * a->b * a->g * a->d), a->dst.dtype));
 }
 
-static void glu_fwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat y, struct meg_mat x)
+static void add_bwd(struct meg_stream *st, const struct meg_add_bwd_args *a)
 {
-    (void)unit;
-    cost_traffic(st, cost_mat_nbytes(y) + cost_mat_nbytes(x));
+    const bool is_unchanged = a->dy.p == a->dz.p && !(a->drop && a->drop->p > 0);
+
+    cost_traffic(st, cost_mat_nbytes(a->dz) + (is_unchanged ? 0 : cost_mat_nbytes(a->dy)));
 }
 
-static void glu_bwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat dx, struct meg_mat dy,
-                    struct meg_mat x)
+static void embed_fwd(struct meg_stream *st, const struct meg_embed_fwd_args *a)
 {
-    (void)unit;
-    cost_traffic(st, cost_mat_nbytes(dx) + cost_mat_nbytes(dy) + cost_mat_nbytes(x));
-}
-
-/* ---- norms and the residual stream --------------------------------------------------------------- */
-
-static void norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
-                     struct meg_mat x, const void *w, const void *b, float eps)
-{
-    (void)type, (void)mean, (void)rstd, (void)w, (void)b, (void)eps;
-    cost_traffic(st, cost_mat_nbytes(y) + cost_mat_nbytes(x));
-}
-
-static void norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
-                     enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
-                     const float *mean, const float *rstd, bool accumulate)
-{
-    (void)type, (void)dw, (void)db, (void)grad, (void)w, (void)mean, (void)rstd, (void)accumulate;
-    cost_traffic(st, cost_mat_nbytes(dx) + cost_mat_nbytes(skip) + cost_mat_nbytes(dy) + cost_mat_nbytes(x));
-}
-
-static void add_fwd(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
-                    const struct meg_drop *drop)
-{
-    (void)bias, (void)drop;
-    cost_traffic(st, cost_mat_nbytes(z) + cost_mat_nbytes(x) + cost_mat_nbytes(y));
-}
-
-static void add_bwd(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
-                    const struct meg_drop *drop, bool accumulate)
-{
-    const bool is_unchanged = dy.p == dz.p && !(drop && drop->p > 0);
-
-    (void)dbias, (void)grad, (void)accumulate;
-    cost_traffic(st, cost_mat_nbytes(dz) + (is_unchanged ? 0 : cost_mat_nbytes(dy)));
-}
-
-static void add_norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat z, struct meg_mat y, float *mean,
-                         float *rstd, struct meg_mat x, struct meg_mat sublayer_out, const void *bias,
-                         const struct meg_drop *drop, const void *w, const void *b, float eps)
-{
-    (void)type, (void)mean, (void)rstd, (void)bias, (void)drop, (void)w, (void)b, (void)eps;
-    cost_traffic(st, cost_mat_nbytes(z) + cost_mat_nbytes(y) + cost_mat_nbytes(x) + cost_mat_nbytes(sublayer_out));
-}
-
-/* ---- embeddings ------------------------------------------------------------------------------------ */
-
-static void embed_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0)
-{
-    (void)token, (void)v0;
-    cost_traffic(st, cost_mat_nbytes(x) + rows_of(word, x.rows));
+    cost_traffic(st, cost_mat_nbytes(a->x) + rows_of(a->word, a->x.rows));
 }
 
 /* Count a read and a write of a row of dword per token: every micro-batch after the first one accumulates. */
-static void embed_bwd(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token,
-                      bool accumulate)
+static void embed_bwd(struct meg_stream *st, const struct meg_embed_bwd_args *a)
 {
-    (void)v0, (void)token, (void)accumulate;
-    cost_traffic(st, cost_mat_nbytes(dx) + 2 * rows_of(dword, dx.rows));
+    cost_traffic(st, cost_mat_nbytes(a->dx) + 2 * rows_of(a->dword, a->dx.rows));
 }
 
-static void position_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
-                         const struct meg_drop *drop)
+static void position_fwd(struct meg_stream *st, const struct meg_position_fwd_args *a)
 {
-    (void)position;
-    if (pos.p || drop->p > 0)
-        cost_traffic(st, 2 * cost_mat_nbytes(x) + rows_of(pos, x.rows));
+    if (a->pos.p || a->drop->p > 0)
+        cost_traffic(st, 2 * cost_mat_nbytes(a->x) + rows_of(a->pos, a->x.rows));
 }
 
-static void position_bwd(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
-                         const struct meg_drop *drop, bool accumulate)
+static void position_bwd(struct meg_stream *st, const struct meg_position_bwd_args *a)
 {
-    (void)position, (void)accumulate;
-    if (dpos.p || drop->p > 0)
-        cost_traffic(st, cost_mat_nbytes(dx) * (drop->p > 0 ? 2 : 1) + 2 * rows_of(dpos, dx.rows));
+    if (a->dpos.p || a->drop->p > 0)
+        cost_traffic(st, cost_mat_nbytes(a->dx) * (a->drop->p > 0 ? 2 : 1) + 2 * rows_of(a->dpos, a->dx.rows));
 }
 
-/* ---- losses ------------------------------------------------------------------------------------------- */
-
-static void xent_partial(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0)
+/* Count what xent_partial and xent_bwd read and write. */
+static void xent_fwd_bwd(struct meg_stream *st, const struct meg_xent_fwd_bwd_args *a)
 {
-    (void)part, (void)target, (void)v0;
-    cost_traffic(st, cost_mat_nbytes(logits));
+    cost_traffic(st, 3 * cost_mat_nbytes(a->logits));
 }
 
-static void xent_combine(struct meg_stream *st, float *loss, float *lse, const float *part, const int32_t *target,
-                         int64_t nparts, int64_t n, float z_loss)
+static void cast(struct meg_stream *st, const struct meg_cast_args *a)
 {
-    (void)st, (void)loss, (void)lse, (void)part, (void)target, (void)nparts, (void)n, (void)z_loss;
-}
-
-static void xent_bwd(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
-                     float z_loss, struct meg_loss_weight weight)
-{
-    (void)lse, (void)target, (void)v0, (void)z_loss, (void)weight;
-    cost_traffic(st, 2 * cost_mat_nbytes(logits));
-}
-
-static void xent_fwd_bwd(struct meg_stream *st, float *loss, struct meg_mat logits, const int32_t *target, float z_loss,
-                         struct meg_loss_weight weight)
-{
-    xent_partial(st, loss, logits, target, 0);
-    xent_bwd(st, logits, NULL, target, 0, z_loss, weight);
-}
-
-static void weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
-                         const double *scale)
-{
-    (void)st, (void)out, (void)x, (void)weight, (void)n, (void)scale;
+    cost_traffic(st, cost_nbytes((double)a->n, a->dst_type) + cost_nbytes((double)a->n, a->src_type));
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
@@ -185,13 +128,6 @@ static void zero(struct meg_stream *st, void *dev, size_t nbytes)
     cost_traffic(st, (double)nbytes);
 }
 
-static void cast(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,
-                 int64_t n)
-{
-    (void)dst, (void)src;
-    cost_traffic(st, cost_nbytes((double)n, dst_type) + cost_nbytes((double)n, src_type));
-}
-
 static struct meg_event *event_create(void)
 {
     return NULL;
@@ -230,20 +166,20 @@ const struct meg_ops cost_count_ops = {
     .scale = scale,
     .glu_fwd = glu_fwd,
     .glu_bwd = glu_bwd,
-    .rope = cost_rope,
-    .qk_norm_fwd = cost_qk_norm_fwd,
-    .qk_norm_bwd = cost_qk_norm_bwd,
+    .rope = rope,
+    .qk_norm_fwd = qk_norm_fwd,
+    .qk_norm_bwd = qk_norm_bwd,
     .norm_fwd = norm_fwd,
     .norm_bwd = norm_bwd,
     .add_fwd = add_fwd,
     .add_bwd = add_bwd,
     .add_norm_fwd = add_norm_fwd,
     .attn_fwd = cost_attn_fwd,
-    .attn_merge = cost_attn_merge,
-    .attn_delta = cost_attn_delta,
+    .attn_merge = attn_merge,
+    .attn_delta = attn_delta,
     .attn_bwd = cost_attn_bwd,
     .attn_bwd_nbytes = cost_attn_bwd_nbytes,
-    .copy_heads = cost_copy_heads,
+    .copy_heads = copy_heads,
     .embed_fwd = embed_fwd,
     .embed_bwd = embed_bwd,
     .position_fwd = position_fwd,

@@ -128,44 +128,46 @@ static void norm_fwd(void *arg)
 {
     const struct rows *x = arg;
 
-    op->norm_fwd(stream, MEG_NORM_LAYER, x->b, x->mean, x->rstd, x->a, x->w, x->bias, 1e-5f);
+    MEG_CALL(op, stream, norm_fwd, .type = MEG_NORM_LAYER, .y = x->b, .mean = x->mean, .rstd = x->rstd, .x = x->a,
+             .w = x->w, .b = x->bias, .eps = 1e-5f);
 }
 
 static void add_norm_fwd(void *arg)
 {
     const struct rows *x = arg;
 
-    op->add_norm_fwd(stream, MEG_NORM_LAYER, x->c, x->d, x->mean, x->rstd, x->a, x->b, x->bias, NULL, x->w, x->bias,
-                     1e-5f);
+    MEG_CALL(op, stream, add_norm_fwd, .type = MEG_NORM_LAYER, .z = x->c, .y = x->d, .mean = x->mean, .rstd = x->rstd,
+             .x = x->a, .sublayer_out = x->b, .bias = x->bias, .w = x->w, .b = x->bias, .eps = 1e-5f);
 }
 
 static void norm_bwd(void *arg)
 {
     const struct rows *x = arg;
 
-    op->norm_bwd(stream, MEG_NORM_LAYER, x->d, x->dw, x->db, MEG_DTYPE_F32, x->c, x->b, x->a, x->w, x->mean, x->rstd,
-                 true);
+    MEG_CALL(op, stream, norm_bwd, .type = MEG_NORM_LAYER, .dx = x->d, .dw = x->dw, .db = x->db, .grad = MEG_DTYPE_F32,
+             .skip = x->c, .dy = x->b, .x = x->a, .w = x->w, .mean = x->mean, .rstd = x->rstd, .accumulate = true);
 }
 
 static void add_fwd_dropout(void *arg)
 {
     const struct rows *x = arg;
 
-    op->add_fwd(stream, x->c, x->a, x->b, x->bias, &x->drop);
+    MEG_CALL(op, stream, add_fwd, .z = x->c, .x = x->a, .y = x->b, .bias = x->bias, .drop = &x->drop);
 }
 
 static void add_bwd_dropout(void *arg)
 {
     const struct rows *x = arg;
 
-    op->add_bwd(stream, x->b, x->db, MEG_DTYPE_F32, x->a, &x->drop, true);
+    MEG_CALL(op, stream, add_bwd, .dy = x->b, .dbias = x->db, .grad = MEG_DTYPE_F32, .dz = x->a, .drop = &x->drop,
+             .accumulate = true);
 }
 
 static void column_sums(void *arg)
 {
     const struct rows *x = arg;
 
-    op->add_bwd(stream, x->a, x->db, MEG_DTYPE_F32, x->a, NULL, true);
+    MEG_CALL(op, stream, add_bwd, .dy = x->a, .dbias = x->db, .grad = MEG_DTYPE_F32, .dz = x->a, .accumulate = true);
 }
 
 static void glu_fwd(void *arg)
@@ -173,7 +175,7 @@ static void glu_fwd(void *arg)
     const struct rows *x = arg;
     const struct meg_glu unit = { .type = MEG_GLU_SILU };
 
-    op->glu_fwd(stream, &unit, x->a, x->wide);
+    MEG_CALL(op, stream, glu_fwd, .unit = &unit, .y = x->a, .x = x->wide);
 }
 
 static void glu_bwd(void *arg)
@@ -181,21 +183,21 @@ static void glu_bwd(void *arg)
     const struct rows *x = arg;
     const struct meg_glu unit = { .type = MEG_GLU_SILU };
 
-    op->glu_bwd(stream, &unit, x->wide2, x->a, x->wide);
+    MEG_CALL(op, stream, glu_bwd, .unit = &unit, .dx = x->wide2, .dy = x->a, .x = x->wide);
 }
 
 static void act_bwd(void *arg)
 {
     const struct rows *x = arg;
 
-    op->act_bwd(stream, x->c, x->a, x->b, MEG_ACT_GELU_TANH);
+    MEG_CALL(op, stream, act_bwd, .dx = x->c, .dy = x->a, .pre = x->b, .act = MEG_ACT_GELU_TANH);
 }
 
 static void scale(void *arg)
 {
     const struct rows *x = arg;
 
-    op->scale(stream, x->c, x->a, 0.3f);
+    MEG_CALL(op, stream, scale, .y = x->c, .x = x->a, .factor = 0.3f);
 }
 
 static void rope(void *arg)
@@ -203,7 +205,8 @@ static void rope(void *arg)
     const struct rows *x = arg;
     const struct meg_heads h = { x->a.p, x->a.dtype, H, H, (HEADS / GROUPS) * D, D };
 
-    op->rope(stream, h, N, 1, GROUPS, HEADS / GROUPS, D / 2, 0, x->mean, x->rstd, x->positions, 1);
+    MEG_CALL(op, stream, rope, .x = h, .s = N, .b = 1, .g = GROUPS, .heads = HEADS / GROUPS, .half = D / 2,
+             .cos = x->mean, .sin = x->rstd, .position = x->positions, .sign = 1);
 }
 
 static void embed_fwd(void *arg)
@@ -211,7 +214,7 @@ static void embed_fwd(void *arg)
     const struct rows *x = arg;
     const struct meg_mat word = meg_mat(x->logits.p, MEG_DTYPE_BF16, V, H);
 
-    op->embed_fwd(stream, x->a, x->ids, word, 0);
+    MEG_CALL(op, stream, embed_fwd, .x = x->a, .token = x->ids, .word = word);
 }
 
 static void embed_bwd(void *arg)
@@ -219,35 +222,36 @@ static void embed_bwd(void *arg)
     const struct rows *x = arg;
     const struct meg_mat dword = meg_mat(x->logits.p, MEG_DTYPE_F32, V, H);
 
-    op->embed_bwd(stream, dword, 0, x->a, x->ids, true);
+    MEG_CALL(op, stream, embed_bwd, .dword = dword, .dx = x->a, .token = x->ids, .accumulate = true);
 }
 
 static void xent_partial(void *arg)
 {
     const struct rows *x = arg;
 
-    op->xent_partial(stream, x->part, x->logits, x->ids, 0);
+    MEG_CALL(op, stream, xent_partial, .part = x->part, .logits = x->logits, .target = x->ids);
 }
 
 static void xent_bwd(void *arg)
 {
     const struct rows *x = arg;
 
-    op->xent_bwd(stream, x->logits, x->lse, x->ids, 0, 0, x->weight);
+    MEG_CALL(op, stream, xent_bwd, .logits = x->logits, .lse = x->lse, .target = x->ids, .weight = x->weight);
 }
 
 static void xent_fwd_bwd(void *arg)
 {
     const struct rows *x = arg;
 
-    op->xent_fwd_bwd(stream, x->loss, x->logits, x->ids, 0, x->weight);
+    MEG_CALL(op, stream, xent_fwd_bwd, .loss = x->loss, .logits = x->logits, .target = x->ids, .weight = x->weight);
 }
 
 static void sumsq(void *arg)
 {
     const struct rows *x = arg;
 
-    op->sumsq(stream, x->sum, x->logits.p, MEG_DTYPE_BF16, x->logits.rows * x->logits.cols);
+    MEG_CALL(op, stream, sumsq, .out = x->sum, .x = x->logits.p, .type = MEG_DTYPE_BF16,
+             .n = x->logits.rows * x->logits.cols);
 }
 
 /* Operands of sampling the next token of each of SEQUENCES sequences from f32 logits. */
@@ -262,7 +266,8 @@ static void sample(void *arg)
 {
     const struct sampling *x = arg;
 
-    op->sample(stream, x->token, x->logits, V, x->args, false, (struct meg_workspace){ 0 });
+    MEG_CALL(op, stream, sample, .token = x->token, .logits = x->logits, .unpadded_vocab = V, .args = x->args,
+             .workspace = (struct meg_workspace){ 0 });
 }
 
 static void report_sample(const char *what, struct sampling *x, struct meg_sampling_args of_row)
@@ -383,7 +388,7 @@ static void adamw(void *arg)
     const struct update *u = arg;
     const struct meg_adam adam = { 0.9f, 0.95f, 1e-8f };
 
-    op->adamw(stream, &u->x, u->range, RANGES, &adam, u->step);
+    MEG_CALL(op, stream, adamw, .arrays = &u->x, .range = u->range, .nranges = RANGES, .adam = &adam, .step = u->step);
 }
 
 static void bench_update(const char *name, int64_t n, enum meg_dtype grad, enum meg_dtype state, double nbytes)
@@ -437,28 +442,30 @@ static void linear_fwd(void *arg)
 {
     const struct product *p = arg;
 
-    op->linear_fwd(stream, p->plan, p->y, meg_no_mat(), p->x, p->w, NULL, MEG_ACT_NONE);
+    MEG_CALL(op, stream, linear_fwd, .plan = p->plan, .y = p->y, .x = p->x, .w = p->w);
 }
 
 static void linear_fwd_gelu(void *arg)
 {
     const struct product *p = arg;
 
-    op->linear_fwd(stream, p->plan, p->y, p->pre, p->x, p->w, p->bias, MEG_ACT_GELU_TANH);
+    MEG_CALL(op, stream, linear_fwd, .plan = p->plan, .y = p->y, .pre = p->pre, .x = p->x, .w = p->w, .bias = p->bias,
+             .act = MEG_ACT_GELU_TANH);
 }
 
 static void linear_bwd_data(void *arg)
 {
     const struct product *p = arg;
 
-    op->linear_bwd_data(stream, p->plan, p->x, p->y, p->w, meg_no_mat(), MEG_ACT_NONE);
+    MEG_CALL(op, stream, linear_bwd_data, .plan = p->plan, .dx = p->x, .dy = p->y, .w = p->w);
 }
 
 static void linear_bwd_weight(void *arg)
 {
     const struct product *p = arg;
 
-    op->linear_bwd_weight(stream, p->plan, p->dw, p->dbias, p->y, p->x, true);
+    MEG_CALL(op, stream, linear_bwd_weight, .plan = p->plan, .dw = p->dw, .dbias = p->dbias, .dy = p->y, .x = p->x,
+             .accumulate = true);
 }
 
 static void bench_product(int64_t n, int64_t in, int64_t out)
@@ -505,14 +512,15 @@ static void attn_fwd(void *arg)
 {
     const struct attention *a = arg;
 
-    op->attn_fwd(stream, &a->desc, a->o, a->lse, a->q, a->k, a->v, &a->drop);
+    MEG_CALL(op, stream, attn_fwd, .desc = &a->desc, .o = a->o, .lse = a->lse, .q = a->q, .k = a->k, .v = a->v,
+             .drop = &a->drop);
 }
 
 static void attn_bwd(void *arg)
 {
     const struct attention *a = arg;
 
-    op->attn_bwd(stream, &a->desc, &a->bwd, &a->drop);
+    op->attn_bwd(stream, &a->bwd);
 }
 
 static struct meg_heads heads(void *p, int64_t b, int64_t g, int64_t per_group, int64_t d, int64_t part)
@@ -559,7 +567,9 @@ static void bench_attention(int64_t s, int64_t b, int64_t a, int64_t g, int64_t 
     x.k = heads(qkv, b, g, r + 2, d, r);
     x.v = heads(qkv, b, g, r + 2, d, r + 1);
     x.o = heads(o, b, g, r, d, 0);
-    x.bwd = (struct meg_attn_bwd_args){ .dq = heads(dqkv, b, g, r + 2, d, 0),
+    x.bwd = (struct meg_attn_bwd_args){ .desc = &x.desc,
+                                        .drop = &x.drop,
+                                        .dq = heads(dqkv, b, g, r + 2, d, 0),
                                         .dk = heads(dqkv, b, g, r + 2, d, r),
                                         .dv = heads(dqkv, b, g, r + 2, d, r + 1),
                                         .d_o = heads(d_o, b, g, r, d, 0),

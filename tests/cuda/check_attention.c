@@ -279,10 +279,10 @@ static double tolerance(const struct conf *c, enum meg_dtype t)
 static void compare_forward(const struct conf *c, struct operands *x)
 {
     for (int i = 0; i < 2; i++)
-        (i ? gpu : cpu)
-            ->attn_fwd(i ? stream : NULL, &x->desc[i], heads_of(OF(o), c->b, c->a / c->g, c->d_v), OF(lse).p,
-                       heads_of(OF(q), c->b, c->a / c->g, c->d), cached_heads(c, OF(k), c->d),
-                       cached_heads(c, OF(v), c->d_v), c->flags & DROPOUT ? &x->drop[i] : NULL);
+        MEG_CALL((i ? gpu : cpu), i ? stream : NULL, attn_fwd, .desc = &x->desc[i],
+                 .o = heads_of(OF(o), c->b, c->a / c->g, c->d_v), .lse = OF(lse).p,
+                 .q = heads_of(OF(q), c->b, c->a / c->g, c->d), .k = cached_heads(c, OF(k), c->d),
+                 .v = cached_heads(c, OF(v), c->d_v), .drop = c->flags & DROPOUT ? &x->drop[i] : NULL);
     expect_near(&x->o, tolerance(c, c->o), "o");
     expect_near(&x->lse, 1e-5, "lse");
 }
@@ -297,8 +297,8 @@ static double condition_of_d_sink(const struct conf *c, const struct operands *x
     const int64_t r = c->a / c->g;
     double magnitudes2 = 0, norm2 = 0;
 
-    cpu->attn_delta(NULL, &x->desc[0], delta.host.p, heads_of(x->d_o.host, c->b, r, c->d_v),
-                    heads_of(x->o.host, c->b, r, c->d_v));
+    MEG_CALL(cpu, NULL, attn_delta, .desc = &x->desc[0], .delta = delta.host.p,
+             .d_o = heads_of(x->d_o.host, c->b, r, c->d_v), .o = heads_of(x->o.host, c->b, r, c->d_v));
     for (int64_t j = 0; j < c->a; j++) {
         double sum = 0;
 
@@ -335,7 +335,9 @@ static void compare_backward(const struct conf *c, struct operands *x)
         x->d_sink = grad_new(c, c->grad, 1, c->a, 0);
     for (int i = 0; i < 2; i++) {
         const int64_t r = c->a / c->g;
-        const struct meg_attn_bwd_args args = { .dq = heads_of(OF(dq), c->b, r, c->d),
+        const struct meg_attn_bwd_args args = { .desc = &x->desc[i],
+                                                .drop = c->flags & DROPOUT ? &x->drop[i] : NULL,
+                                                .dq = heads_of(OF(dq), c->b, r, c->d),
                                                 .dk = key_heads(c, OF(dk), c->d),
                                                 .dv = key_heads(c, OF(dv), c->d_v),
                                                 .accumulate = !!(c->flags & ACCUMULATE),
@@ -352,8 +354,9 @@ static void compare_backward(const struct conf *c, struct operands *x)
                                                 .workspace = { i ? workspace.dev : workspace.host, nbytes[i] } };
 
         if (c->flags & GIVEN_DELTA)
-            (i ? gpu : cpu)->attn_delta(i ? stream : NULL, &x->desc[i], OF(delta).p, args.d_o, args.o);
-        (i ? gpu : cpu)->attn_bwd(i ? stream : NULL, &x->desc[i], &args, c->flags & DROPOUT ? &x->drop[i] : NULL);
+            MEG_CALL((i ? gpu : cpu), i ? stream : NULL, attn_delta, .desc = &x->desc[i], .delta = OF(delta).p,
+                     .d_o = args.d_o, .o = args.o);
+        (i ? gpu : cpu)->attn_bwd(i ? stream : NULL, &args);
     }
     if (c->flags & GIVEN_DELTA)
         expect_near(&x->delta, 1e-5, "delta");
@@ -641,8 +644,9 @@ static void decoding_alone(void)
 
         create(&x, &c);
         alone = twin_output(x.o.dev.dtype, x.o.dev.rows, x.o.dev.cols, 0);
-        gpu->attn_fwd(stream, &x.desc[1], heads_of(x.o.dev, c.b, r, c.d), x.lse.dev.p, heads_of(x.q.dev, c.b, r, c.d),
-                      cached_heads(&c, x.k.dev, c.d), cached_heads(&c, x.v.dev, c.d), NULL);
+        MEG_CALL(gpu, stream, attn_fwd, .desc = &x.desc[1], .o = heads_of(x.o.dev, c.b, r, c.d), .lse = x.lse.dev.p,
+                 .q = heads_of(x.q.dev, c.b, r, c.d), .k = cached_heads(&c, x.k.dev, c.d),
+                 .v = cached_heads(&c, x.v.dev, c.d));
         twin_download(&x.o);
         memcpy(alone.host.p, x.o.host.p, (size_t)(x.o.host.rows * x.o.host.cols) * meg_dtype_size(x.o.host.dtype));
         for (int64_t i = 0; i < c.b; i++) {
@@ -654,10 +658,10 @@ static void decoding_alone(void)
             desc.q0 = query_start_at(&c, i);
             desc.query_start = desc.key_length = NULL;
             desc.block_offset = NULL;
-            gpu->attn_fwd(stream, &desc, heads_of(meg_mat_rows(alone.dev, i, 1), 1, r, c.d), x.lse.dev.p,
-                          heads_of(meg_mat_rows(x.q.dev, i, 1), 1, r, c.d),
-                          key_heads(&c, meg_mat_rows(x.k.dev, row, n), c.d),
-                          key_heads(&c, meg_mat_rows(x.v.dev, row, n), c.d), NULL);
+            MEG_CALL(gpu, stream, attn_fwd, .desc = &desc, .o = heads_of(meg_mat_rows(alone.dev, i, 1), 1, r, c.d),
+                     .lse = x.lse.dev.p, .q = heads_of(meg_mat_rows(x.q.dev, i, 1), 1, r, c.d),
+                     .k = key_heads(&c, meg_mat_rows(x.k.dev, row, n), c.d),
+                     .v = key_heads(&c, meg_mat_rows(x.v.dev, row, n), c.d));
         }
         expect_equal(&alone, "o");
     }
@@ -732,10 +736,10 @@ static void merge(void)
         }
         twin_upload(&lse);
         twin_upload(&lse_part);
-        cpu->attn_merge(NULL, &desc, heads_of(o.host, 3, 2, desc.d_v), lse.host.p, heads_of(part.host, 3, 2, desc.d_v),
-                        lse_part.host.p);
-        gpu->attn_merge(stream, &desc, heads_of(o.dev, 3, 2, desc.d_v), lse.dev.p, heads_of(part.dev, 3, 2, desc.d_v),
-                        lse_part.dev.p);
+        MEG_CALL(cpu, NULL, attn_merge, .desc = &desc, .o = heads_of(o.host, 3, 2, desc.d_v), .lse = lse.host.p,
+                 .o_part = heads_of(part.host, 3, 2, desc.d_v), .lse_part = lse_part.host.p);
+        MEG_CALL(gpu, stream, attn_merge, .desc = &desc, .o = heads_of(o.dev, 3, 2, desc.d_v), .lse = lse.dev.p,
+                 .o_part = heads_of(part.dev, 3, 2, desc.d_v), .lse_part = lse_part.dev.p);
         expect_near(&o, 1e-6, "o");
         expect_near(&lse, 1e-6, "lse");
     }
@@ -754,8 +758,10 @@ static void delta(void)
         const struct twin d_o = twin_random(types[t % 3], 19 * 3, 4 * d_v, pad);
         const struct twin sums = twin_output(MEG_DTYPE_F32, 12, 19, 0);
 
-        cpu->attn_delta(NULL, &desc, sums.host.p, heads_of(d_o.host, 3, 2, d_v), heads_of(o.host, 3, 2, d_v));
-        gpu->attn_delta(stream, &desc, sums.dev.p, heads_of(d_o.dev, 3, 2, d_v), heads_of(o.dev, 3, 2, d_v));
+        MEG_CALL(cpu, NULL, attn_delta, .desc = &desc, .delta = sums.host.p, .d_o = heads_of(d_o.host, 3, 2, d_v),
+                 .o = heads_of(o.host, 3, 2, d_v));
+        MEG_CALL(gpu, stream, attn_delta, .desc = &desc, .delta = sums.dev.p, .d_o = heads_of(d_o.dev, 3, 2, d_v),
+                 .o = heads_of(o.dev, 3, 2, d_v));
         expect_near(&sums, 1e-5, "delta");
     }
 }

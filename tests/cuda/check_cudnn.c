@@ -56,6 +56,7 @@ static struct meg_attn_bwd_args bwd_args(const struct operands *x, bool is_host)
     const struct meg_mat qkv = is_host ? x->qkv.host : x->qkv.dev, dqkv = is_host ? x->dqkv.host : x->dqkv.dev;
 
     return (struct meg_attn_bwd_args){
+        .desc = &x->desc,
         .dq = part(x, dqkv, 0),
         .dk = part(x, dqkv, 1),
         .dv = part(x, dqkv, 2),
@@ -84,8 +85,13 @@ static struct twin_bytes workspace(const struct operands *x)
 
 static bool forward(const struct operands *x, const struct meg_drop *drop)
 {
-    return meg_cudnn_attn_fwd(stream, &x->desc, output(x, x->o.dev), x->lse.dev.p, part(x, x->qkv.dev, 0),
-                              part(x, x->qkv.dev, 1), part(x, x->qkv.dev, 2), drop);
+    return meg_cudnn_attn_fwd(stream, &(struct meg_attn_fwd_args){ .desc = &x->desc,
+                                                                   .o = output(x, x->o.dev),
+                                                                   .lse = x->lse.dev.p,
+                                                                   .q = part(x, x->qkv.dev, 0),
+                                                                   .k = part(x, x->qkv.dev, 1),
+                                                                   .v = part(x, x->qkv.dev, 2),
+                                                                   .drop = drop });
 }
 
 /* Compare the forward and backward passes with those of the CPU. */
@@ -97,10 +103,10 @@ static void compare(struct operands *x)
     x->workspace = workspace(x);
     host = bwd_args(x, true);
     dev = bwd_args(x, false);
-    cpu->attn_fwd(NULL, &x->desc, output(x, x->o.host), x->lse.host.p, part(x, x->qkv.host, 0), part(x, x->qkv.host, 1),
-                  part(x, x->qkv.host, 2), NULL);
-    cpu->attn_bwd(NULL, &x->desc, &host, NULL);
-    if (!forward(x, NULL) || !meg_cudnn_attn_bwd(stream, &x->desc, &dev, NULL)) {
+    MEG_CALL(cpu, NULL, attn_fwd, .desc = &x->desc, .o = output(x, x->o.host), .lse = x->lse.host.p,
+             .q = part(x, x->qkv.host, 0), .k = part(x, x->qkv.host, 1), .v = part(x, x->qkv.host, 2));
+    cpu->attn_bwd(NULL, &host);
+    if (!forward(x, NULL) || !meg_cudnn_attn_bwd(stream, &dev)) {
         check_fail("cuDNN does not support the case");
         return;
     }
@@ -233,15 +239,15 @@ static void unsupported_backward(void)
     x.workspace = workspace(&x);
     args = bwd_args(&x, false);
     args.accumulate = 1;
-    if (meg_cudnn_attn_bwd(stream, &x.desc, &args, NULL))
+    if (meg_cudnn_attn_bwd(stream, &args))
         check_fail("the case is not refused: accumulate");
     args = bwd_args(&x, false);
     args.delta = args.lse;
-    if (meg_cudnn_attn_bwd(stream, &x.desc, &args, NULL))
+    if (meg_cudnn_attn_bwd(stream, &args))
         check_fail("the case is not refused: delta");
     args = bwd_args(&x, false);
     args.dq.dtype = args.dk.dtype = args.dv.dtype = MEG_DTYPE_F32;
-    if (meg_cudnn_attn_bwd(stream, &x.desc, &args, NULL))
+    if (meg_cudnn_attn_bwd(stream, &args))
         check_fail("the case is not refused: f32 gradients");
 }
 #endif

@@ -111,8 +111,8 @@ static void act_bwd_one(enum meg_dtype tdx, enum meg_dtype tdy, enum meg_dtype t
 
     if (is_special)
         set_special(&pre);
-    cpu->act_bwd(NULL, dx.host, dy.host, pre.host, act);
-    gpu->act_bwd(stream, dx.dev, dy.dev, pre.dev, act);
+    MEG_CALL(cpu, NULL, act_bwd, .dx = dx.host, .dy = dy.host, .pre = pre.host, .act = act);
+    MEG_CALL(gpu, stream, act_bwd, .dx = dx.dev, .dy = dy.dev, .pre = pre.dev, .act = act);
     expect_near(&dx, check_tolerance(dx.host.dtype), "dx");
 }
 
@@ -161,8 +161,8 @@ static void scale_one(enum meg_dtype ty, enum meg_dtype tx, struct shape s, bool
 {
     const struct twin x = random_twin(tx, s, 3), y = is_in_place ? x : twin_output(ty, s.rows, s.cols, s.pad + 8);
 
-    cpu->scale(NULL, y.host, x.host, 0.3f);
-    gpu->scale(stream, y.dev, x.dev, 0.3f);
+    MEG_CALL(cpu, NULL, scale, .y = y.host, .x = x.host, .factor = 0.3f);
+    MEG_CALL(gpu, stream, scale, .y = y.dev, .x = x.dev, .factor = 0.3f);
     expect_equal(&y, "y");
 }
 
@@ -201,8 +201,8 @@ static void glu_fwd_one(struct meg_glu unit, enum meg_dtype ty, enum meg_dtype t
 
     if (is_special)
         set_special(&x);
-    cpu->glu_fwd(NULL, &unit, y.host, x.host);
-    gpu->glu_fwd(stream, &unit, y.dev, x.dev);
+    MEG_CALL(cpu, NULL, glu_fwd, .unit = &unit, .y = y.host, .x = x.host);
+    MEG_CALL(gpu, stream, glu_fwd, .unit = &unit, .y = y.dev, .x = x.dev);
     expect_near(&y, check_tolerance(ty), "y");
 }
 
@@ -233,8 +233,8 @@ static void glu_bwd_one(struct meg_glu unit, enum meg_dtype tdx, enum meg_dtype 
 
     if (is_special)
         set_special(&x);
-    cpu->glu_bwd(NULL, &unit, dx.host, dy.host, x.host);
-    gpu->glu_bwd(stream, &unit, dx.dev, dy.dev, x.dev);
+    MEG_CALL(cpu, NULL, glu_bwd, .unit = &unit, .dx = dx.host, .dy = dy.host, .x = x.host);
+    MEG_CALL(gpu, stream, glu_bwd, .unit = &unit, .dx = dx.dev, .dy = dy.dev, .x = x.dev);
     expect_near(&dx, check_tolerance(dx.host.dtype), "dx");
 }
 
@@ -264,8 +264,10 @@ static void cast_one(enum meg_dtype to, enum meg_dtype from, const struct twin *
     const int64_t n = src->host.cols - src0;
     const struct twin dst = twin_output(to, 1, dst0 + n, 0);
 
-    cpu->cast(NULL, meg_element(dst.host.p, dst0, to), to, meg_element(src->host.p, src0, from), from, n);
-    gpu->cast(stream, meg_element(dst.dev.p, dst0, to), to, meg_element(src->dev.p, src0, from), from, n);
+    MEG_CALL(cpu, NULL, cast, .dst = meg_element(dst.host.p, dst0, to), .dst_type = to,
+             .src = meg_element(src->host.p, src0, from), .src_type = from, .n = n);
+    MEG_CALL(gpu, stream, cast, .dst = meg_element(dst.dev.p, dst0, to), .dst_type = to,
+             .src = meg_element(src->dev.p, src0, from), .src_type = from, .n = n);
     expect_near(&dst, 0, "dst");
 }
 
@@ -352,10 +354,12 @@ static void copy_heads_one(enum meg_dtype t, int64_t s, int64_t b, int64_t g, in
     for (int64_t i = 0; i < b; i++)
         dst_offset[i] = (b - 1 - i) * s * ld;
     offsets = twin_bytes(dst_offset, sizeof dst_offset);
-    cpu->copy_heads(NULL, dst, is_reversed ? offsets.host : NULL, src, s, b, g, d);
+    MEG_CALL(cpu, NULL, copy_heads, .dst = dst, .dst_offset = is_reversed ? offsets.host : NULL, .src = src, .s = s,
+             .b = b, .g = g, .d = d);
     src.p = meg_element(from.dev, offset, t);
     dst.p = meg_element(to.dev, offset, t);
-    gpu->copy_heads(stream, dst, is_reversed ? offsets.dev : NULL, src, s, b, g, d);
+    MEG_CALL(gpu, stream, copy_heads, .dst = dst, .dst_offset = is_reversed ? offsets.dev : NULL, .src = src, .s = s,
+             .b = b, .g = g, .d = d);
     expect_equal_bytes(&to, "dst");
 }
 

@@ -46,8 +46,8 @@ static void embed_fwd(void)
             const struct twin x = twin_output(check_mixes[m].stream, n, shapes[i].h, shapes[i].pad);
             const struct twin_bytes token = ids_random(n, V0 - 4, rows + 8);
 
-            cpu->embed_fwd(NULL, x.host, token.host, word.host, V0);
-            gpu->embed_fwd(stream, x.dev, token.dev, word.dev, V0);
+            MEG_CALL(cpu, NULL, embed_fwd, .x = x.host, .token = token.host, .word = word.host, .v0 = V0);
+            MEG_CALL(gpu, stream, embed_fwd, .x = x.dev, .token = token.dev, .word = word.dev, .v0 = V0);
             expect_equal(&x, "x");
         }
 }
@@ -61,8 +61,8 @@ static void embed_fwd_many_rows(void)
     for (int64_t i = 0; i < 66000; i++)
         id[i] = (int32_t)check_below(7) - 1;
     token = twin_bytes(id, 66000 * sizeof *id);
-    cpu->embed_fwd(NULL, x.host, token.host, word.host, 0);
-    gpu->embed_fwd(stream, x.dev, token.dev, word.dev, 0);
+    MEG_CALL(cpu, NULL, embed_fwd, .x = x.host, .token = token.host, .word = word.host);
+    MEG_CALL(gpu, stream, embed_fwd, .x = x.dev, .token = token.dev, .word = word.dev);
     expect_equal(&x, "x");
 }
 
@@ -76,8 +76,10 @@ static void compare_embed_bwd(enum meg_dtype grad, enum meg_dtype t, int64_t row
     const struct twin dx = twin_random(t, n, h, pad);
     const struct twin dword = accumulate ? twin_random(grad, rows, h, pad) : twin_output(grad, rows, h, pad);
 
-    cpu->embed_bwd(NULL, dword.host, V0, dx.host, token.host, accumulate);
-    gpu->embed_bwd(stream, dword.dev, V0, dx.dev, token.dev, accumulate);
+    MEG_CALL(cpu, NULL, embed_bwd, .dword = dword.host, .v0 = V0, .dx = dx.host, .token = token.host,
+             .accumulate = accumulate);
+    MEG_CALL(gpu, stream, embed_bwd, .dword = dword.dev, .v0 = V0, .dx = dx.dev, .token = token.dev,
+             .accumulate = accumulate);
     if (is_equal)
         expect_equal(&dword, "dword");
     else
@@ -171,7 +173,8 @@ static void embed_bwd_one_row(void)
         }
         ((float *)dword.host.p)[3 + c] = total;
     }
-    gpu->embed_bwd(stream, dword.dev, V0, dx.dev, twin_bytes(id, sizeof id).dev, true);
+    MEG_CALL(gpu, stream, embed_bwd, .dword = dword.dev, .v0 = V0, .dx = dx.dev, .token = twin_bytes(id, sizeof id).dev,
+             .accumulate = true);
     expect_equal(&dword, "dword");
 }
 
@@ -266,8 +269,10 @@ static void position_fwd(void)
                 const struct twin pos = twin_random(check_mixes[m].branch, 9, h, shapes[i].pad);
                 const struct twin_bytes position = ids_random(n, 0, 9);
 
-                cpu->position_fwd(NULL, x.host, position.host, pos.host, &d.host);
-                gpu->position_fwd(stream, x.dev, position.dev, pos.dev, &d.dev);
+                MEG_CALL(cpu, NULL, position_fwd, .x = x.host, .position = position.host, .pos = pos.host,
+                         .drop = &d.host);
+                MEG_CALL(gpu, stream, position_fwd, .x = x.dev, .position = position.dev, .pos = pos.dev,
+                         .drop = &d.dev);
                 expect_equal(&x, "x");
             }
 }
@@ -280,8 +285,8 @@ static void position_fwd_no_table(void)
             const struct drop_twin d = drop_random(10, 2, dc->p, dc->unit0, dc->has_positions);
             const struct twin x = twin_random(types[m], 10, 50, 6);
 
-            cpu->position_fwd(NULL, x.host, NULL, (struct meg_mat){ 0 }, &d.host);
-            gpu->position_fwd(stream, x.dev, NULL, (struct meg_mat){ 0 }, &d.dev);
+            MEG_CALL(cpu, NULL, position_fwd, .x = x.host, .drop = &d.host);
+            MEG_CALL(gpu, stream, position_fwd, .x = x.dev, .drop = &d.dev);
             expect_equal(&x, "x");
         }
 }
@@ -295,8 +300,10 @@ static void compare_position_bwd(enum meg_dtype grad, enum meg_dtype t, int64_t 
     const struct twin dpos = accumulate ? twin_random(grad, rows, h, pad) : twin_output(grad, rows, h, pad);
     const struct twin_bytes position = ids_random(n, 0, rows);
 
-    cpu->position_bwd(NULL, dpos.host, dx.host, position.host, &d.host, accumulate);
-    gpu->position_bwd(stream, dpos.dev, dx.dev, position.dev, &d.dev, accumulate);
+    MEG_CALL(cpu, NULL, position_bwd, .dpos = dpos.host, .dx = dx.host, .position = position.host, .drop = &d.host,
+             .accumulate = accumulate);
+    MEG_CALL(gpu, stream, position_bwd, .dpos = dpos.dev, .dx = dx.dev, .position = position.dev, .drop = &d.dev,
+             .accumulate = accumulate);
     expect_equal(&dx, "dx");
     expect_equal(&dpos, "dpos");
 }
@@ -318,8 +325,8 @@ static void position_bwd_no_table(void)
     const struct drop_twin d = drop_random(8, 4, 0.25f, 0, false);
     const struct twin dx = twin_random(MEG_DTYPE_BF16, 8, 24, 0);
 
-    cpu->position_bwd(NULL, (struct meg_mat){ 0 }, dx.host, NULL, &d.host, false);
-    gpu->position_bwd(stream, (struct meg_mat){ 0 }, dx.dev, NULL, &d.dev, false);
+    MEG_CALL(cpu, NULL, position_bwd, .dx = dx.host, .drop = &d.host);
+    MEG_CALL(gpu, stream, position_bwd, .dx = dx.dev, .drop = &d.dev);
     expect_equal(&dx, "dx");
 }
 

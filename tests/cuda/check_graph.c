@@ -56,9 +56,10 @@ static void compute(const struct operands *a, bool on_gpu)
     const struct meg_drop no_dropout = { 0 };
 #define OF(name) (on_gpu ? a->name.dev : a->name.host)
 
-    op->norm_fwd(st, MEG_NORM_RMS, OF(norm), NULL, OF(rstd).p, OF(x), OF(norm_w).p, NULL, 1e-5f);
-    op->linear_fwd(st, on_gpu ? a->dev : a->host, OF(y), meg_no_mat(), OF(norm), OF(w), NULL, MEG_ACT_NONE);
-    op->add_fwd(st, OF(z), OF(x), OF(y), NULL, &no_dropout);
+    MEG_CALL(op, st, norm_fwd, .type = MEG_NORM_RMS, .y = OF(norm), .rstd = OF(rstd).p, .x = OF(x), .w = OF(norm_w).p,
+             .eps = 1e-5f);
+    MEG_CALL(op, st, linear_fwd, .plan = on_gpu ? a->dev : a->host, .y = OF(y), .x = OF(norm), .w = OF(w));
+    MEG_CALL(op, st, add_fwd, .z = OF(z), .x = OF(x), .y = OF(y), .drop = &no_dropout);
 #undef OF
 }
 
@@ -129,8 +130,9 @@ static void compute_losses(const struct losses *a, bool on_gpu)
 #define OF(name) (on_gpu ? a->name.dev : a->name.host)
     const struct meg_loss_weight weight = { OF(mask).p, OF(scale), OF(loss_scale) };
 
-    op->xent_fwd_bwd(st, OF(loss).p, OF(logits), OF(target), 0, weight);
-    op->weighted_sum(st, OF(sum), OF(loss).p, OF(mask).p, ROWS, OF(scale));
+    MEG_CALL(op, st, xent_fwd_bwd, .loss = OF(loss).p, .logits = OF(logits), .target = OF(target), .weight = weight);
+    MEG_CALL(op, st, weighted_sum, .out = OF(sum), .x = OF(loss).p, .weight = OF(mask).p, .n = ROWS,
+             .scale = OF(scale));
 #undef OF
 }
 

@@ -66,10 +66,10 @@ static void compare_fwd(struct types t, struct shape s, bool has_bias, enum meg_
     const struct twin y = twin_output(t.y, s.n, s.out, s.pad), pre = twin_output(t.y, s.n, s.out, s.pad);
     const struct plans p = plans_new(t, s);
 
-    cpu->linear_fwd(NULL, p.host, y.host, has_pre ? pre.host : meg_no_mat(), x.host, w.host,
-                    has_bias ? bias.host.p : NULL, act);
-    gpu->linear_fwd(stream, p.dev, y.dev, has_pre ? pre.dev : meg_no_mat(), x.dev, w.dev, has_bias ? bias.dev.p : NULL,
-                    act);
+    MEG_CALL(cpu, NULL, linear_fwd, .plan = p.host, .y = y.host, .pre = has_pre ? pre.host : meg_no_mat(), .x = x.host,
+             .w = w.host, .bias = has_bias ? bias.host.p : NULL, .act = act);
+    MEG_CALL(gpu, stream, linear_fwd, .plan = p.dev, .y = y.dev, .pre = has_pre ? pre.dev : meg_no_mat(), .x = x.dev,
+             .w = w.dev, .bias = has_bias ? bias.dev.p : NULL, .act = act);
     expect_near(&y, tolerance(t.y, act), "y");
     expect_near(&pre, tolerance(t.y, MEG_ACT_NONE), "pre");
     plans_free(p);
@@ -106,8 +106,10 @@ static void compare_bwd_data(struct types t, struct shape s, enum meg_act act, e
     /* the sum of two 16-bit products is rounded twice (cuda/cublas/linear.c) */
     const int nroundings = act == MEG_ACT_NONE && s.out > 1024 && t.x != MEG_DTYPE_F32 ? 2 : 1;
 
-    cpu->linear_bwd_data(NULL, p.host, dx.host, dy.host, w.host, pre.host, act);
-    gpu->linear_bwd_data(stream, p.dev, dx.dev, dy.dev, w.dev, pre.dev, act);
+    MEG_CALL(cpu, NULL, linear_bwd_data, .plan = p.host, .dx = dx.host, .dy = dy.host, .w = w.host, .pre = pre.host,
+             .act = act);
+    MEG_CALL(gpu, stream, linear_bwd_data, .plan = p.dev, .dx = dx.dev, .dy = dy.dev, .w = w.dev, .pre = pre.dev,
+             .act = act);
     expect_near(&dx, nroundings * tolerance(t.x, act), "dx");
     plans_free(p);
 }
@@ -138,8 +140,10 @@ static void compare_bwd_weight(struct types t, struct shape s, bool has_dbias, b
 
     t.y = t.x;
     p = plans_new(t, s);
-    cpu->linear_bwd_weight(NULL, p.host, dw.host, has_dbias ? db.host.p : NULL, dy.host, x.host, accumulate);
-    gpu->linear_bwd_weight(stream, p.dev, dw.dev, has_dbias ? db.dev.p : NULL, dy.dev, x.dev, accumulate);
+    MEG_CALL(cpu, NULL, linear_bwd_weight, .plan = p.host, .dw = dw.host, .dbias = has_dbias ? db.host.p : NULL,
+             .dy = dy.host, .x = x.host, .accumulate = accumulate);
+    MEG_CALL(gpu, stream, linear_bwd_weight, .plan = p.dev, .dw = dw.dev, .dbias = has_dbias ? db.dev.p : NULL,
+             .dy = dy.dev, .x = x.dev, .accumulate = accumulate);
     expect_near(&dw, check_tolerance(t.dw), "dw");
     expect_near(&db, check_tolerance(t.dw), "dbias");
     plans_free(p);
@@ -163,8 +167,10 @@ static void empty(void)
         struct twin dw = twin_output(types[i].dw, s.out, s.in, s.pad), db = twin_output(types[i].dw, 1, s.out, 0);
         const struct plans p = plans_new((struct types){ types[i].x, types[i].x, types[i].dw }, s);
 
-        gpu->linear_bwd_weight(stream, p.dev, dw.dev, db.dev.p, dy.dev, x.dev, false);
-        gpu->linear_bwd_weight(stream, p.dev, dw.dev, db.dev.p, dy.dev, x.dev, true);
+        MEG_CALL(gpu, stream, linear_bwd_weight, .plan = p.dev, .dw = dw.dev, .dbias = db.dev.p, .dy = dy.dev,
+                 .x = x.dev);
+        MEG_CALL(gpu, stream, linear_bwd_weight, .plan = p.dev, .dw = dw.dev, .dbias = db.dev.p, .dy = dy.dev,
+                 .x = x.dev, .accumulate = true);
         for (int64_t r = 0; r < s.out; r++)
             for (int64_t c = 0; c < s.in; c++)
                 twin_set(&dw, r, c, 0);
@@ -204,8 +210,10 @@ static void unaligned(void)
         const struct twin pre = without_first(twin_random(t.y, s.n, s.out, s.pad));
         const struct plans p = plans_new(t, s);
 
-        cpu->linear_fwd(NULL, p.host, y.host, pre.host, x.host, w.host, bias.host.p, MEG_ACT_GELU_TANH);
-        gpu->linear_fwd(stream, p.dev, y.dev, pre.dev, x.dev, w.dev, bias.dev.p, MEG_ACT_GELU_TANH);
+        MEG_CALL(cpu, NULL, linear_fwd, .plan = p.host, .y = y.host, .pre = pre.host, .x = x.host, .w = w.host,
+                 .bias = bias.host.p, .act = MEG_ACT_GELU_TANH);
+        MEG_CALL(gpu, stream, linear_fwd, .plan = p.dev, .y = y.dev, .pre = pre.dev, .x = x.dev, .w = w.dev,
+                 .bias = bias.dev.p, .act = MEG_ACT_GELU_TANH);
         expect_near(&y, tolerance(t.y, MEG_ACT_GELU_TANH), "y");
         expect_near(&pre, tolerance(t.y, MEG_ACT_NONE), "pre");
         plans_free(p);
@@ -229,8 +237,8 @@ static void one_unaligned(void)
         m->host.p = meg_element(m->host.p, shift, t.x);
         m->dev.p = meg_element(m->dev.p, shift, t.x);
         x.host.cols = x.dev.cols = w.host.cols = w.dev.cols = s.in;
-        cpu->linear_fwd(NULL, p.host, y.host, meg_no_mat(), x.host, w.host, bias.host.p, MEG_ACT_NONE);
-        gpu->linear_fwd(stream, p.dev, y.dev, meg_no_mat(), x.dev, w.dev, bias.dev.p, MEG_ACT_NONE);
+        MEG_CALL(cpu, NULL, linear_fwd, .plan = p.host, .y = y.host, .x = x.host, .w = w.host, .bias = bias.host.p);
+        MEG_CALL(gpu, stream, linear_fwd, .plan = p.dev, .y = y.dev, .x = x.dev, .w = w.dev, .bias = bias.dev.p);
         expect_near(&y, tolerance(t.y, MEG_ACT_NONE), "y");
         plans_free(p);
     }
@@ -259,15 +267,17 @@ static void repeated(void)
     const struct twin y = twin_output(t.y, s.n, s.out, 0), dw = twin_random(t.dw, s.out, s.in, 0);
     const struct plans p = plans_new(t, s);
 
-    cpu->linear_fwd(NULL, p.host, y.host, meg_no_mat(), x.host, w.host, NULL, MEG_ACT_NONE);
+    MEG_CALL(cpu, NULL, linear_fwd, .plan = p.host, .y = y.host, .x = x.host, .w = w.host);
     for (int i = 0; i < 3; i++) {
-        gpu->linear_fwd(stream, p.dev, y.dev, meg_no_mat(), x.dev, w.dev, NULL, MEG_ACT_NONE);
+        MEG_CALL(gpu, stream, linear_fwd, .plan = p.dev, .y = y.dev, .x = x.dev, .w = w.dev);
         expect_near(&y, check_tolerance(t.y), "y");
     }
     /* Timing an accumulated product must not change dw. */
     for (int i = 0; i < 2; i++) {
-        cpu->linear_bwd_weight(NULL, p.host, dw.host, NULL, y.host, x.host, true);
-        gpu->linear_bwd_weight(stream, p.dev, dw.dev, NULL, y.dev, x.dev, true);
+        MEG_CALL(cpu, NULL, linear_bwd_weight, .plan = p.host, .dw = dw.host, .dy = y.host, .x = x.host,
+                 .accumulate = true);
+        MEG_CALL(gpu, stream, linear_bwd_weight, .plan = p.dev, .dw = dw.dev, .dy = y.dev, .x = x.dev,
+                 .accumulate = true);
     }
     expect_near(&dw, check_tolerance(MEG_DTYPE_BF16), "dw");
     plans_free(p);

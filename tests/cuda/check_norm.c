@@ -89,10 +89,10 @@ static void expect_norm(const struct norm *m, double tolerance)
 
 static void compare_norm_fwd(const struct norm *m)
 {
-    cpu->norm_fwd(NULL, m->type, m->y.host, m->mean.host.p, m->rstd.host.p, m->x.host, m->w.host.p,
-                  host_unless(m->is_rms, &m->b), 1e-5f);
-    gpu->norm_fwd(stream, m->type, m->y.dev, m->mean.dev.p, m->rstd.dev.p, m->x.dev, m->w.dev.p,
-                  dev_unless(m->is_rms, &m->b), 1e-5f);
+    MEG_CALL(cpu, NULL, norm_fwd, .type = m->type, .y = m->y.host, .mean = m->mean.host.p, .rstd = m->rstd.host.p,
+             .x = m->x.host, .w = m->w.host.p, .b = host_unless(m->is_rms, &m->b), .eps = 1e-5f);
+    MEG_CALL(gpu, stream, norm_fwd, .type = m->type, .y = m->y.dev, .mean = m->mean.dev.p, .rstd = m->rstd.dev.p,
+             .x = m->x.dev, .w = m->w.dev.p, .b = dev_unless(m->is_rms, &m->b), .eps = 1e-5f);
     expect_norm(m, 1e-5);
 }
 
@@ -105,17 +105,18 @@ static void compare_norm_bwd(struct norm *m, enum skip skip, enum meg_dtype grad
     const struct twin db = accumulate ? twin_random(grad, 1, h, 0) : twin_output(grad, 1, h, 0);
     const struct twin *s = skip == SKIP_IS_DX ? &m->dx : &m->skip;
 
-    cpu->norm_fwd(NULL, m->type, m->y.host, m->mean.host.p, m->rstd.host.p, m->x.host, m->w.host.p,
-                  host_unless(m->is_rms, &m->b), 1e-5f);
+    MEG_CALL(cpu, NULL, norm_fwd, .type = m->type, .y = m->y.host, .mean = m->mean.host.p, .rstd = m->rstd.host.p,
+             .x = m->x.host, .w = m->w.host.p, .b = host_unless(m->is_rms, &m->b), .eps = 1e-5f);
     twin_upload(&m->mean);
     twin_upload(&m->rstd);
     if (skip == SKIP_IS_DX)
         m->dx = m->skip;
-    cpu->norm_bwd(NULL, m->type, m->dx.host, dw.host.p, host_unless(m->is_rms, &db), grad,
-                  skip ? s->host : meg_no_mat(), m->dy.host, m->x.host, m->w.host.p, m->mean.host.p, m->rstd.host.p,
-                  accumulate);
-    gpu->norm_bwd(stream, m->type, m->dx.dev, dw.dev.p, dev_unless(m->is_rms, &db), grad, skip ? s->dev : meg_no_mat(),
-                  m->dy.dev, m->x.dev, m->w.dev.p, m->mean.dev.p, m->rstd.dev.p, accumulate);
+    MEG_CALL(cpu, NULL, norm_bwd, .type = m->type, .dx = m->dx.host, .dw = dw.host.p, .db = host_unless(m->is_rms, &db),
+             .grad = grad, .skip = skip ? s->host : meg_no_mat(), .dy = m->dy.host, .x = m->x.host, .w = m->w.host.p,
+             .mean = m->mean.host.p, .rstd = m->rstd.host.p, .accumulate = accumulate);
+    MEG_CALL(gpu, stream, norm_bwd, .type = m->type, .dx = m->dx.dev, .dw = dw.dev.p, .db = dev_unless(m->is_rms, &db),
+             .grad = grad, .skip = skip ? s->dev : meg_no_mat(), .dy = m->dy.dev, .x = m->x.dev, .w = m->w.dev.p,
+             .mean = m->mean.dev.p, .rstd = m->rstd.dev.p, .accumulate = accumulate);
     expect_near(&m->dx, check_tolerance(m->dx.host.dtype), "dx");
     expect_near(&dw, check_tolerance(grad), "dw");
     expect_near(&db, check_tolerance(grad), "db");
@@ -293,8 +294,10 @@ static void compare_add_fwd(const struct variant *v, enum meg_dtype tz, enum meg
     const struct drop d = drop_of(v, s.n);
     const bool has_drop = v->p > 0;
 
-    cpu->add_fwd(NULL, z.host, x.host, y.host, host_unless(!v->has_bias, &bias), has_drop ? &d.host : NULL);
-    gpu->add_fwd(stream, z.dev, x.dev, y.dev, dev_unless(!v->has_bias, &bias), has_drop ? &d.dev : NULL);
+    MEG_CALL(cpu, NULL, add_fwd, .z = z.host, .x = x.host, .y = y.host, .bias = host_unless(!v->has_bias, &bias),
+             .drop = has_drop ? &d.host : NULL);
+    MEG_CALL(gpu, stream, add_fwd, .z = z.dev, .x = x.dev, .y = y.dev, .bias = dev_unless(!v->has_bias, &bias),
+             .drop = has_drop ? &d.dev : NULL);
     expect_near(&z, check_tolerance(z.host.dtype), "z");
 }
 
@@ -326,8 +329,8 @@ static void add_fwd_mask(void)
         for (int64_t i = 0; i < 6 * 40; i++)
             twin_set(&zero, i / 40, i % 40, 0.0f);
         twin_upload(&zero);
-        cpu->add_fwd(NULL, z.host, zero.host, x.host, NULL, &d.host);
-        gpu->add_fwd(stream, z.dev, zero.dev, x.dev, NULL, &d.dev);
+        MEG_CALL(cpu, NULL, add_fwd, .z = z.host, .x = zero.host, .y = x.host, .drop = &d.host);
+        MEG_CALL(gpu, stream, add_fwd, .z = z.dev, .x = zero.dev, .y = x.dev, .drop = &d.dev);
         expect_equal(&z, "z");
     }
 }
@@ -345,8 +348,8 @@ static void add_fwd_threshold(void)
         const struct twin z = twin_output(MEG_DTYPE_F32, 1, 8, 0);
 
         d.host.p = d.dev.p = (float)(word[unit / 2] >> unit % 2 * 16 & 0xffff) / 65536;
-        cpu->add_fwd(NULL, z.host, x.host, y.host, NULL, &d.host);
-        gpu->add_fwd(stream, z.dev, x.dev, y.dev, NULL, &d.dev);
+        MEG_CALL(cpu, NULL, add_fwd, .z = z.host, .x = x.host, .y = y.host, .drop = &d.host);
+        MEG_CALL(gpu, stream, add_fwd, .z = z.dev, .x = x.dev, .y = y.dev, .drop = &d.dev);
         expect_near(&z, 1e-5, "z");
     }
 }
@@ -359,8 +362,10 @@ static void compare_add_bwd(const struct variant *v, enum meg_dtype ty, enum meg
     const struct twin dbias = accumulate ? twin_random(grad, 1, s.h, 0) : twin_output(grad, 1, s.h, 0);
     const struct drop d = drop_of(v, s.n);
 
-    cpu->add_bwd(NULL, dy.host, host_unless(!v->has_bias, &dbias), grad, dz.host, &d.host, accumulate);
-    gpu->add_bwd(stream, dy.dev, dev_unless(!v->has_bias, &dbias), grad, dz.dev, &d.dev, accumulate);
+    MEG_CALL(cpu, NULL, add_bwd, .dy = dy.host, .dbias = host_unless(!v->has_bias, &dbias), .grad = grad, .dz = dz.host,
+             .drop = &d.host, .accumulate = accumulate);
+    MEG_CALL(gpu, stream, add_bwd, .dy = dy.dev, .dbias = dev_unless(!v->has_bias, &dbias), .grad = grad, .dz = dz.dev,
+             .drop = &d.dev, .accumulate = accumulate);
     expect_equal(&dy, "dy");
     expect_near(&dbias, check_tolerance(grad), "dbias");
 }
@@ -394,8 +399,8 @@ static void add_bwd_positions(void)
 
     gpu->upload(stream, position, d.host.position_of_row, ROWS * sizeof *position);
     d.dev.position_of_row = position;
-    cpu->add_bwd(NULL, dy.host, NULL, MEG_DTYPE_F32, dz.host, &d.host, false);
-    gpu->add_bwd(stream, dy.dev, NULL, MEG_DTYPE_F32, dz.dev, &d.dev, false);
+    MEG_CALL(cpu, NULL, add_bwd, .dy = dy.host, .grad = MEG_DTYPE_F32, .dz = dz.host, .drop = &d.host);
+    MEG_CALL(gpu, stream, add_bwd, .dy = dy.dev, .grad = MEG_DTYPE_F32, .dz = dz.dev, .drop = &d.dev);
     expect_equal(&dy, "dy");
     gpu->release(memory);
 }
@@ -421,10 +426,12 @@ static void compare_add_norm(enum meg_norm type, const struct variant *v, struct
     const struct twin z = v->is_in_place ? m.x : twin_output(mix.stream, s.n, s.h, s.pad);
     const struct drop d = drop_of(v, s.n);
 
-    cpu->add_norm_fwd(NULL, type, z.host, m.y.host, m.mean.host.p, m.rstd.host.p, m.x.host, out.host,
-                      host_unless(!v->has_bias, &bias), &d.host, m.w.host.p, host_unless(m.is_rms, &m.b), 1e-5f);
-    gpu->add_norm_fwd(stream, type, z.dev, m.y.dev, m.mean.dev.p, m.rstd.dev.p, m.x.dev, out.dev,
-                      dev_unless(!v->has_bias, &bias), &d.dev, m.w.dev.p, dev_unless(m.is_rms, &m.b), 1e-5f);
+    MEG_CALL(cpu, NULL, add_norm_fwd, .type = type, .z = z.host, .y = m.y.host, .mean = m.mean.host.p,
+             .rstd = m.rstd.host.p, .x = m.x.host, .sublayer_out = out.host, .bias = host_unless(!v->has_bias, &bias),
+             .drop = &d.host, .w = m.w.host.p, .b = host_unless(m.is_rms, &m.b), .eps = 1e-5f);
+    MEG_CALL(gpu, stream, add_norm_fwd, .type = type, .z = z.dev, .y = m.y.dev, .mean = m.mean.dev.p,
+             .rstd = m.rstd.dev.p, .x = m.x.dev, .sublayer_out = out.dev, .bias = dev_unless(!v->has_bias, &bias),
+             .drop = &d.dev, .w = m.w.dev.p, .b = dev_unless(m.is_rms, &m.b), .eps = 1e-5f);
     expect_near(&z, check_tolerance(mix.stream), "z");
     expect_norm(&m, mix.stream == MEG_DTYPE_F32 ? 1e-5 : 2e-4); /* statistics of z, whose rounding can differ */
 }
@@ -460,10 +467,11 @@ static void add_norm_post_norm(void)
     struct norm m = norm_random(MEG_NORM_LAYER, check_mixes[3], s);
     const struct twin x = twin_random(MEG_DTYPE_BF16, s.n, s.h, 0), out = twin_random(MEG_DTYPE_BF16, s.n, s.h, 0);
 
-    cpu->add_norm_fwd(NULL, m.type, m.dx.host, m.y.host, m.mean.host.p, m.rstd.host.p, x.host, out.host, NULL, NULL,
-                      m.w.host.p, m.b.host.p, 1e-5f);
-    gpu->add_norm_fwd(stream, m.type, m.dx.dev, m.y.dev, m.mean.dev.p, m.rstd.dev.p, x.dev, out.dev, NULL, NULL,
-                      m.w.dev.p, m.b.dev.p, 1e-5f);
+    MEG_CALL(cpu, NULL, add_norm_fwd, .type = m.type, .z = m.dx.host, .y = m.y.host, .mean = m.mean.host.p,
+             .rstd = m.rstd.host.p, .x = x.host, .sublayer_out = out.host, .w = m.w.host.p, .b = m.b.host.p,
+             .eps = 1e-5f);
+    MEG_CALL(gpu, stream, add_norm_fwd, .type = m.type, .z = m.dx.dev, .y = m.y.dev, .mean = m.mean.dev.p,
+             .rstd = m.rstd.dev.p, .x = x.dev, .sublayer_out = out.dev, .w = m.w.dev.p, .b = m.b.dev.p, .eps = 1e-5f);
     expect_near(&m.dx, 1e-5, "z");
     expect_norm(&m, 1e-5);
 }

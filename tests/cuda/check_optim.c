@@ -97,8 +97,8 @@ static void compare_adamw(const struct arrays *a, const struct meg_update_range 
     const struct meg_adam adam = { 0.8f, 0.6f, 0.01f };
     const struct twin_bytes r = twin_bytes(range, (size_t)nranges * sizeof *range), step = twin_bytes(h, sizeof *h);
 
-    cpu->adamw(NULL, &host, r.host, nranges, &adam, step.host);
-    gpu->adamw(stream, &dev, r.dev, nranges, &adam, step.dev);
+    MEG_CALL(cpu, NULL, adamw, .arrays = &host, .range = r.host, .nranges = nranges, .adam = &adam, .step = step.host);
+    MEG_CALL(gpu, stream, adamw, .arrays = &dev, .range = r.dev, .nranges = nranges, .adam = &adam, .step = step.dev);
     expect_arrays(a);
 }
 
@@ -108,8 +108,8 @@ static void compare_sgd(const struct arrays *a, const struct meg_update_range *r
     const struct meg_update_arrays host = host_arrays(a), dev = dev_arrays(a);
     const struct twin_bytes r = twin_bytes(range, (size_t)nranges * sizeof *range), step = twin_bytes(h, sizeof *h);
 
-    cpu->sgd(NULL, &host, r.host, nranges, 0.8f, step.host);
-    gpu->sgd(stream, &dev, r.dev, nranges, 0.8f, step.dev);
+    MEG_CALL(cpu, NULL, sgd, .arrays = &host, .range = r.host, .nranges = nranges, .momentum = 0.8f, .step = step.host);
+    MEG_CALL(gpu, stream, sgd, .arrays = &dev, .range = r.dev, .nranges = nranges, .momentum = 0.8f, .step = step.dev);
     expect_arrays(a);
 }
 
@@ -329,8 +329,8 @@ static void compare_finish(const struct meg_step_record *r, const struct meg_ste
     grad_sum = twin_bytes(grads, sizeof grads);
     host.grad_sum = grad_sum.host;
     dev.grad_sum = grad_sum.dev;
-    cpu->step_finish(NULL, record.host, &host);
-    gpu->step_finish(stream, record.dev, &dev);
+    MEG_CALL(cpu, NULL, step_finish, .record = record.host, .conf = &host);
+    MEG_CALL(gpu, stream, step_finish, .record = record.dev, .conf = &dev);
     memset(&dev, 0xff, sizeof dev); /* the caller may reuse it */
     expect_equal_bytes(&sums, "sums");
     expect_near_f64(&norms, 1e-14, "losses and norm");

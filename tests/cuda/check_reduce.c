@@ -20,8 +20,8 @@ static void compare_sumsq(const struct twin *x, int64_t first, int64_t n)
     const enum meg_dtype t = x->host.dtype;
 
     for (int i = 0; i < 2; i++) {
-        cpu->sumsq(NULL, out.host, meg_element(x->host.p, first, t), t, n);
-        gpu->sumsq(stream, out.dev, meg_element(x->dev.p, first, t), t, n);
+        MEG_CALL(cpu, NULL, sumsq, .out = out.host, .x = meg_element(x->host.p, first, t), .type = t, .n = n);
+        MEG_CALL(gpu, stream, sumsq, .out = out.dev, .x = meg_element(x->dev.p, first, t), .type = t, .n = n);
     }
     expect_near_f64(&out, 1e-13, "sum");
 }
@@ -68,10 +68,12 @@ static void sumsq_ranges(void)
         const struct twin_bytes out = twin_bytes(sums, sizeof sums);
 
         for (int i = 0; i < 2; i++) {
-            cpu->sumsq_ranges(NULL, out.host, x.host.p, types[k], range.host, RANGES);
-            gpu->sumsq_ranges(stream, out.dev, x.dev.p, types[k], range.dev, RANGES);
+            MEG_CALL(cpu, NULL, sumsq_ranges, .out = out.host, .x = x.host.p, .type = types[k], .range = range.host,
+                     .nranges = RANGES);
+            MEG_CALL(gpu, stream, sumsq_ranges, .out = out.dev, .x = x.dev.p, .type = types[k], .range = range.dev,
+                     .nranges = RANGES);
         }
-        gpu->sumsq_ranges(stream, out.dev, x.dev.p, types[k], range.dev, 0);
+        MEG_CALL(gpu, stream, sumsq_ranges, .out = out.dev, .x = x.dev.p, .type = types[k], .range = range.dev);
         expect_near_f64(&out, 1e-13, "sums");
     }
 }
@@ -88,8 +90,10 @@ static void count_zeros(void)
         for (int i = 0; i < LENGTHS; i++) {
             const struct twin_bytes out = twin_bytes(&(int64_t){ 5 }, sizeof(int64_t));
 
-            cpu->count_zeros(NULL, out.host, meg_element(x.host.p, i % 2, types[k]), types[k], lengths[i]);
-            gpu->count_zeros(stream, out.dev, meg_element(x.dev.p, i % 2, types[k]), types[k], lengths[i]);
+            MEG_CALL(cpu, NULL, count_zeros, .out = out.host, .x = meg_element(x.host.p, i % 2, types[k]),
+                     .type = types[k], .n = lengths[i]);
+            MEG_CALL(gpu, stream, count_zeros, .out = out.dev, .x = meg_element(x.dev.p, i % 2, types[k]),
+                     .type = types[k], .n = lengths[i]);
             expect_equal_bytes(&out, "number of zeros");
         }
     }
@@ -104,8 +108,10 @@ static void weighted_sum(void)
             const struct twin_bytes out = twin_bytes(&(double){ 0.5 }, sizeof(double));
             const struct twin_bytes scale = twin_bytes(&(double){ -1.5 }, sizeof(double));
 
-            cpu->weighted_sum(NULL, out.host, x.host.p, k & 1 ? w.host.p : NULL, lengths[i], k & 2 ? scale.host : NULL);
-            gpu->weighted_sum(stream, out.dev, x.dev.p, k & 1 ? w.dev.p : NULL, lengths[i], k & 2 ? scale.dev : NULL);
+            MEG_CALL(cpu, NULL, weighted_sum, .out = out.host, .x = x.host.p, .weight = k & 1 ? w.host.p : NULL,
+                     .n = lengths[i], .scale = k & 2 ? scale.host : NULL);
+            MEG_CALL(gpu, stream, weighted_sum, .out = out.dev, .x = x.dev.p, .weight = k & 1 ? w.dev.p : NULL,
+                     .n = lengths[i], .scale = k & 2 ? scale.dev : NULL);
             expect_near_f64(&out, 1e-11, k & 1 ? "weighted sum" : "sum");
         }
 }

@@ -55,10 +55,12 @@ static void rope_one(enum meg_dtype t, struct shape s, float sign)
     const struct twin x = rows_of(t, s, false);
     const struct angles a = angles_of(s);
 
-    cpu->rope(NULL, heads_of(x.host, s), s.s, s.b, s.g, s.heads, s.half, s.is_interleaved, a.cos.host.p, a.sin.host.p,
-              a.position.host, sign);
-    gpu->rope(stream, heads_of(x.dev, s), s.s, s.b, s.g, s.heads, s.half, s.is_interleaved, a.cos.dev.p, a.sin.dev.p,
-              a.position.dev, sign);
+    MEG_CALL(cpu, NULL, rope, .x = heads_of(x.host, s), .s = s.s, .b = s.b, .g = s.g, .heads = s.heads, .half = s.half,
+             .is_interleaved = s.is_interleaved, .cos = a.cos.host.p, .sin = a.sin.host.p, .position = a.position.host,
+             .sign = sign);
+    MEG_CALL(gpu, stream, rope, .x = heads_of(x.dev, s), .s = s.s, .b = s.b, .g = s.g, .heads = s.heads, .half = s.half,
+             .is_interleaved = s.is_interleaved, .cos = a.cos.dev.p, .sin = a.sin.dev.p, .position = a.position.dev,
+             .sign = sign);
     expect_near(&x, check_tolerance(t), "x");
 }
 
@@ -118,8 +120,10 @@ static void qk_norm_fwd_one(enum meg_dtype ty, enum meg_dtype tx, struct shape s
     const struct twin x = rows_of(tx, s, false), y = rows_of(ty, sy, true), w = twin_random(ty, 1, s.d, 0);
     const struct twin rstd = twin_output(MEG_DTYPE_F32, s.s * s.b, s.g * s.heads, 0);
 
-    cpu->qk_norm_fwd(NULL, &h, heads_of(y.host, sy), rstd.host.p, heads_of(x.host, s), w.host.p);
-    gpu->qk_norm_fwd(stream, &d, heads_of(y.dev, sy), rstd.dev.p, heads_of(x.dev, s), w.dev.p);
+    MEG_CALL(cpu, NULL, qk_norm_fwd, .q = &h, .y = heads_of(y.host, sy), .rstd = rstd.host.p, .x = heads_of(x.host, s),
+             .w = w.host.p);
+    MEG_CALL(gpu, stream, qk_norm_fwd, .q = &d, .y = heads_of(y.dev, sy), .rstd = rstd.dev.p, .x = heads_of(x.dev, s),
+             .w = w.dev.p);
     expect_near(&y, check_tolerance(ty), "y");
     expect_near(&rstd, 1e-5, "rstd");
 }
@@ -162,8 +166,10 @@ static void qk_norm_fwd_scale(void)
     for (int64_t c = 0; c < s.d; c++)
         twin_set(&x, 1, 2 * s.d + c, 1e4f * twin_get(&x, 1, 2 * s.d + c));
     twin_upload(&x);
-    cpu->qk_norm_fwd(NULL, &h, heads_of(y.host, s), rstd.host.p, heads_of(x.host, s), w.host.p);
-    gpu->qk_norm_fwd(stream, &d, heads_of(y.dev, s), rstd.dev.p, heads_of(x.dev, s), w.dev.p);
+    MEG_CALL(cpu, NULL, qk_norm_fwd, .q = &h, .y = heads_of(y.host, s), .rstd = rstd.host.p, .x = heads_of(x.host, s),
+             .w = w.host.p);
+    MEG_CALL(gpu, stream, qk_norm_fwd, .q = &d, .y = heads_of(y.dev, s), .rstd = rstd.dev.p, .x = heads_of(x.dev, s),
+             .w = w.dev.p);
     expect_near(&y, 1e-5, "y");
     expect_near(&rstd, 1e-5, "rstd");
 }
@@ -183,10 +189,12 @@ static void qk_norm_bwd_one(enum meg_dtype tdx, enum meg_dtype tdy, enum meg_dty
         for (int64_t c = 0; c < rstd.host.cols; c++)
             twin_set(&rstd, r, c, 2 + twin_get(&rstd, r, c));
     twin_upload(&rstd);
-    cpu->qk_norm_bwd(NULL, &h, heads_of(dx.host, s), dw.host.p, grad, heads_of(dy.host, s), heads_of(x.host, sx),
-                     w.host.p, rstd.host.p, accumulate);
-    gpu->qk_norm_bwd(stream, &d, heads_of(dx.dev, s), dw.dev.p, grad, heads_of(dy.dev, s), heads_of(x.dev, sx), w.dev.p,
-                     rstd.dev.p, accumulate);
+    MEG_CALL(cpu, NULL, qk_norm_bwd, .q = &h, .dx = heads_of(dx.host, s), .dw = dw.host.p, .grad = grad,
+             .dy = heads_of(dy.host, s), .x = heads_of(x.host, sx), .w = w.host.p, .rstd = rstd.host.p,
+             .accumulate = accumulate);
+    MEG_CALL(gpu, stream, qk_norm_bwd, .q = &d, .dx = heads_of(dx.dev, s), .dw = dw.dev.p, .grad = grad,
+             .dy = heads_of(dy.dev, s), .x = heads_of(x.dev, sx), .w = w.dev.p, .rstd = rstd.dev.p,
+             .accumulate = accumulate);
     expect_near(&dx, check_tolerance(dx.host.dtype), "dx");
     expect_near(&dw, check_tolerance(grad), "dw");
 }

@@ -56,8 +56,10 @@ static void compare(const struct twin *x, int64_t unpadded_vocab, const struct m
     token = twin_bytes(none, sizeof none);
     on_cpu.p = cpu->alloc(on_cpu.nbytes);
     on_gpu.p = gpu->alloc(on_gpu.nbytes);
-    cpu->sample(NULL, token.host, x->host, unpadded_vocab, a.host, has_logprobs, on_cpu);
-    gpu->sample(stream, token.dev, x->dev, unpadded_vocab, a.dev, has_logprobs, on_gpu);
+    MEG_CALL(cpu, NULL, sample, .token = token.host, .logits = x->host, .unpadded_vocab = unpadded_vocab,
+             .args = a.host, .has_logprobs = has_logprobs, .workspace = on_cpu);
+    MEG_CALL(gpu, stream, sample, .token = token.dev, .logits = x->dev, .unpadded_vocab = unpadded_vocab, .args = a.dev,
+             .has_logprobs = has_logprobs, .workspace = on_gpu);
     twin_bytes_read(got, &token);
     for (int r = 0; r < ROWS; r++) {
         const struct meg_sampled_token *want = (const struct meg_sampled_token *)token.host + r;

@@ -58,8 +58,8 @@ static void compare_partial(const struct twin *x, struct twin_bytes target)
 {
     const struct twin part = twin_output(MEG_DTYPE_F32, 2, x->host.rows, 0);
 
-    cpu->xent_partial(NULL, part.host.p, x->host, target.host, V0);
-    gpu->xent_partial(stream, part.dev.p, x->dev, target.dev, V0);
+    MEG_CALL(cpu, NULL, xent_partial, .part = part.host.p, .logits = x->host, .target = target.host, .v0 = V0);
+    MEG_CALL(gpu, stream, xent_partial, .part = part.dev.p, .logits = x->dev, .target = target.dev, .v0 = V0);
     expect_near(&part, 4e-5, "part"); /* the CPU sums 17003 exponentials in f32 */
 }
 
@@ -143,10 +143,10 @@ static void combine(void)
                 if (nparts > 1)
                     twin_set(&part, 0, 0, -INFINITY);
                 twin_upload(&part);
-                cpu->xent_combine(NULL, out.host.p, (float *)out.host.p + n, part.host.p, target.host, nparts, n,
-                                  z_losses[z]);
-                gpu->xent_combine(stream, out.dev.p, (float *)out.dev.p + n, part.dev.p, target.dev, nparts, n,
-                                  z_losses[z]);
+                MEG_CALL(cpu, NULL, xent_combine, .loss = out.host.p, .lse = (float *)out.host.p + n,
+                         .part = part.host.p, .target = target.host, .nparts = nparts, .n = n, .z_loss = z_losses[z]);
+                MEG_CALL(gpu, stream, xent_combine, .loss = out.dev.p, .lse = (float *)out.dev.p + n,
+                         .part = part.dev.p, .target = target.dev, .nparts = nparts, .n = n, .z_loss = z_losses[z]);
                 expect_near(&out, 1e-6, "loss and lse");
             }
 }
@@ -177,10 +177,12 @@ static void compare_bwd(const struct twin *x, struct twin_bytes target, float z_
     struct meg_loss_weight host, dev;
 
     random_weights(&host, &dev, n, weights);
-    cpu->xent_partial(NULL, lse.host.p, x->host, target.host, V0);
+    MEG_CALL(cpu, NULL, xent_partial, .part = lse.host.p, .logits = x->host, .target = target.host, .v0 = V0);
     twin_upload(&lse);
-    cpu->xent_bwd(NULL, x->host, lse.host.p, target.host, V0, z_loss, host);
-    gpu->xent_bwd(stream, x->dev, lse.dev.p, target.dev, V0, z_loss, dev);
+    MEG_CALL(cpu, NULL, xent_bwd, .logits = x->host, .lse = lse.host.p, .target = target.host, .v0 = V0,
+             .z_loss = z_loss, .weight = host);
+    MEG_CALL(gpu, stream, xent_bwd, .logits = x->dev, .lse = lse.dev.p, .target = target.dev, .v0 = V0,
+             .z_loss = z_loss, .weight = dev);
     expect_near(x, t == MEG_DTYPE_F32 ? 1e-6 : check_tolerance(t), "gradient");
 }
 
@@ -244,8 +246,10 @@ static void compare_fwd_bwd(const struct twin *x, struct twin_bytes target, floa
     random_weights(&host, &dev, x->host.rows, weights);
     meg_cuda_device.num_sms = 1;
     meg_cuda_device.cc = cc;
-    cpu->xent_fwd_bwd(NULL, loss.host.p, x->host, target.host, z_loss, host);
-    gpu->xent_fwd_bwd(stream, loss.dev.p, x->dev, target.dev, z_loss, dev);
+    MEG_CALL(cpu, NULL, xent_fwd_bwd, .loss = loss.host.p, .logits = x->host, .target = target.host, .z_loss = z_loss,
+             .weight = host);
+    MEG_CALL(gpu, stream, xent_fwd_bwd, .loss = loss.dev.p, .logits = x->dev, .target = target.dev, .z_loss = z_loss,
+             .weight = dev);
     meg_cuda_device = device;
     expect_near(&loss, 4e-5, "loss");
     expect_near(x, tol, "gradient");
@@ -386,10 +390,11 @@ static void no_rows(void)
     const struct twin_bytes target = twin_bytes("", 1);
     const struct meg_loss_weight weight = { 0 };
 
-    gpu->xent_partial(stream, part.dev.p, x.dev, target.dev, 0);
-    gpu->xent_combine(stream, part.dev.p, part.dev.p, part.dev.p, target.dev, 1, 0, 0);
-    gpu->xent_bwd(stream, x.dev, part.dev.p, target.dev, 0, 0, weight);
-    gpu->xent_fwd_bwd(stream, part.dev.p, x.dev, target.dev, 0, weight);
+    MEG_CALL(gpu, stream, xent_partial, .part = part.dev.p, .logits = x.dev, .target = target.dev);
+    MEG_CALL(gpu, stream, xent_combine, .loss = part.dev.p, .lse = part.dev.p, .part = part.dev.p, .target = target.dev,
+             .nparts = 1);
+    MEG_CALL(gpu, stream, xent_bwd, .logits = x.dev, .lse = part.dev.p, .target = target.dev, .weight = weight);
+    MEG_CALL(gpu, stream, xent_fwd_bwd, .loss = part.dev.p, .logits = x.dev, .target = target.dev, .weight = weight);
     expect_equal(&part, "part");
 }
 

@@ -128,7 +128,7 @@ static int early_reads(bool waits)
     int early = 0;
 
     for (int i = 1; i <= 100; i++) {
-        d->op->add_fwd(d->compute, x, x, x, NULL, NULL);
+        MEG_CALL(d->op, d->compute, add_fwd, .z = x, .x = x, .y = x);
         d->op->event_record(d->compute, event);
         if (waits)
             d->op->event_wait(d->copy, event);

@@ -42,7 +42,7 @@ static void *convert(const float *x, int64_t n, enum meg_dtype t)
 {
     void *p = meg_new((size_t)n * meg_dtype_size(t));
 
-    op->cast(NULL, p, t, x, MEG_DTYPE_F32, n);
+    MEG_CALL(op, NULL, cast, .dst = p, .dst_type = t, .src = x, .src_type = MEG_DTYPE_F32, .n = n);
     return p;
 }
 
@@ -53,7 +53,7 @@ static void random_numbers(float *x, int64_t n, enum meg_dtype t)
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)rand() / (float)RAND_MAX - 0.5f;
     p = convert(x, n, t);
-    op->cast(NULL, x, MEG_DTYPE_F32, p, t, n);
+    MEG_CALL(op, NULL, cast, .dst = x, .dst_type = MEG_DTYPE_F32, .src = p, .src_type = t, .n = n);
     free(p);
 }
 
@@ -151,8 +151,10 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
     for (int64_t row = 0; row < s; row++) {
         const int64_t pos = meg_layout_position(layout, i, S, row);
 
-        op->cast(NULL, meg_mat_rows(r.x, row * B, B).p, t, all->x + pos * B * H, MEG_DTYPE_F32, B * H);
-        op->cast(NULL, meg_mat_rows(r.dy, row * B, B).p, t, all->dy + pos * B * H, MEG_DTYPE_F32, B * H);
+        MEG_CALL(op, NULL, cast, .dst = meg_mat_rows(r.x, row * B, B).p, .dst_type = t, .src = all->x + pos * B * H,
+                 .src_type = MEG_DTYPE_F32, .n = B * H);
+        MEG_CALL(op, NULL, cast, .dst = meg_mat_rows(r.dy, row * B, B).p, .dst_type = t, .src = all->dy + pos * B * H,
+                 .src_type = MEG_DTYPE_F32, .n = B * H);
         memcpy(position + row * B, all->position + pos * B, B * sizeof *position);
         memcpy(doc_start + row * B, all->doc_start + pos * B, B * sizeof *doc_start);
     }
@@ -170,8 +172,10 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
     for (int64_t row = 0; row < s; row++) {
         const int64_t pos = meg_layout_position(layout, i, S, row);
 
-        op->cast(NULL, all->y + pos * B * H, MEG_DTYPE_F32, meg_mat_rows(r.y, row * B, B).p, t, B * H);
-        op->cast(NULL, all->dx + pos * B * H, MEG_DTYPE_F32, meg_mat_rows(r.dx, row * B, B).p, t, B * H);
+        MEG_CALL(op, NULL, cast, .dst = all->y + pos * B * H, .dst_type = MEG_DTYPE_F32,
+                 .src = meg_mat_rows(r.y, row * B, B).p, .src_type = t, .n = B * H);
+        MEG_CALL(op, NULL, cast, .dst = all->dx + pos * B * H, .dst_type = MEG_DTYPE_F32,
+                 .src = meg_mat_rows(r.dx, row * B, B).p, .src_type = t, .n = B * H);
     }
     op->linear_destroy(r.l.qkv.plan);
     op->linear_destroy(r.l.proj.plan);

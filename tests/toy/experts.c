@@ -103,10 +103,10 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
     for (int64_t i = 0; i < num_parts(c, l); i++) {
         const struct experts_acts a = acts_of(c, l, acts, i);
 
-        c->op->linear_fwd(c->stream, l->fc1.plan, a.mid, a.pre, tokens_of(c, l, in, i), weight_of(c, l, l->fc1.w, i),
-                          NULL, MEG_ACT_GELU_TANH);
-        c->op->linear_fwd(c->stream, l->fc2.plan, tokens_of(c, l, out, i), meg_no_mat(), a.mid,
-                          weight_of(c, l, l->fc2.w, i), NULL, MEG_ACT_NONE);
+        MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->fc1.plan, .y = a.mid, .pre = a.pre,
+                 .x = tokens_of(c, l, in, i), .w = weight_of(c, l, l->fc1.w, i), .act = MEG_ACT_GELU_TANH);
+        MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->fc2.plan, .y = tokens_of(c, l, out, i), .x = a.mid,
+                 .w = weight_of(c, l, l->fc2.w, i));
     }
     reduce(c, y, out);
 }
@@ -118,10 +118,10 @@ static void weight_grads(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
     for (int64_t i = 0; i < num_parts(c, l); i++) {
         const bool adds = c->accumulates_grads || i % c->b > 0;
 
-        c->op->linear_bwd_weight(c->stream, l->fc2.plan, weight_of(c, l, l->fc2.dw, i), NULL, tokens_of(c, l, dy, i),
-                                 acts_of(c, l, acts, i).mid, adds);
-        c->op->linear_bwd_weight(c->stream, l->fc1.plan, weight_of(c, l, l->fc1.dw, i), NULL,
-                                 acts_of(c, l, grads, i).pre, tokens_of(c, l, x, i), adds);
+        MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->fc2.plan, .dw = weight_of(c, l, l->fc2.dw, i),
+                 .dy = tokens_of(c, l, dy, i), .x = acts_of(c, l, acts, i).mid, .accumulate = adds);
+        MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->fc1.plan, .dw = weight_of(c, l, l->fc1.dw, i),
+                 .dy = acts_of(c, l, grads, i).pre, .x = tokens_of(c, l, x, i), .accumulate = adds);
     }
 }
 
@@ -134,10 +134,10 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
     for (int64_t i = 0; i < num_parts(c, l); i++) {
         const struct meg_mat d_pre = acts_of(c, l, grads, i).pre;
 
-        c->op->linear_bwd_data(c->stream, l->fc2.plan, d_pre, tokens_of(c, l, d_out, i), weight_of(c, l, l->fc2.w, i),
-                               acts_of(c, l, acts, i).pre, MEG_ACT_GELU_TANH);
-        c->op->linear_bwd_data(c->stream, l->fc1.plan, tokens_of(c, l, d_in, i), d_pre, weight_of(c, l, l->fc1.w, i),
-                               meg_no_mat(), MEG_ACT_NONE);
+        MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->fc2.plan, .dx = d_pre, .dy = tokens_of(c, l, d_out, i),
+                 .w = weight_of(c, l, l->fc2.w, i), .pre = acts_of(c, l, acts, i).pre, .act = MEG_ACT_GELU_TANH);
+        MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->fc1.plan, .dx = tokens_of(c, l, d_in, i), .dy = d_pre,
+                 .w = weight_of(c, l, l->fc1.w, i));
     }
     if (!c->defers_wgrad)
         weight_grads(c, d_out, gather(c, l->x, x), acts, grads, l);

@@ -52,7 +52,7 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
 
     meg_column_parallel_fwd(c, half(a.pre, 0), meg_no_mat(), x, &l->gate, MEG_ACT_NONE);
     meg_column_parallel_fwd(c, half(a.pre, 1), meg_no_mat(), value_input(c, l, x), &l->value, MEG_ACT_NONE);
-    c->op->glu_fwd(c->stream, &silu, a.mid, a.pre);
+    MEG_CALL(c->op, c->stream, glu_fwd, .unit = &silu, .y = a.mid, .x = a.pre);
     meg_row_parallel_fwd(c, y, a.mid, &l->out);
 }
 
@@ -64,10 +64,10 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
     const struct meg_mat sum = l->reads_memory ? c->memory.dy : dx, d_input = meg_mat_rows(l->d_input, 0, sum.rows);
 
     meg_row_parallel_bwd(c, d.mid, dy, a.mid, &l->out, meg_no_mat(), MEG_ACT_NONE);
-    c->op->glu_bwd(c->stream, &silu, d.pre, d.mid, a.pre);
+    MEG_CALL(c->op, c->stream, glu_bwd, .unit = &silu, .dx = d.pre, .dy = d.mid, .x = a.pre);
     meg_column_parallel_bwd(c, dx, half(d.pre, 0), x, &l->gate);
     meg_column_parallel_bwd(c, d_input, half(d.pre, 1), value_input(c, l, x), &l->value);
-    c->op->add_fwd(c->stream, sum, sum, d_input, NULL, NULL);
+    MEG_CALL(c->op, c->stream, add_fwd, .z = sum, .x = sum, .y = d_input);
 }
 
 static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,

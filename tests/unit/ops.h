@@ -80,7 +80,8 @@ static inline float *rnd_new(int64_t n)
     return p;
 }
 
-static inline void *zeros(int64_t n, size_t size)
+/* gcc 12 warns of negative n where it inlines this function. */
+static __attribute__((noinline, unused)) void *zeros(int64_t n, size_t size)
 {
     return calloc((size_t)n, size);
 }

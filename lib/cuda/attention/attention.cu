@@ -62,12 +62,13 @@ static __global__ void merge(struct meg_attn_desc desc, struct meg_heads o, floa
     }
 }
 
-void meg_cuda_attn_merge(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
-                         struct meg_heads o_part, const float *lse_part)
+void meg_cuda_attn_merge(struct meg_stream *st, const struct meg_attn_merge_args *a)
 {
+    const struct meg_attn_desc *desc = a->desc;
+
     if (desc->b * desc->s_q > 0)
-        launch(st, merge, grid_of_rows(desc), THREADS, 0, *desc, o, lse, o_part, lse_part,
-               has_aligned_heads(o) && has_aligned_heads(o_part));
+        launch(st, merge, grid_of_rows(desc), THREADS, 0, *desc, a->o, a->lse, a->o_part, a->lse_part,
+               has_aligned_heads(a->o) && has_aligned_heads(a->o_part));
 }
 
 /* ---- delta and parameter gradients ---- */
@@ -105,15 +106,16 @@ static __global__ void delta_rows(struct meg_attn_desc desc, float *delta, struc
     }
 }
 
-void meg_cuda_attn_delta(struct meg_stream *st, const struct meg_attn_desc *desc, float *delta, struct meg_heads d_o,
-                         struct meg_heads o)
+void meg_cuda_attn_delta(struct meg_stream *st, const struct meg_attn_delta_args *a)
 {
+    const struct meg_attn_desc *desc = a->desc;
+
     if (desc->b * desc->s_q == 0)
         return;
-    with_type(d_o.dtype, [&](auto t) {
-        with_type(o.dtype, [&](auto u) {
-            launch(st, delta_rows<decltype(t), decltype(u)>, grid_of_rows(desc), THREADS, 0, *desc, delta, d_o, o,
-                   has_aligned_heads(d_o) && has_aligned_heads(o));
+    with_type(a->d_o.dtype, [&](auto t) {
+        with_type(a->o.dtype, [&](auto u) {
+            launch(st, delta_rows<decltype(t), decltype(u)>, grid_of_rows(desc), THREADS, 0, *desc, a->delta, a->d_o,
+                   a->o, has_aligned_heads(a->d_o) && has_aligned_heads(a->o));
         });
     });
 }
@@ -179,11 +181,10 @@ cudaError_t meg_cuda_probe_wgmma(bool *has_wgmma)
 }
 #endif
 
-void meg_cuda_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
-                       struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)
+void meg_cuda_attn_fwd(struct meg_stream *st, const struct meg_attn_fwd_args *a)
 {
-    if (!meg_cudnn_attn_fwd(st, desc, o, lse, q, k, v, drop) && !meg_cuda_attn_mma_fwd(st, desc, o, lse, q, k, v, drop))
-        meg_cuda_attn_f32_fwd(st, desc, o, lse, q, k, v, drop);
+    if (!meg_cudnn_attn_fwd(st, a) && !meg_cuda_attn_mma_fwd(st, a))
+        meg_cuda_attn_f32_fwd(st, a);
 }
 
 /* Return the size in bytes of delta in the workspace of attn_bwd, where the partial sums of d_rel_bias follow it. */
@@ -201,29 +202,31 @@ size_t meg_cuda_attn_bwd_nbytes(const struct meg_attn_desc *desc, enum meg_dtype
     return own > cudnn ? own : cudnn;
 }
 
-void meg_cuda_attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *args,
-                       const struct meg_drop *drop)
+void meg_cuda_attn_bwd(struct meg_stream *st, const struct meg_attn_bwd_args *a)
 {
-    struct meg_attn_bwd_args x = *args;
-    double *const sums = (double *)(void *)((char *)args->workspace.p + delta_nbytes(desc));
+    const struct meg_attn_desc *desc = a->desc;
+    struct meg_attn_bwd_args x = *a;
+    double *const sums = (double *)(void *)((char *)a->workspace.p + delta_nbytes(desc));
     const int64_t tiles = meg_cuda_attn_f32_tiles(desc);
 
-    if (meg_cudnn_attn_bwd(st, desc, args, drop))
+    if (meg_cudnn_attn_bwd(st, a))
         return;
-    if (!args->delta) {
-        meg_cuda_attn_delta(st, desc, (float *)args->workspace.p, args->d_o, args->o);
-        x.delta = (float *)args->workspace.p;
+    if (!a->delta) {
+        const struct meg_attn_delta_args delta = { desc, (float *)a->workspace.p, a->d_o, a->o };
+
+        meg_cuda_attn_delta(st, &delta);
+        x.delta = delta.delta;
     }
-    if (args->d_rel_bias.p || !meg_cuda_attn_mma_bwd(st, desc, &x, drop))
-        meg_cuda_attn_f32_bwd(st, desc, &x, drop, args->d_rel_bias.p ? sums : NULL);
-    if (args->d_sink.p)
-        with_type(args->d_sink.dtype, [&](auto t) {
+    if (a->d_rel_bias.p || !meg_cuda_attn_mma_bwd(st, &x))
+        meg_cuda_attn_f32_bwd(st, &x, a->d_rel_bias.p ? sums : NULL);
+    if (a->d_sink.p)
+        with_type(a->d_sink.dtype, [&](auto t) {
             launch(st, sink_grads<decltype(t)>, (unsigned)desc->a, THREADS, THREADS / WARP * sizeof(double), *desc,
-                   (decltype(t) *)args->d_sink.p, args->lse, x.delta, args->accumulate_params);
+                   (decltype(t) *)a->d_sink.p, a->lse, x.delta, a->accumulate_params);
         });
-    if (args->d_rel_bias.p)
-        with_type(args->d_rel_bias.dtype, [&](auto t) {
+    if (a->d_rel_bias.p)
+        with_type(a->d_rel_bias.dtype, [&](auto t) {
             launch(st, rel_bias_grads<decltype(t)>, (unsigned)ceil_div(desc->rel_bias.rows * desc->a * WARP, THREADS),
-                   THREADS, 0, *desc, args->d_rel_bias, sums, tiles, args->accumulate_params);
+                   THREADS, 0, *desc, a->d_rel_bias, sums, tiles, a->accumulate_params);
         });
 }

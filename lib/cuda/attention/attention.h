@@ -12,27 +12,23 @@
 /*
  * Queue attn_fwd or attn_bwd (tensor/ops.h) on kernels for tensor cores (fwd.cu, bwd.cu), and return true.  Return
  * false, with nothing queued, if these kernels do not support the case, require more shared memory than the GPU has, or
- * would be slower than those in f32.  meg_cuda_attn_mma_bwd requires args->delta, and does not compute d_rel_bias and
+ * would be slower than those in f32.  meg_cuda_attn_mma_bwd requires a->delta, and does not compute d_rel_bias and
  * d_sink.
  */
-bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
-                           struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
-bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
-                           const struct meg_attn_bwd_args *args, const struct meg_drop *drop);
+bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_fwd_args *a);
+bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_bwd_args *a);
 
 /*
  * Queue attn_fwd in f32 arithmetic, which supports all cases (f32.cu).  If the GPU has too little shared memory for the
  * head size, end the process with a message; so does meg_cuda_attn_f32_bwd.
  */
-void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
-                           struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
+void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_fwd_args *a);
 /*
- * Queue attn_bwd in f32 arithmetic; args->delta is required, and d_sink is not computed.  If d_rel_bias is not NULL,
+ * Queue attn_bwd in f32 arithmetic; a->delta is required, and d_sink is not computed.  If d_rel_bias is not NULL,
  * write the gradients of the relative attention bias to it, summed over each tile of queries: device memory [b, a,
  * tiles, buckets], where tiles is meg_cuda_attn_f32_tiles.
  */
-void meg_cuda_attn_f32_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
-                           const struct meg_attn_bwd_args *args, const struct meg_drop *drop, double *d_rel_bias);
+void meg_cuda_attn_f32_bwd(struct meg_stream *st, const struct meg_attn_bwd_args *a, double *d_rel_bias);
 /* Return the number of tiles into which meg_cuda_attn_f32_bwd divides the queries of a head. */
 int64_t meg_cuda_attn_f32_tiles(const struct meg_attn_desc *desc);
 

@@ -397,25 +397,25 @@ static __global__ void __launch_bounds__(dq_sizes<Config>::THREADS, dq_sizes<Con
         fail_absent_instance();
 }
 
-bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
-                           const struct meg_attn_bwd_args *args, const struct meg_drop *drop)
+bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_bwd_args *a)
 {
-    const struct weight_drop weight_drop = weight_drop_of(drop);
+    const struct meg_attn_desc *desc = a->desc;
+    const struct weight_drop weight_drop = weight_drop_of(a->drop);
     struct attn_mma_bwd x = {};
-    const enum meg_dtype type = args->q.dtype;
+    const enum meg_dtype type = a->q.dtype;
     bool fits_plain, fits = true;
 
-    if (!fits_mma(args->q, type, desc->d) || !fits_mma(args->k, type, desc->d) || !fits_mma(args->v, type, desc->d_v) ||
-        !fits_mma(args->d_o, type, desc->d_v) || !has_aligned_heads(args->dq) || !has_aligned_heads(args->dk) ||
-        !has_aligned_heads(args->dv))
+    if (!fits_mma(a->q, type, desc->d) || !fits_mma(a->k, type, desc->d) || !fits_mma(a->v, type, desc->d_v) ||
+        !fits_mma(a->d_o, type, desc->d_v) || !has_aligned_heads(a->dq) || !has_aligned_heads(a->dk) ||
+        !has_aligned_heads(a->dv))
         return false;
     x.desc = *desc;
-    x.dq = args->dq, x.dk = args->dk, x.dv = args->dv;
-    x.d_o = args->d_o, x.q = args->q, x.k = args->k, x.v = args->v;
-    x.lse = args->lse;
-    x.delta = args->delta;
+    x.dq = a->dq, x.dk = a->dk, x.dv = a->dv;
+    x.d_o = a->d_o, x.q = a->q, x.k = a->k, x.v = a->v;
+    x.lse = a->lse;
+    x.delta = a->delta;
     x.r = (int)(desc->a / desc->g);
-    x.accumulate = args->accumulate;
+    x.accumulate = a->accumulate;
     /*
      * Without wgmma, the tiles of plain cases with 128 columns are larger.  If they do not fit, use the kernels of
      * other cases.

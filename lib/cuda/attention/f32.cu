@@ -407,9 +407,9 @@ template <class O> static __global__ void merge_splits(struct attn_f32_fwd x)
         x.lse[row] = most == -INFINITY ? most : most + logf(sum);
 }
 
-void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
-                           struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)
+void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_fwd_args *a)
 {
+    const struct meg_attn_desc *desc = a->desc;
     struct attn_f32_fwd x = {};
     size_t nbytes;
     int64_t blocks;
@@ -417,11 +417,11 @@ void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_desc *de
     if (desc->s_q * desc->b == 0)
         return;
     x.desc = *desc;
-    x.o = o, x.q = q, x.k = k, x.v = v;
-    x.drop = weight_drop_of(drop);
-    x.lse = lse;
-    x.is_o_aligned = has_aligned_heads(o), x.is_q_aligned = has_aligned_heads(q);
-    x.is_k_aligned = has_aligned_heads(k), x.is_v_aligned = has_aligned_heads(v);
+    x.o = a->o, x.q = a->q, x.k = a->k, x.v = a->v;
+    x.drop = weight_drop_of(a->drop);
+    x.lse = a->lse;
+    x.is_o_aligned = has_aligned_heads(a->o), x.is_q_aligned = has_aligned_heads(a->q);
+    x.is_k_aligned = has_aligned_heads(a->k), x.is_v_aligned = has_aligned_heads(a->v);
     x.bq = BQ, x.bk = BK;
     while (fwd_arrays_at(NULL, *desc, x.bq, x.bk, &nbytes), is_too_large(nbytes) && x.bk > 8) {
         x.bk /= 2;
@@ -441,7 +441,7 @@ void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_desc *de
                                                    sizeof *x.part);
     launch(st, attn_fwd, (unsigned)(blocks * x.splits), THREADS, nbytes, x);
     if (x.splits > 1)
-        with_type(o.dtype, [&](auto t) {
+        with_type(a->o.dtype, [&](auto t) {
             launch(st, merge_splits<decltype(t)>, (unsigned)ceil_div(desc->b * desc->a * desc->s_q * WARP, THREADS),
                    THREADS, 0, x);
         });
@@ -675,24 +675,24 @@ int64_t meg_cuda_attn_f32_tiles(const struct meg_attn_desc *desc)
     return ceil_div(desc->s_q, bq);
 }
 
-void meg_cuda_attn_f32_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
-                           const struct meg_attn_bwd_args *args, const struct meg_drop *drop, double *d_rel_bias)
+void meg_cuda_attn_f32_bwd(struct meg_stream *st, const struct meg_attn_bwd_args *a, double *d_rel_bias)
 {
+    const struct meg_attn_desc *desc = a->desc;
     struct attn_f32_bwd x = {};
     const size_t nbytes = bwd_tile_sizes(desc, &x.bq, &x.bk);
 
     check_shared(desc, nbytes);
     x.desc = *desc;
-    x.dq = args->dq, x.dk = args->dk, x.dv = args->dv;
-    x.d_o = args->d_o, x.q = args->q, x.k = args->k, x.v = args->v;
-    x.lse = args->lse;
-    x.delta = args->delta;
-    x.drop = weight_drop_of(drop);
+    x.dq = a->dq, x.dk = a->dk, x.dv = a->dv;
+    x.d_o = a->d_o, x.q = a->q, x.k = a->k, x.v = a->v;
+    x.lse = a->lse;
+    x.delta = a->delta;
+    x.drop = weight_drop_of(a->drop);
     x.d_rel_bias = d_rel_bias;
-    x.accumulate = args->accumulate;
-    x.are_grads_aligned = has_aligned_heads(args->dq) && has_aligned_heads(args->dk) && has_aligned_heads(args->dv);
-    x.is_q_aligned = has_aligned_heads(args->q), x.is_k_aligned = has_aligned_heads(args->k);
-    x.is_v_aligned = has_aligned_heads(args->v), x.is_d_o_aligned = has_aligned_heads(args->d_o);
+    x.accumulate = a->accumulate;
+    x.are_grads_aligned = has_aligned_heads(a->dq) && has_aligned_heads(a->dk) && has_aligned_heads(a->dv);
+    x.is_q_aligned = has_aligned_heads(a->q), x.is_k_aligned = has_aligned_heads(a->k);
+    x.is_v_aligned = has_aligned_heads(a->v), x.is_d_o_aligned = has_aligned_heads(a->d_o);
     if (desc->s_q * desc->b > 0)
         launch(st, attn_bwd_dq, (unsigned)(ceil_div(desc->s_q, x.bq) * desc->a * desc->b), THREADS, nbytes, x);
     if (desc->s_k * desc->b > 0)

@@ -271,21 +271,21 @@ static __global__ void __launch_bounds__(THREADS, fwd_sizes<Config>::MIN_BLOCKS)
         fail_absent_instance();
 }
 
-bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
-                           struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)
+bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_fwd_args *a)
 {
-    const struct weight_drop weight_drop = weight_drop_of(drop);
+    const struct meg_attn_desc *desc = a->desc;
+    const struct weight_drop weight_drop = weight_drop_of(a->drop);
     struct attn_mma_fwd x = {};
     bool fits = true;
 
     /* A few queries are faster in f32, where the keys are split over blocks and the heads of a group use one tile. */
-    if (desc->s_q < 16 || !fits_mma(q, q.dtype, desc->d) || !fits_mma(k, q.dtype, desc->d) ||
-        !fits_mma(v, q.dtype, desc->d_v) || !has_aligned_heads(o))
+    if (desc->s_q < 16 || !fits_mma(a->q, a->q.dtype, desc->d) || !fits_mma(a->k, a->q.dtype, desc->d) ||
+        !fits_mma(a->v, a->q.dtype, desc->d_v) || !has_aligned_heads(a->o))
         return false;
     x.desc = *desc;
-    x.o = o, x.q = q, x.k = k, x.v = v;
-    x.lse = lse;
-    with_config(q.dtype, desc, is_plain_attention(desc), [&](auto config) {
+    x.o = a->o, x.q = a->q, x.k = a->k, x.v = a->v;
+    x.lse = a->lse;
+    with_config(a->q.dtype, desc, is_plain_attention(desc), [&](auto config) {
         using Config = decltype(config);
         using tiles = fwd_tiles<Config>;
         /* the kernel for cases that are not plain always supports dropout */

@@ -223,13 +223,14 @@ static cublasStatus_t multiply(cudaStream_t stream, const struct variant *v, con
 static void queue_epilogue(struct meg_stream *st, const struct meg_gemm *g, cublasLtEpilogue_t epilogue)
 {
     const struct meg_mat out = output_of(g, epilogue);
+    const struct meg_act_bwd_args act_bwd = { .dx = g->d, .dy = g->d, .pre = g->pre, .act = g->grad_act };
 
     if (g->bias && !(epilogue & CUBLASLT_EPILOGUE_BIAS))
         meg_cuda_add_bias(st, out, g->bias, g->b.dtype);
     if (g->act != MEG_ACT_NONE && !(epilogue & CUBLASLT_EPILOGUE_GELU))
         meg_cuda_act_fwd(st, g->d, out, g->act);
     if (g->grad_act != MEG_ACT_NONE && epilogue != CUBLASLT_EPILOGUE_DGELU)
-        meg_cuda_act_bwd(st, g->d, g->d, g->pre, g->grad_act);
+        meg_cuda_act_bwd(st, &act_bwd);
 }
 
 /* ---- timing ---- */

@@ -65,22 +65,22 @@ static struct meg_mat columns(struct meg_mat m, int64_t first, int64_t n)
     return m;
 }
 
-void meg_cuda_linear_fwd(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
-                         struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act)
+void meg_cuda_linear_fwd(struct meg_stream *st, const struct meg_linear_fwd_args *a)
 {
-    int64_t n = outputs_of_first(w.rows, w.dtype);
+    struct meg_mat pre = a->pre;
+    int64_t n = outputs_of_first(a->w.rows, a->w.dtype);
 
-    check(desc_of(l), y, x, w, desc_of(l)->w);
-    if (act == MEG_ACT_NONE)
+    check(desc_of(a->plan), a->y, a->x, a->w, desc_of(a->plan)->w);
+    if (a->act == MEG_ACT_NONE)
         pre.p = NULL;
-    MEG_ASSERT(!pre.p || (pre.rows == y.rows && pre.cols == y.cols && pre.dtype == y.dtype));
-    for (int64_t first = 0; first < w.rows; first += n, n = w.rows - first) {
-        const struct meg_gemm g = { .d = columns(y, first, n),
-                                    .a = x,
-                                    .b = meg_mat_rows(w, first, n),
+    MEG_ASSERT(!pre.p || (pre.rows == a->y.rows && pre.cols == a->y.cols && pre.dtype == a->y.dtype));
+    for (int64_t first = 0; first < a->w.rows; first += n, n = a->w.rows - first) {
+        const struct meg_gemm g = { .d = columns(a->y, first, n),
+                                    .a = a->x,
+                                    .b = meg_mat_rows(a->w, first, n),
                                     .is_b_transposed = true,
-                                    .bias = bias ? meg_element(bias, first, w.dtype) : NULL,
-                                    .act = act,
+                                    .bias = a->bias ? meg_element(a->bias, first, a->w.dtype) : NULL,
+                                    .act = a->act,
                                     .pre = columns(pre, first, n) };
 
         meg_gemm(st, &g);
@@ -91,40 +91,39 @@ void meg_cuda_linear_fwd(struct meg_stream *st, struct meg_linear *l, struct meg
  * Compute linear_bwd_data (tensor/ops.h).  If there are two products, the first one is rounded to the type of dx before
  * the second one is added.
  */
-void meg_cuda_linear_bwd_data(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
-                              struct meg_mat w, struct meg_mat pre, enum meg_act act)
+void meg_cuda_linear_bwd_data(struct meg_stream *st, const struct meg_linear_bwd_data_args *a)
 {
-    int64_t n = act == MEG_ACT_NONE ? outputs_of_first(w.rows, w.dtype) : w.rows;
+    struct meg_mat pre = a->pre;
+    int64_t n = a->act == MEG_ACT_NONE ? outputs_of_first(a->w.rows, a->w.dtype) : a->w.rows;
 
-    check(desc_of(l), dy, dx, w, desc_of(l)->w);
-    if (act == MEG_ACT_NONE)
+    check(desc_of(a->plan), a->dy, a->dx, a->w, desc_of(a->plan)->w);
+    if (a->act == MEG_ACT_NONE)
         pre.p = NULL;
-    MEG_ASSERT(!pre.p || (pre.rows == dx.rows && pre.cols == dx.cols));
-    for (int64_t first = 0; first < w.rows; first += n, n = w.rows - first) {
-        const struct meg_gemm g = { .d = dx,
-                                    .a = columns(dy, first, n),
-                                    .b = meg_mat_rows(w, first, n),
+    MEG_ASSERT(!pre.p || (pre.rows == a->dx.rows && pre.cols == a->dx.cols));
+    for (int64_t first = 0; first < a->w.rows; first += n, n = a->w.rows - first) {
+        const struct meg_gemm g = { .d = a->dx,
+                                    .a = columns(a->dy, first, n),
+                                    .b = meg_mat_rows(a->w, first, n),
                                     .accumulate = first > 0,
-                                    .grad_act = act,
+                                    .grad_act = a->act,
                                     .pre = pre };
 
         meg_gemm(st, &g);
     }
 }
 
-void meg_cuda_linear_bwd_weight(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
-                                struct meg_mat dy, struct meg_mat x, bool accumulate)
+void meg_cuda_linear_bwd_weight(struct meg_stream *st, const struct meg_linear_bwd_weight_args *a)
 {
-    int64_t n = outputs_of_first(dw.rows, x.dtype);
+    int64_t n = outputs_of_first(a->dw.rows, a->x.dtype);
 
-    check(desc_of(l), dy, x, dw, desc_of(l)->dw);
-    for (int64_t first = 0; first < dw.rows; first += n, n = dw.rows - first) {
-        const struct meg_gemm g = { .d = meg_mat_rows(dw, first, n),
-                                    .a = columns(dy, first, n),
-                                    .b = x,
+    check(desc_of(a->plan), a->dy, a->x, a->dw, desc_of(a->plan)->dw);
+    for (int64_t first = 0; first < a->dw.rows; first += n, n = a->dw.rows - first) {
+        const struct meg_gemm g = { .d = meg_mat_rows(a->dw, first, n),
+                                    .a = columns(a->dy, first, n),
+                                    .b = a->x,
                                     .is_a_transposed = true,
-                                    .accumulate = accumulate,
-                                    .dbias = dbias ? meg_element(dbias, first, dw.dtype) : NULL };
+                                    .accumulate = a->accumulate,
+                                    .dbias = a->dbias ? meg_element(a->dbias, first, a->dw.dtype) : NULL };
 
         meg_gemm(st, &g);
     }

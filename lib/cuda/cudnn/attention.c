@@ -182,15 +182,19 @@ static void execute(struct meg_stream *st, const struct plan *plan, const struct
     }
 }
 
-bool meg_cudnn_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
-                        struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)
+bool meg_cudnn_attn_fwd(struct meg_stream *st, const struct meg_attn_fwd_args *a)
 {
-    const struct meg_heads *const heads[SDPA_HEADS] = { [SDPA_Q] = &q, [SDPA_K] = &k, [SDPA_V] = &v, [SDPA_O] = &o };
-    void *p[SDPA_TENSORS] = { [SDPA_Q] = q.p, [SDPA_K] = k.p, [SDPA_V] = v.p, [SDPA_O] = o.p, [SDPA_LSE] = lse };
+    const struct meg_attn_desc *desc = a->desc;
+    const struct meg_heads *const heads[SDPA_HEADS] = {
+        [SDPA_Q] = &a->q, [SDPA_K] = &a->k, [SDPA_V] = &a->v, [SDPA_O] = &a->o
+    };
+    void *p[SDPA_TENSORS] = {
+        [SDPA_Q] = a->q.p, [SDPA_K] = a->k.p, [SDPA_V] = a->v.p, [SDPA_O] = a->o.p, [SDPA_LSE] = a->lse
+    };
     struct meg_cudnn_sdpa x = { 0 };
     const struct plan *plan;
 
-    if (!set_case(&x, desc, drop) || !set_layout(&x, desc, heads, desc->a > desc->g) ||
+    if (!set_case(&x, desc, a->drop) || !set_layout(&x, desc, heads, desc->a > desc->g) ||
         !(plan = plan_of(&x, SLACK_NBYTES)))
         return false;
     execute(st, plan, desc, p, meg_cuda_scratch(st, SLACK_NBYTES));
@@ -258,21 +262,21 @@ size_t meg_cudnn_attn_bwd_nbytes(const struct meg_attn_desc *desc, enum meg_dtyp
     return (size_t)(ALIGNMENT + delta_nbytes(desc) + dq_sum_nbytes(desc) + plan_nbytes(desc));
 }
 
-bool meg_cudnn_attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *args,
-                        const struct meg_drop *drop)
+bool meg_cudnn_attn_bwd(struct meg_stream *st, const struct meg_attn_bwd_args *a)
 {
+    const struct meg_attn_desc *desc = a->desc;
     const struct meg_heads *const heads[SDPA_HEADS] = {
-        [SDPA_Q] = &args->q,     [SDPA_K] = &args->k,   [SDPA_V] = &args->v,   [SDPA_O] = &args->o,
-        [SDPA_D_O] = &args->d_o, [SDPA_DQ] = &args->dq, [SDPA_DK] = &args->dk, [SDPA_DV] = &args->dv,
+        [SDPA_Q] = &a->q,     [SDPA_K] = &a->k,   [SDPA_V] = &a->v,   [SDPA_O] = &a->o,
+        [SDPA_D_O] = &a->d_o, [SDPA_DQ] = &a->dq, [SDPA_DK] = &a->dk, [SDPA_DV] = &a->dv,
     };
     const bool is_deterministic = meg_cuda_device.is_deterministic;
-    char *const workspace = (char *)(((uintptr_t)args->workspace.p + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    char *const workspace = (char *)(((uintptr_t)a->workspace.p + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
     struct meg_cudnn_sdpa x = { .is_backward = true, .is_deterministic = is_deterministic };
     const struct plan *plan;
     int64_t nchunks = 1;
 
-    if (args->accumulate || args->delta || args->workspace.nbytes < meg_cudnn_attn_bwd_nbytes(desc, args->dq.dtype) ||
-        !set_case(&x, desc, drop) || !set_layout(&x, desc, heads, desc->a > desc->g || is_deterministic))
+    if (a->accumulate || a->delta || a->workspace.nbytes < meg_cudnn_attn_bwd_nbytes(desc, a->dq.dtype) ||
+        !set_case(&x, desc, a->drop) || !set_layout(&x, desc, heads, desc->a > desc->g || is_deterministic))
         return false;
     if (is_deterministic) {
         nchunks = x.b / chunk_of(&x, desc);
@@ -285,7 +289,7 @@ bool meg_cudnn_attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
 
         for (int t = 0; t < SDPA_HEADS; t++)
             p[t] = (char *)heads[t]->p + i * x.b * x.ld[t].b * 2;
-        p[SDPA_LSE] = (float *)(uintptr_t)args->lse + i * x.b * x.h * x.s_q;
+        p[SDPA_LSE] = (float *)(uintptr_t)a->lse + i * x.b * x.h * x.s_q;
         p[SDPA_DELTA] = workspace;
         p[SDPA_DQ_SUM] = is_deterministic ? NULL : workspace + delta_nbytes(desc);
         execute(st, plan, desc, p, workspace + delta_nbytes(desc) + dq_sum_nbytes(desc));

@@ -18,10 +18,8 @@ MEG_BEGIN_DECLS
  * installed or not usable, or is not used for the case (attention.c).  If cuDNN fails to execute a plan, end the
  * process with a message.
  */
-bool meg_cudnn_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
-                        struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
-bool meg_cudnn_attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *args,
-                        const struct meg_drop *drop);
+bool meg_cudnn_attn_fwd(struct meg_stream *st, const struct meg_attn_fwd_args *a);
+bool meg_cudnn_attn_bwd(struct meg_stream *st, const struct meg_attn_bwd_args *a);
 /*
  * Return the size in bytes of the workspace of meg_cudnn_attn_bwd, also if cuDNN is not installed (attn_bwd_nbytes); 0
  * if `grad` is f32, which cuDNN does not support.
@@ -34,18 +32,15 @@ size_t meg_cudnn_attn_bwd_nbytes(const struct meg_attn_desc *desc, enum meg_dtyp
  */
 extern int64_t meg_cudnn_chunk_nbytes;
 #else
-static inline bool meg_cudnn_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o,
-                                      float *lse, struct meg_heads q, struct meg_heads k, struct meg_heads v,
-                                      const struct meg_drop *drop)
+static inline bool meg_cudnn_attn_fwd(struct meg_stream *st, const struct meg_attn_fwd_args *a)
 {
-    (void)st, (void)desc, (void)o, (void)lse, (void)q, (void)k, (void)v, (void)drop;
+    (void)st, (void)a;
     return false;
 }
 
-static inline bool meg_cudnn_attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
-                                      const struct meg_attn_bwd_args *args, const struct meg_drop *drop)
+static inline bool meg_cudnn_attn_bwd(struct meg_stream *st, const struct meg_attn_bwd_args *a)
 {
-    (void)st, (void)desc, (void)args, (void)drop;
+    (void)st, (void)a;
     return false;
 }
 

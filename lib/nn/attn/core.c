@@ -45,7 +45,8 @@ void nn_cached_attn_fwd(struct meg_ctx *c, struct meg_attn_desc desc, struct meg
     desc.s_k = desc.s = desc.block_size = kv.rows;
     desc.block_offset = offset;
     desc.blocks_per_seq = 1;
-    c->op->attn_fwd(c->stream, &desc, o, lse, q, nn_heads(kv, 1, 2, desc.d, 0), nn_heads(kv, 1, 2, desc.d, 1), &none);
+    MEG_CALL(c->op, c->stream, attn_fwd, .desc = &desc, .o = o, .lse = lse, .q = q, .k = nn_heads(kv, 1, 2, desc.d, 0),
+             .v = nn_heads(kv, 1, 2, desc.d, 1), .drop = &none);
 }
 
 struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d)
@@ -69,5 +70,6 @@ struct meg_mat nn_f32_sum(struct meg_mat m, float *buffer)
 void nn_from_f32(struct meg_ctx *c, struct meg_mat m, struct meg_mat sum)
 {
     if (m.p != sum.p)
-        c->op->cast(c->stream, m.p, m.dtype, sum.p, sum.dtype, m.rows * m.cols);
+        MEG_CALL(c->op, c->stream, cast, .dst = m.p, .dst_type = m.dtype, .src = sum.p, .src_type = sum.dtype,
+                 .n = m.rows * m.cols);
 }

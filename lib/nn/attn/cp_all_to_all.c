@@ -19,7 +19,7 @@ static void copy(struct meg_ctx *c, enum meg_dtype t, void *to, int64_t to_s, in
 {
     const struct meg_heads dst = { to, t, to_s, to_b, 0, 0 }, src = { (void *)from, t, from_s, from_b, 0, 0 };
 
-    c->op->copy_heads(c->stream, dst, NULL, src, s, b, 1, d);
+    MEG_CALL(c->op, c->stream, copy_heads, .dst = dst, .src = src, .s = s, .b = b, .g = 1, .d = d);
 }
 
 /* Exchange n elements with each rank by an all-to-all from a2a_send to a2a_recv. */

@@ -109,10 +109,12 @@ static void attn_chunk_fwd(struct nn_cp_attn *p, struct meg_mat o, float *lse, i
     const struct meg_heads part = outputs(p, meg_mat(w->o_part, MEG_DTYPE_F32, o.rows / 2, o.cols), 0);
     float *out_lse = lse + stats_offset(p, q);
 
-    p->c->op->attn_fwd(p->c->stream, &desc, is_first ? out : part, is_first ? out_lse : w->lse_part,
-                       queries(p, p->qkv, q->row0), rows_from(p->kv.k, k->row0), rows_from(p->kv.v, k->row0), &p->drop);
+    MEG_CALL(p->c->op, p->c->stream, attn_fwd, .desc = &desc, .o = is_first ? out : part,
+             .lse = is_first ? out_lse : w->lse_part, .q = queries(p, p->qkv, q->row0),
+             .k = rows_from(p->kv.k, k->row0), .v = rows_from(p->kv.v, k->row0), .drop = &p->drop);
     if (!is_first)
-        p->c->op->attn_merge(p->c->stream, &desc, out, out_lse, part, w->lse_part);
+        MEG_CALL(p->c->op, p->c->stream, attn_merge, .desc = &desc, .o = out, .lse = out_lse, .o_part = part,
+                 .lse_part = w->lse_part);
 }
 
 void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a, struct meg_mat qkv)
@@ -147,8 +149,8 @@ static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *de
         const struct nn_cp_chunk *q = &p.q_chunk[i];
         const struct meg_attn_desc desc = descriptor(&p, q, q);
 
-        c->op->attn_delta(c->stream, &desc, delta + stats_offset(&p, q), outputs(&p, d_o, q->row0),
-                          outputs(&p, o, q->row0));
+        MEG_CALL(c->op, c->stream, attn_delta, .desc = &desc, .delta = delta + stats_offset(&p, q),
+                 .d_o = outputs(&p, d_o, q->row0), .o = outputs(&p, o, q->row0));
     }
     nn_a2a_stats(c, l, delta);
 }
@@ -159,7 +161,7 @@ static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, 
 {
     const struct nn_cp_chunk *q = &p->q_chunk[i], *k = &p->k_chunk[j];
     const struct meg_attn_desc desc = descriptor(p, q, k);
-    struct meg_attn_bwd_args args = { 0 };
+    struct meg_attn_bwd_args args = { .desc = &desc, .drop = &p->drop };
 
     args.dq = queries(p, p->dqkv, q->row0);
     args.dk = rows_from(dkv->k, k->row0);
@@ -172,7 +174,7 @@ static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, 
     args.k = rows_from(p->kv.k, k->row0);
     args.v = rows_from(p->kv.v, k->row0);
     args.workspace = p->l->workspace->bwd;
-    p->c->op->attn_bwd(p->c->stream, &desc, &args, &p->drop);
+    p->c->op->attn_bwd(p->c->stream, &args);
 }
 
 size_t nn_attn_bwd_nbytes(const struct meg_ops *op, const struct meg_attn_size *size, const struct meg_cp *cp)

@@ -47,15 +47,15 @@ static struct nn_kv_block local_kv(const struct nn_cp_attn *p, struct meg_mat ro
  */
 static void pack(struct nn_cp_attn *p, void *block)
 {
-    p->c->op->copy_heads(p->c->stream, kv_heads(p, block, p->qkv.dtype).k, NULL, local_kv(p, p->qkv).k, p->s, p->b,
-                         p->g, 2 * p->d);
+    MEG_CALL(p->c->op, p->c->stream, copy_heads, .dst = kv_heads(p, block, p->qkv.dtype).k,
+             .src = local_kv(p, p->qkv).k, .s = p->s, .b = p->b, .g = p->g, .d = 2 * p->d);
 }
 
 /* Copy the gradients in a block to the key and value columns of dqkv. */
 static void unpack(struct nn_cp_attn *p, float *block)
 {
-    p->c->op->copy_heads(p->c->stream, local_kv(p, p->dqkv).k, NULL, kv_heads(p, block, MEG_DTYPE_F32).k, p->s, p->b,
-                         p->g, 2 * p->d);
+    MEG_CALL(p->c->op, p->c->stream, copy_heads, .dst = local_kv(p, p->dqkv).k,
+             .src = kv_heads(p, block, MEG_DTYPE_F32).k, .s = p->s, .b = p->b, .g = p->g, .d = 2 * p->d);
 }
 
 static struct nn_kv_block zeroed_grads(struct nn_cp_attn *p, float *block)
@@ -138,7 +138,8 @@ static void ring_send_grads(struct nn_cp_attn *p, int64_t step)
 
     if (step > 0) {
         ring_wait(p, RING_DKV);
-        p->c->op->add_fwd(p->c->stream, sum, sum, meg_mat(received, MEG_DTYPE_F32, sum.rows, sum.cols), NULL, NULL);
+        MEG_CALL(p->c->op, p->c->stream, add_fwd, .z = sum, .x = sum,
+                 .y = meg_mat(received, MEG_DTYPE_F32, sum.rows, sum.cols));
     }
     ring_send_recv(p, RING_DKV, received, local, MEG_DTYPE_F32);
 }

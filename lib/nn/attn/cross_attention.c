@@ -59,9 +59,9 @@ static void core_fwd(struct meg_ctx *c, const struct cross_attn_acts *a, const s
     const struct meg_attn_desc desc = descriptor(c, l);
     const struct meg_drop drop = dropout(c, l);
 
-    c->op->attn_fwd(c->stream, &desc, nn_output_heads(a->o, c->b, 1, l->d), a->lse,
-                    nn_output_heads(a->q, c->b, 1, l->d), nn_heads(a->kv, c->b, 2, l->d, 0),
-                    nn_heads(a->kv, c->b, 2, l->d, 1), &drop);
+    MEG_CALL(c->op, c->stream, attn_fwd, .desc = &desc, .o = nn_output_heads(a->o, c->b, 1, l->d), .lse = a->lse,
+             .q = nn_output_heads(a->q, c->b, 1, l->d), .k = nn_heads(a->kv, c->b, 2, l->d, 0),
+             .v = nn_heads(a->kv, c->b, 2, l->d, 1), .drop = &drop);
 }
 
 /* Compute d->q and d->kv from d->o. */
@@ -70,7 +70,9 @@ static void core_bwd(struct meg_ctx *c, const struct cross_attn_acts *d, const s
 {
     const struct meg_attn_desc desc = descriptor(c, l);
     const struct meg_drop drop = dropout(c, l);
-    const struct meg_attn_bwd_args args = { .dq = nn_output_heads(d->q, c->b, 1, l->d),
+    const struct meg_attn_bwd_args args = { .desc = &desc,
+                                            .drop = &drop,
+                                            .dq = nn_output_heads(d->q, c->b, 1, l->d),
                                             .dk = nn_heads(d->kv, c->b, 2, l->d, 0),
                                             .dv = nn_heads(d->kv, c->b, 2, l->d, 1),
                                             .d_o = nn_output_heads(d->o, c->b, 1, l->d),
@@ -81,7 +83,7 @@ static void core_bwd(struct meg_ctx *c, const struct cross_attn_acts *d, const s
                                             .v = nn_heads(a->kv, c->b, 2, l->d, 1),
                                             .workspace = l->attn_bwd };
 
-    c->op->attn_bwd(c->stream, &desc, &args, &drop);
+    c->op->attn_bwd(c->stream, &args);
 }
 
 /* Return the keys and values of the encoder's output in the KV cache of sequence 0. */
@@ -135,7 +137,7 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
     meg_row_parallel_bwd(c, d.o, dy, a.o, &l->proj, meg_no_mat(), MEG_ACT_NONE);
     core_bwd(c, &d, &a, l);
     meg_column_parallel_bwd(c, d_memory, d.kv, c->memory.y, &l->kv);
-    c->op->add_fwd(c->stream, memory, memory, d_memory, NULL, NULL);
+    MEG_CALL(c->op, c->stream, add_fwd, .z = memory, .x = memory, .y = d_memory);
     meg_column_parallel_bwd(c, dx, d.q, x, &l->q);
 }
 

@@ -12,8 +12,9 @@ static void rotate(struct meg_ctx *c, struct meg_mat qkv, float sign, const stru
     const struct meg_rope *t = l->rope;
 
     if (t->half)
-        c->op->rope(c->stream, nn_qkv_heads(qkv, c->b, r, l->d).q, qkv.rows / c->b, c->b, l->g, r + 1, t->half,
-                    t->is_interleaved, t->cos, t->sin, c->position_ids, sign);
+        MEG_CALL(c->op, c->stream, rope, .x = nn_qkv_heads(qkv, c->b, r, l->d).q, .s = qkv.rows / c->b, .b = c->b,
+                 .g = l->g, .heads = r + 1, .half = t->half, .is_interleaved = t->is_interleaved, .cos = t->cos,
+                 .sin = t->sin, .position = c->position_ids, .sign = sign);
 }
 
 static struct meg_attn_desc descriptor(const struct meg_ctx *c, const struct meg_attn *l)
@@ -50,7 +51,8 @@ static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, stru
     if (meg_cp_is_on(l->cp))
         nn_cp_attn_fwd(c, l, a, qkv);
     else
-        c->op->attn_fwd(c->stream, &desc, nn_output_heads(a->o, c->b, r, l->d), a->lse, h.q, h.k, h.v, &drop);
+        MEG_CALL(c->op, c->stream, attn_fwd, .desc = &desc, .o = nn_output_heads(a->o, c->b, r, l->d), .lse = a->lse,
+                 .q = h.q, .k = h.k, .v = h.v, .drop = &drop);
 }
 
 /* Compute d->qkv from d->o. */
@@ -61,7 +63,7 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
     const struct meg_attn_desc desc = descriptor(c, l);
     const struct meg_drop drop = dropout(c, l);
     const struct nn_qkv h = nn_qkv_heads(a->qkv, c->b, r, l->d), dh = nn_qkv_heads(d->qkv, c->b, r, l->d);
-    struct meg_attn_bwd_args args = { 0 };
+    struct meg_attn_bwd_args args = { .desc = &desc, .drop = &drop };
 
     args.dq = dh.q;
     args.dk = dh.k;
@@ -79,7 +81,7 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
         nn_cp_attn_bwd(c, l, a, d);
         return;
     }
-    c->op->attn_bwd(c->stream, &desc, &args, &drop);
+    c->op->attn_bwd(c->stream, &args);
 }
 
 /*
@@ -96,8 +98,9 @@ static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, co
     struct meg_attn_desc desc = descriptor(c, l);
 
     /* the value head of a group follows its key head, so one copy is enough */
-    c->op->copy_heads(c->stream, nn_heads(added, 1, 2, l->d, 0),
-                      nn_layer_offset(kv, kv->added_offset, l->layer_in_stack), h.k, kv->s, kv->b, l->g, 2 * l->d);
+    MEG_CALL(c->op, c->stream, copy_heads, .dst = nn_heads(added, 1, 2, l->d, 0),
+             .dst_offset = nn_layer_offset(kv, kv->added_offset, l->layer_in_stack), .src = h.k, .s = kv->s, .b = kv->b,
+             .g = l->g, .d = 2 * l->d);
     desc.q0 = kv->position0;
     desc.query_start = kv->position;
     nn_cached_attn_fwd(c, desc, nn_output_heads(a->o, kv->b, r, l->d), a->lse, h.q, all,

@@ -43,7 +43,7 @@ static void accumulate(const struct meg_layer_reducer *q, char *sum, const char 
         m = rows ? rows * COLUMNS : n - i;
         s = meg_mat(meg_element(sum, i, q->dtype), q->dtype, rows ? rows : 1, rows ? COLUMNS : m);
         d = meg_mat(meg_element(x, i, q->dtype), q->dtype, s.rows, s.cols);
-        q->device->op->add_fwd(q->device->compute, s, s, d, NULL, &none);
+        MEG_CALL(q->device->op, q->device->compute, add_fwd, .z = s, .x = s, .y = d, .drop = &none);
     }
 }
 

@@ -272,16 +272,15 @@ static double loss(void *arg)
  * Call attn_bwd with a workspace of NaN that has exactly the size that attn_bwd_nbytes returns.  Return the number of
  * bytes of the workspace up to the last one that was written.
  */
-static size_t call_attn_bwd(const struct meg_ops *ops, const struct meg_attn_desc *desc, struct meg_attn_bwd_args args,
-                            const struct meg_drop *drop)
+static size_t call_attn_bwd(const struct meg_ops *ops, struct meg_attn_bwd_args args)
 {
     const bool has_param_grads = args.d_rel_bias.p || args.d_sink.p;
-    const size_t nbytes = ops->attn_bwd_nbytes(desc, args.dq.dtype, has_param_grads), more = 4096;
+    const size_t nbytes = ops->attn_bwd_nbytes(args.desc, args.dq.dtype, has_param_grads), more = 4096;
     unsigned char *p = zeros((int64_t)(nbytes + more), 1);
     size_t used = nbytes + more;
     args.workspace = (struct meg_workspace){ p, nbytes };
     memset(p, 0xff, used);
-    ops->attn_bwd(NULL, desc, &args, drop);
+    ops->attn_bwd(NULL, &args);
     while (used > 0 && p[used - 1] == 0xff)
         used--;
     free(p);
@@ -293,7 +292,9 @@ static size_t call_attn_bwd(const struct meg_ops *ops, const struct meg_attn_des
 static size_t backward(const struct meg_ops *ops, const struct attn *a, void *dq, void *dkv, enum meg_dtype t,
                        int accumulate, const float *delta)
 {
-    const struct meg_attn_bwd_args args = { .dq = queries_in(a, dq, t),
+    const struct meg_attn_bwd_args args = { .desc = &a->desc,
+                                            .drop = &a->drop,
+                                            .dq = queries_in(a, dq, t),
                                             .dk = keys_in(a, dkv, t, 0),
                                             .dv = keys_in(a, dkv, t, 1),
                                             .accumulate = accumulate,
@@ -307,7 +308,7 @@ static size_t backward(const struct meg_ops *ops, const struct attn *a, void *dq
                                             .q = queries_in(a, a->qt, a->dtype),
                                             .k = keys_in(a, a->kvt, a->dtype, 0),
                                             .v = keys_in(a, a->kvt, a->dtype, 1) };
-    return call_attn_bwd(ops, &a->desc, args, &a->drop);
+    return call_attn_bwd(ops, args);
 }
 
 static void run(const struct meg_ops *ops, struct attn *a, uint64_t *h)
@@ -315,7 +316,8 @@ static void run(const struct meg_ops *ops, struct attn *a, uint64_t *h)
     const int64_t nq = a->desc.s_q * a->desc.b, nk = a->desc.s_k * a->desc.b * a->ldk;
     const struct meg_heads q = queries_in(a, a->qt, a->dtype);
     const struct meg_heads k = keys_in(a, a->kvt, a->dtype, 0), v = keys_in(a, a->kvt, a->dtype, 1);
-    ops->attn_fwd(NULL, &a->desc, outputs(a, a->o), a->lse, q, k, v, &a->drop);
+    MEG_CALL(ops, NULL, attn_fwd, .desc = &a->desc, .o = outputs(a, a->o), .lse = a->lse, .q = q, .k = k, .v = v,
+             .drop = &a->drop);
     backward(ops, a, a->dq, a->dkv, MEG_DTYPE_F32, 0, NULL);
     digest(h, a->o, (size_t)(nq * a->ldo) * 4);
     digest(h, a->lse, (size_t)(a->desc.b * a->desc.a * a->desc.s_q) * 4);
@@ -574,7 +576,9 @@ static void run_rows_in_chunks(const struct meg_ops *ops, struct attn *a, int64_
             desc.s_k = bound[p + 1] - bound[p];
             desc.sink = p == nchunks - 2 ? a->desc.sink : (struct meg_array){ NULL, MEG_DTYPE_F32 };
             if (bwd) {
-                const struct meg_attn_bwd_args args = { .dq = heads_from(queries(a, a->dq), t0),
+                const struct meg_attn_bwd_args args = { .desc = &desc,
+                                                        .drop = &a->drop,
+                                                        .dq = heads_from(queries(a, a->dq), t0),
                                                         .dk = heads_from(keys(a, a->dkv, 0), bound[p]),
                                                         .dv = heads_from(keys(a, a->dkv, 1), bound[p]),
                                                         .accumulate = 1,
@@ -587,15 +591,18 @@ static void run_rows_in_chunks(const struct meg_ops *ops, struct attn *a, int64_
                                                         .q = q,
                                                         .k = k,
                                                         .v = v };
-                call_attn_bwd(ops, &desc, args, &a->drop);
+                call_attn_bwd(ops, args);
             } else if (p == nchunks - 2) {
-                ops->attn_fwd(NULL, &desc, o, lse, q, k, v, &a->drop);
+                MEG_CALL(ops, NULL, attn_fwd, .desc = &desc, .o = o, .lse = lse, .q = q, .k = k, .v = v,
+                         .drop = &a->drop);
             } else {
-                ops->attn_fwd(NULL, &desc, outputs(a, o_part), lse_part, q, k, v, &a->drop);
-                ops->attn_merge(NULL, &desc, o, lse, outputs(a, o_part), lse_part);
+                MEG_CALL(ops, NULL, attn_fwd, .desc = &desc, .o = outputs(a, o_part), .lse = lse_part, .q = q, .k = k,
+                         .v = v, .drop = &a->drop);
+                MEG_CALL(ops, NULL, attn_merge, .desc = &desc, .o = o, .lse = lse, .o_part = outputs(a, o_part),
+                         .lse_part = lse_part);
             }
         }
-        ops->attn_delta(NULL, &desc, delta, d_o, o);
+        MEG_CALL(ops, NULL, attn_delta, .desc = &desc, .delta = delta, .d_o = d_o, .o = o);
     }
     for (int64_t r = 0; r < rows; r++)
         memcpy(a->lse + r * a->desc.s_q + t0, lse + r * n, (size_t)n * sizeof *lse);
@@ -656,14 +663,17 @@ static void keys_that_no_query_sees(const struct meg_ops *ops)
     for (int64_t t = 0; t < 12 * 2; t++)
         for (int64_t c = 0; c < 2 * 2 * 8; c++)
             assert_true(a.dkv[t * a.ldk + c] == 0.0f);
-    ops->attn_merge(NULL, &a.desc, outputs(&a, o), lse, outputs(&a, a.o), a.lse);
+    MEG_CALL(ops, NULL, attn_merge, .desc = &a.desc, .o = outputs(&a, o), .lse = lse, .o_part = outputs(&a, a.o),
+             .lse_part = a.lse);
     assert_memory_equal(o, o_before, (size_t)nq * sizeof *o);
     assert_memory_equal(lse, lse_before, (size_t)nlse * sizeof *lse);
-    ops->attn_merge(NULL, &a.desc, outputs(&a, a.o), a.lse, outputs(&a, o), lse); /* in the reverse order */
+    MEG_CALL(ops, NULL, attn_merge, .desc = &a.desc, .o = outputs(&a, a.o), .lse = a.lse, .o_part = outputs(&a, o),
+             .lse_part = lse); /* in the reverse order */
     for (int64_t t = 0; t < 9 * 2; t++)
         assert_memory_equal(a.o + t * a.ldq, o + t * a.ldq, 4 * 8 * sizeof *o);
     assert_memory_equal(a.lse, lse, (size_t)nlse * sizeof *lse);
-    ops->attn_merge(NULL, &a.desc, outputs(&a, o), lse, outputs(&a, a.o), a.lse); /* with itself: lse + log(2) */
+    MEG_CALL(ops, NULL, attn_merge, .desc = &a.desc, .o = outputs(&a, o), .lse = lse, .o_part = outputs(&a, a.o),
+             .lse_part = a.lse); /* with itself: lse + log(2) */
     for (int64_t i = 0; i < nlse; i++)
         near(lse[i], a.lse[i] + log(2.0), 4 * EPS, "lse of equals", i, 0);
     free(o);
@@ -685,12 +695,14 @@ static void half_types(const struct meg_ops *ops)
         run(ops, &a, &h);
         check_forward(&a);
         check_backward(&a);
-        ops->attn_fwd(NULL, &a.desc, outputs_in(&a, o, types[n]), a.lse, queries_in(&a, a.qt, types[n]),
-                      keys_in(&a, a.kvt, types[n], 0), keys_in(&a, a.kvt, types[n], 1), &a.drop);
+        MEG_CALL(ops, NULL, attn_fwd, .desc = &a.desc, .o = outputs_in(&a, o, types[n]), .lse = a.lse,
+                 .q = queries_in(&a, a.qt, types[n]), .k = keys_in(&a, a.kvt, types[n], 0),
+                 .v = keys_in(&a, a.kvt, types[n], 1), .drop = &a.drop);
         want = round_to(a.o, nq, types[n]);
         for (int64_t t = 0; t < 300 * 2; t++)
             assert_memory_equal((uint16_t *)o + t * a.ldq, (uint16_t *)want + t * a.ldq, 4 * 24 * 2);
-        ops->attn_delta(NULL, &a.desc, a.delta, outputs_in(&a, a.d_ot, types[n]), outputs_in(&a, o, types[n]));
+        MEG_CALL(ops, NULL, attn_delta, .desc = &a.desc, .delta = a.delta, .d_o = outputs_in(&a, a.d_ot, types[n]),
+                 .o = outputs_in(&a, o, types[n]));
         for (int64_t r = 0; r < 300 * 2 * 4; r++) {
             const int64_t t = r % 300, at = (t * 2 + r / 300 / 4) * a.ldq + r / 300 % 4 * 24;
             double sum = 0.0;
@@ -785,7 +797,8 @@ static void delta_given(const struct meg_ops *ops)
     float *dq = copy_new(a.dq, nq), *dkv = copy_new(a.dkv, nk);
     uint64_t h = 0;
     run(ops, &a, &h);
-    ops->attn_delta(NULL, &a.desc, a.delta, outputs(&a, a.d_o), outputs(&a, a.o));
+    MEG_CALL(ops, NULL, attn_delta, .desc = &a.desc, .delta = a.delta, .d_o = outputs(&a, a.d_o),
+             .o = outputs(&a, a.o));
     backward(ops, &a, dq, dkv, MEG_DTYPE_F32, 0, a.delta);
     assert_memory_equal(dq, a.dq, (size_t)nq * sizeof *dq);
     assert_memory_equal(dkv, a.dkv, (size_t)nk * sizeof *dkv);
@@ -857,7 +870,7 @@ static void buckets(const struct meg_ops *ops)
                 want += distance >= first[n];
             desc.q0 = relative < 0 ? -relative : 0;
             desc.k0 = relative > 0 ? relative : 0;
-            ops->attn_fwd(NULL, &desc, out, &lse, x, x, x, &none);
+            MEG_CALL(ops, NULL, attn_fwd, .desc = &desc, .o = out, .lse = &lse, .q = x, .k = x, .v = x, .drop = &none);
             near(lse, (double)(want + (is_both && relative > 0 ? 16 : 0)), 0.0, "bucket", relative, is_both);
         }
     }
@@ -901,7 +914,8 @@ static void cache_in_blocks(const struct meg_ops *ops, int64_t block, int64_t pe
         a.desc.block_offset = offset;
         a.desc.block_size = block;
         a.desc.blocks_per_seq = per_seq;
-        ops->attn_fwd(NULL, &a.desc, outputs(&a, a.o), a.lse, queries_in(&a, a.qt, t), k, v, &a.drop);
+        MEG_CALL(ops, NULL, attn_fwd, .desc = &a.desc, .o = outputs(&a, a.o), .lse = a.lse,
+                 .q = queries_in(&a, a.qt, t), .k = k, .v = v, .drop = &a.drop);
         for (int64_t i = 0; i < SEQS; i++) {
             struct meg_heads one_o = outputs(&a, o), one_q = queries_in(&a, a.qt, t);
             struct meg_heads one_k = keys_in(&a, a.kvt, t, 0), one_v = keys_in(&a, a.kvt, t, 1);
@@ -916,7 +930,8 @@ static void cache_in_blocks(const struct meg_ops *ops, int64_t block, int64_t pe
             one_q.p = (char *)one_q.p + (size_t)(i * a.ldq) * size;
             one_k.p = (char *)one_k.p + (size_t)(i * a.ldk) * size;
             one_v.p = (char *)one_v.p + (size_t)(i * a.ldk) * size;
-            ops->attn_fwd(NULL, &desc, one_o, lse, one_q, one_k, one_v, &a.drop);
+            MEG_CALL(ops, NULL, attn_fwd, .desc = &desc, .o = one_o, .lse = lse, .q = one_q, .k = one_k, .v = one_v,
+                     .drop = &a.drop);
             assert_memory_equal(lse, a.lse + i * A * S_Q, sizeof lse);
             for (int64_t s = 0; s < S_Q; s++)
                 assert_memory_equal(o + (s * SEQS + i) * a.ldo, a.o + (s * SEQS + i) * a.ldo, A * D_V * sizeof *o);
@@ -952,8 +967,8 @@ static void shard_of_heads(const struct meg_ops *ops)
     b.q += 2 * 8;
     b.kv += 2 * 8;
     b.o += 2 * 8;
-    ops->attn_fwd(NULL, &b.desc, outputs(&b, b.o), b.lse, queries(&b, b.q), keys(&b, b.kv, 0), keys(&b, b.kv, 1),
-                  &b.drop);
+    MEG_CALL(ops, NULL, attn_fwd, .desc = &b.desc, .o = outputs(&b, b.o), .lse = b.lse, .q = queries(&b, b.q),
+             .k = keys(&b, b.kv, 0), .v = keys(&b, b.kv, 1), .drop = &b.drop);
     assert_memory_equal(o, a.o, (size_t)(50 * 2 * a.ldq) * 4);
     free(o);
     attn_free(&a);

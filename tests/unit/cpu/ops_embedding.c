@@ -54,10 +54,11 @@ static void embed_of(const struct meg_ops *ops, struct embed *e, bool accumulate
         fill_mat(e->dword, accumulate ? (float)dword0 : NAN);
         fill_mat(e->dpos, accumulate ? (float)dpos0 : NAN);
         memcpy(e->kept.p, e->dx.p, (size_t)(N * e->dx.ld) * meg_dtype_size(stream));
-        ops->embed_fwd(NULL, e->x, e->token, e->word, 0);
-        ops->position_fwd(NULL, e->x, e->position, e->pos, &e->drop);
-        ops->position_bwd(NULL, e->dpos, e->kept, e->position, &e->drop, accumulate);
-        ops->embed_bwd(NULL, e->dword, 0, e->kept, e->token, accumulate);
+        MEG_CALL(ops, NULL, embed_fwd, .x = e->x, .token = e->token, .word = e->word);
+        MEG_CALL(ops, NULL, position_fwd, .x = e->x, .position = e->position, .pos = e->pos, .drop = &e->drop);
+        MEG_CALL(ops, NULL, position_bwd, .dpos = e->dpos, .dx = e->kept, .position = e->position, .drop = &e->drop,
+                 .accumulate = accumulate);
+        MEG_CALL(ops, NULL, embed_bwd, .dword = e->dword, .dx = e->kept, .token = e->token, .accumulate = accumulate);
         digest_mat(h + k, e->x);
         digest_mat(h + k, e->dword);
         digest_mat(h + k, e->dpos);
@@ -107,7 +108,7 @@ static void frequent_words(const struct meg_ops *ops)
         for (int r = 0; r < MANY; r++)
             token[r] = r % 2;
         fill_mat(dx, 1.0f);
-        ops->embed_bwd(NULL, d, 0, dx, token, true);
+        MEG_CALL(ops, NULL, embed_bwd, .dword = d, .dx = dx, .token = token, .accumulate = true);
         for (int v = 0; v < 2; v++)
             for (int c = 0; c < 130; c++)
                 near(at(d, v, c), t == MEG_DTYPE_BF16 ? 552.0 : 550.0, 0.0, "dword", v, c);
@@ -126,11 +127,11 @@ static void shards_of_the_vocabulary(const struct meg_ops *ops)
     struct meg_mat part[2] = { meg_mat_rows(e.word, 0, 6), meg_mat_rows(e.word, 6, V - 6) };
     struct meg_mat y[2] = { rnd_mat(N, H, 0), rnd_mat(N, H, 0) };
     struct meg_mat d[2] = { rnd_mat(6, H, 0), rnd_mat(V - 6, H, 0) };
-    ops->embed_fwd(NULL, e.x, e.token, e.word, 0);
-    ops->embed_bwd(NULL, e.dword, 0, e.dx, e.token, false);
+    MEG_CALL(ops, NULL, embed_fwd, .x = e.x, .token = e.token, .word = e.word);
+    MEG_CALL(ops, NULL, embed_bwd, .dword = e.dword, .dx = e.dx, .token = e.token);
     for (int k = 0; k < 2; k++) {
-        ops->embed_fwd(NULL, y[k], e.token, part[k], 6 * k);
-        ops->embed_bwd(NULL, d[k], 6 * k, e.dx, e.token, false);
+        MEG_CALL(ops, NULL, embed_fwd, .x = y[k], .token = e.token, .word = part[k], .v0 = 6 * k);
+        MEG_CALL(ops, NULL, embed_bwd, .dword = d[k], .v0 = 6 * k, .dx = e.dx, .token = e.token);
         assert_memory_equal(d[k].p, (float *)e.dword.p + 6 * k * H, (size_t)(d[k].rows * H) * 4);
     }
     for (int64_t i = 0; i < N * H; i++)

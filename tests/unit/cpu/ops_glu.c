@@ -71,8 +71,8 @@ static void unit_of(const struct meg_ops *ops, const struct meg_glu *unit, int64
     g.x64 = dense64(x);
     for (int k = 0; k < 2; k++) {
         omp_set_num_threads(k ? 2 : 1);
-        ops->glu_fwd(NULL, unit, y, x);
-        ops->glu_bwd(NULL, unit, dx, g.dy, x);
+        MEG_CALL(ops, NULL, glu_fwd, .unit = unit, .y = y, .x = x);
+        MEG_CALL(ops, NULL, glu_bwd, .unit = unit, .dx = dx, .dy = g.dy, .x = x);
         digest_mat(h + k, y);
         digest_mat(h + k, dx);
     }
@@ -82,7 +82,7 @@ static void unit_of(const struct meg_ops *ops, const struct meg_glu *unit, int64
             near_of(ty, at(y, r, c), y64(&g, r, c), 8 * EPS * (0.1 + fabs(y64(&g, r, c))), "y", r, c);
     got = dense32(dx);
     fd_check(&fd, g.x64, n * 2 * f, got, 100, "dx");
-    ops->glu_bwd(NULL, unit, x, g.dy, x); /* in place */
+    MEG_CALL(ops, NULL, glu_bwd, .unit = unit, .dx = x, .dy = g.dy, .x = x); /* in place */
     assert_memory_equal(x.p, dx.p, (size_t)(n * 2 * f) * meg_dtype_size(tx));
     free(x.p);
     free(y.p);
@@ -105,16 +105,16 @@ static void extremes_and_nan(const struct meg_ops *ops)
     float x[] = { -200.0f, 200.0f, NAN, 2.0f, 2.0f, 2.0f, 1.0f, NAN }, y[4], dy[] = { 1.0f, 1.0f, 1.0f, 1.0f }, dx[8];
     const struct meg_mat mx = { x, MEG_DTYPE_F32, 1, 8, 8 }, my = { y, MEG_DTYPE_F32, 1, 4, 4 };
     const struct meg_mat mdy = { dy, MEG_DTYPE_F32, 1, 4, 4 }, mdx = { dx, MEG_DTYPE_F32, 1, 8, 8 };
-    ops->glu_fwd(NULL, &units[0], my, mx);
-    ops->glu_bwd(NULL, &units[0], mdx, mdy, mx);
+    MEG_CALL(ops, NULL, glu_fwd, .unit = &units[0], .y = my, .x = mx);
+    MEG_CALL(ops, NULL, glu_bwd, .unit = &units[0], .dx = mdx, .dy = mdy, .x = mx);
     near(y[0], 0.0, 0.0, "y", 0, 0);
     near(y[1], 400.0, 0.0, "y", 0, 1);
     assert_true(isnan(y[2]) && isnan(y[3]) && isnan(dx[2]) && isnan(dx[6]) && isnan(dx[3]));
     near(dx[0], 0.0, 0.0, "dx", 0, 0);
     near(dx[1], 2.0, 1e-6, "dx", 0, 1);
     for (size_t u = 1; u < LEN(units); u++) {
-        ops->glu_fwd(NULL, &units[u], my, mx);
-        ops->glu_bwd(NULL, &units[u], mdx, mdy, mx);
+        MEG_CALL(ops, NULL, glu_fwd, .unit = &units[u], .y = my, .x = mx);
+        MEG_CALL(ops, NULL, glu_bwd, .unit = &units[u], .dx = mdx, .dy = mdy, .x = mx);
         assert_true(isfinite(y[0]) && isfinite(y[1]) && isnan(y[2]) && isnan(y[3]));
         assert_true(isfinite(dx[0]) && isfinite(dx[1]) && isnan(dx[3]) && isnan(dx[6]));
     }
@@ -129,8 +129,8 @@ static void clamped_values_have_no_gradient(const struct meg_ops *ops)
     const struct meg_mat mx = { x, MEG_DTYPE_F32, 1, 10, 10 }, my = { y, MEG_DTYPE_F32, 1, 5, 5 };
     const struct meg_mat mdy = { dy, MEG_DTYPE_F32, 1, 5, 5 }, mdx = { dx, MEG_DTYPE_F32, 1, 10, 10 };
 
-    ops->glu_fwd(NULL, &gpt_oss, my, mx);
-    ops->glu_bwd(NULL, &gpt_oss, mdx, mdy, mx);
+    MEG_CALL(ops, NULL, glu_fwd, .unit = &gpt_oss, .y = my, .x = mx);
+    MEG_CALL(ops, NULL, glu_bwd, .unit = &gpt_oss, .dx = mdx, .dy = mdy, .x = mx);
     near(y[1], act64(MEG_GLU_QUICK_GELU, 7) * 3, 1e-5, "y", 0, 1);
     near(y[3], act64(MEG_GLU_QUICK_GELU, 1) * -6, 1e-5, "y", 0, 3);
     assert_true(dx[0] != 0.0f && dx[1] == 0.0f && dx[4] != 0.0f);

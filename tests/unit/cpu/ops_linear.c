@@ -98,7 +98,8 @@ static void forward_of(const struct meg_ops *ops, struct shape s, enum meg_act a
     for (int k = 0; k < 2; k++) {
         struct meg_mat y = rnd_mat_of(types.y, s.n, s.out, 2), pre = rnd_mat_of(types.y, s.n, s.out, 4);
         omp_set_num_threads(k ? 2 : 1);
-        ops->linear_fwd(NULL, l.plan, y, keeps_pre ? pre : meg_no_mat(), l.x, l.w, has_bias ? l.bias.p : NULL, act);
+        MEG_CALL(ops, NULL, linear_fwd, .plan = l.plan, .y = y, .pre = keeps_pre ? pre : meg_no_mat(), .x = l.x,
+                 .w = l.w, .bias = has_bias ? l.bias.p : NULL, .act = act);
         digest_mat(h + k, y);
         if (keeps_pre && act != MEG_ACT_NONE)
             digest_mat(h + k, pre);
@@ -158,14 +159,15 @@ static void backward_of(const struct meg_ops *ops, struct shape s, enum meg_act 
     /* A term is at most 1, or 1.13 after gelu'.  Central differences have an additional error of about 1e-9. */
     struct fd f = { loss, &a, 1.2 * dot_tol(s.out, (double)s.out) + 1e-7, types.x };
     float *got;
-    ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, act == MEG_ACT_NONE ? meg_no_mat() : l.x, act);
+    MEG_CALL(ops, NULL, linear_bwd_data, .plan = l.plan, .dx = dx, .dy = l.dy, .w = l.w,
+             .pre = act == MEG_ACT_NONE ? meg_no_mat() : l.x, .act = act);
     got = dense32(dx);
     fd_check(&f, a.pre, s.n * s.in, got, 80, "dx");
     l.act = MEG_ACT_NONE;
     f.tol = dot_tol(s.n, (double)s.n) + 1e-7;
     f.type = types.grad;
     fill_mat(dw, NAN);
-    ops->linear_bwd_weight(NULL, l.plan, dw, NULL, l.dy, l.x, false);
+    MEG_CALL(ops, NULL, linear_bwd_weight, .plan = l.plan, .dw = dw, .dy = l.dy, .x = l.x);
     free(got);
     got = dense32(dw);
     fd_check(&f, a.w, s.out * s.in, got, 80, "dw");
@@ -194,7 +196,7 @@ static void gradient_of_an_activation_of(const struct meg_ops *ops, enum meg_dty
     struct meg_mat dx = in_place ? dy : rnd_mat_of(t, rows, cols, 0);
     float *d = dense32(dy);
 
-    ops->act_bwd(NULL, dx, dy, pre, act);
+    MEG_CALL(ops, NULL, act_bwd, .dx = dx, .dy = dy, .pre = pre, .act = act);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < cols; c++) {
             const double x = at(pre, r, c), h = 1e-5;
@@ -233,8 +235,9 @@ static void gradients_of_many_blocks_of(const struct meg_ops *ops, struct types 
         fill_mat(dw, accumulate ? (float)dw0 : NAN);
         fill_mat(db, accumulate ? (float)db0 : NAN);
         omp_set_num_threads(k ? 2 : 1);
-        ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, meg_no_mat(), MEG_ACT_NONE);
-        ops->linear_bwd_weight(NULL, l.plan, dw, db.p, l.dy, l.x, accumulate);
+        MEG_CALL(ops, NULL, linear_bwd_data, .plan = l.plan, .dx = dx, .dy = l.dy, .w = l.w);
+        MEG_CALL(ops, NULL, linear_bwd_weight, .plan = l.plan, .dw = dw, .dbias = db.p, .dy = l.dy, .x = l.x,
+                 .accumulate = accumulate);
         digest_mat(h + k, dx);
         digest_mat(h + k, dw);
         digest_mat(h + k, db);
@@ -286,11 +289,11 @@ static void nan_and_infinity_propagate_of(const struct meg_ops *ops, enum meg_dt
                 layer_new(ops, (struct shape){ 40, 24, 50 }, (enum meg_act)act, (struct types){ t, t, t, t });
             struct meg_mat y = rnd_mat_of(t, 40, 50, 0), dx = rnd_mat_of(t, 40, 24, 0);
             put(l.x, 5, 3, bad[i]);
-            ops->linear_fwd(NULL, l.plan, y, meg_no_mat(), l.x, l.w, l.bias.p, l.act);
+            MEG_CALL(ops, NULL, linear_fwd, .plan = l.plan, .y = y, .x = l.x, .w = l.w, .bias = l.bias.p, .act = l.act);
             for (int64_t c = 0; c < 50; c++)
                 assert_false(isfinite(at(y, 5, c)));
             put(l.dy, 7, 2, bad[i]);
-            ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, meg_no_mat(), MEG_ACT_NONE);
+            MEG_CALL(ops, NULL, linear_bwd_data, .plan = l.plan, .dx = dx, .dy = l.dy, .w = l.w);
             for (int64_t c = 0; c < 24; c++)
                 assert_false(isfinite(at(dx, 7, c)));
             free(y.p);
@@ -315,7 +318,7 @@ static void scaled_matrices(const struct meg_ops *ops)
             struct meg_mat y = in_place ? x : rnd_mat_of((enum meg_dtype)(i % 3), rows, cols, 0);
             float *from = dense32(x);
 
-            ops->scale(NULL, y, x, 0.3f);
+            MEG_CALL(ops, NULL, scale, .y = y, .x = x, .factor = 0.3f);
             for (int64_t r = 0; r < rows; r++)
                 for (int64_t c = 0; c < cols; c++)
                     near_of(y.dtype, at(y, r, c), 0.3f * from[r * cols + c], 0, "y", r, c);

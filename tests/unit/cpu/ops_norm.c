@@ -113,9 +113,10 @@ static void norm_of(const struct meg_ops *ops, struct norm *m)
         omp_set_num_threads(k ? 2 : 1);
         fill_mat(m->dw, NAN);
         fill_mat(m->db, NAN);
-        ops->norm_fwd(NULL, m->type, m->y, m->mean, m->rstd, m->x, m->w.p, has_b ? m->b.p : NULL, (float)eps);
-        ops->norm_bwd(NULL, m->type, m->dx, m->dw.p, has_b ? m->db.p : NULL, m->dw.dtype, meg_no_mat(), m->dy, m->x,
-                      m->w.p, m->mean, m->rstd, false);
+        MEG_CALL(ops, NULL, norm_fwd, .type = m->type, .y = m->y, .mean = m->mean, .rstd = m->rstd, .x = m->x,
+                 .w = m->w.p, .b = has_b ? m->b.p : NULL, .eps = (float)eps);
+        MEG_CALL(ops, NULL, norm_bwd, .type = m->type, .dx = m->dx, .dw = m->dw.p, .db = has_b ? m->db.p : NULL,
+                 .grad = m->dw.dtype, .dy = m->dy, .x = m->x, .w = m->w.p, .mean = m->mean, .rstd = m->rstd);
         digest_mat(h + k, m->y);
         digest_mat(h + k, m->dx);
         digest_mat(h + k, m->dw);
@@ -176,12 +177,14 @@ static void norm_bwd_adds(const struct meg_ops *ops)
         struct meg_mat alone = rnd_mat(12, 40, 0), dx = m.skip;
         struct meg_mat dw = rnd_mat_of(mixes[t].branch, 1, 40, 0), db = rnd_mat_of(mixes[t].branch, 1, 40, 0);
         float *skip = dense32(m.skip);
-        ops->norm_fwd(NULL, MEG_NORM_LAYER, m.y, m.mean, m.rstd, m.x, m.w.p, m.b.p, (float)eps);
-        ops->norm_bwd(NULL, MEG_NORM_LAYER, alone, m.dw.p, m.db.p, MEG_DTYPE_F32, meg_no_mat(), m.dy, m.x, m.w.p,
-                      m.mean, m.rstd, false);
+        MEG_CALL(ops, NULL, norm_fwd, .type = MEG_NORM_LAYER, .y = m.y, .mean = m.mean, .rstd = m.rstd, .x = m.x,
+                 .w = m.w.p, .b = m.b.p, .eps = (float)eps);
+        MEG_CALL(ops, NULL, norm_bwd, .type = MEG_NORM_LAYER, .dx = alone, .dw = m.dw.p, .db = m.db.p,
+                 .grad = MEG_DTYPE_F32, .dy = m.dy, .x = m.x, .w = m.w.p, .mean = m.mean, .rstd = m.rstd);
         fill_mat(dw, 1.0f);
         fill_mat(db, 1.0f);
-        ops->norm_bwd(NULL, MEG_NORM_LAYER, dx, dw.p, db.p, dw.dtype, dx, m.dy, m.x, m.w.p, m.mean, m.rstd, true);
+        MEG_CALL(ops, NULL, norm_bwd, .type = MEG_NORM_LAYER, .dx = dx, .dw = dw.p, .db = db.p, .grad = dw.dtype,
+                 .skip = dx, .dy = m.dy, .x = m.x, .w = m.w.p, .mean = m.mean, .rstd = m.rstd, .accumulate = true);
         for (int64_t c = 0; c < 40; c++) {
             const double w = at(m.dw, 0, c), b = at(m.db, 0, c);
             near_of(dw.dtype, at(dw, 0, c), 1.0 + w, 8 * EPS * (1.0 + fabs(w)), "dw", 0, c);
@@ -213,15 +216,16 @@ static void add_of(const struct meg_ops *ops, int64_t n, int64_t h, float rate, 
         fill_mat(db, NAN);
         fill_mat(sum, 4.0f);
         omp_set_num_threads(k ? 2 : 1);
-        ops->add_fwd(NULL, z, x, y, bias.p, &d);
-        ops->add_bwd(NULL, dy, db.p, db.dtype, dz, &d, false);
-        ops->add_bwd(NULL, dy, sum.p, sum.dtype, dz, &d, true);
+        MEG_CALL(ops, NULL, add_fwd, .z = z, .x = x, .y = y, .bias = bias.p, .drop = &d);
+        MEG_CALL(ops, NULL, add_bwd, .dy = dy, .dbias = db.p, .grad = db.dtype, .dz = dz, .drop = &d);
+        MEG_CALL(ops, NULL, add_bwd, .dy = dy, .dbias = sum.p, .grad = sum.dtype, .dz = dz, .drop = &d,
+                 .accumulate = true);
         digest_mat(hash + k, z);
         digest_mat(hash + k, dy);
         digest_mat(hash + k, db);
     }
     assert_int_equal(hash[0], hash[1]);
-    ops->add_fwd(NULL, x, x, y, NULL, &d); /* in place, no bias */
+    MEG_CALL(ops, NULL, add_fwd, .z = x, .x = x, .y = y, .drop = &d); /* in place, no bias */
     for (int64_t c = 0; c < h; c++) {
         const double tol = (4.0 + 2.0 * sqrt((double)n)) * EPS * 2.0 * (double)n;
         double want = 0.0;
@@ -238,7 +242,7 @@ static void add_of(const struct meg_ops *ops, int64_t n, int64_t h, float rate, 
         near_of(t.branch, at(sum, 0, c), 4.0 + want, tol + 8 * EPS, "dbias, accumulated", 0, c);
     }
     if (t.branch == t.stream) { /* in place */
-        ops->add_bwd(NULL, dz, db.p, db.dtype, dz, &d, false);
+        MEG_CALL(ops, NULL, add_bwd, .dy = dz, .dbias = db.p, .grad = db.dtype, .dz = dz, .drop = &d);
         hash[0] = 0;
         digest_mat(hash, z);
         digest_mat(hash, dz);
@@ -272,12 +276,12 @@ static void shard_of_columns(const struct meg_ops *ops)
     struct meg_drop d = { 0.3f, 7, 0, MEG_DROP_ATTN_OUT, 0, 0, 2, sample, NULL };
     struct meg_mat x = rnd_mat(10, 64, 0), y = rnd_mat(10, 64, 0), z = rnd_mat(10, 64, 0), part = rnd_mat(10, 24, 0);
     struct meg_mat xs = x, ys = y;
-    ops->add_fwd(NULL, z, x, y, NULL, &d);
+    MEG_CALL(ops, NULL, add_fwd, .z = z, .x = x, .y = y, .drop = &d);
     d.unit0 = 16;
     xs.p = (float *)x.p + 16;
     ys.p = (float *)y.p + 16;
     xs.cols = ys.cols = 24;
-    ops->add_fwd(NULL, part, xs, ys, NULL, &d);
+    MEG_CALL(ops, NULL, add_fwd, .z = part, .x = xs, .y = ys, .drop = &d);
     for (int64_t r = 0; r < 10; r++)
         assert_memory_equal((float *)part.p + r * 24, (float *)z.p + r * 64 + 16, 24 * 4);
     free(x.p);
@@ -294,9 +298,11 @@ static void check_add_norm(const struct meg_ops *ops, enum meg_norm type, struct
     struct norm m = norm_new(type, 11, 50, t, MEG_DTYPE_F32), n = norm_new(type, 11, 50, t, MEG_DTYPE_F32);
     const void *b = meg_norm_is_rms(type) ? NULL : n.b.p;
     struct meg_mat z = rnd_mat_of(t.stream, 11, 50, 0);
-    ops->add_fwd(NULL, z, m.x, m.dy, m.b.p, &d);
-    ops->norm_fwd(NULL, type, m.y, m.mean, m.rstd, z, m.w.p, b, (float)eps);
-    ops->add_norm_fwd(NULL, type, n.x, n.y, n.mean, n.rstd, m.x, m.dy, m.b.p, &d, m.w.p, b, (float)eps);
+    MEG_CALL(ops, NULL, add_fwd, .z = z, .x = m.x, .y = m.dy, .bias = m.b.p, .drop = &d);
+    MEG_CALL(ops, NULL, norm_fwd, .type = type, .y = m.y, .mean = m.mean, .rstd = m.rstd, .x = z, .w = m.w.p, .b = b,
+             .eps = (float)eps);
+    MEG_CALL(ops, NULL, add_norm_fwd, .type = type, .z = n.x, .y = n.y, .mean = n.mean, .rstd = n.rstd, .x = m.x,
+             .sublayer_out = m.dy, .bias = m.b.p, .drop = &d, .w = m.w.p, .b = b, .eps = (float)eps);
     for (int64_t r = 0; r < 11; r++) {
         if (b)
             near(n.mean[r], m.mean[r], 4 * EPS, "mean", r, 0);
@@ -329,14 +335,16 @@ static void nan_propagates_of(const struct meg_ops *ops, float bad, struct mix t
     for (int64_t c = 0; c < 50; c++)
         put(m.dy, 2, c, bad);
     put(m.x, 3, 7, bad);
-    ops->norm_fwd(NULL, MEG_NORM_LAYER, m.y, m.mean, m.rstd, m.x, m.w.p, m.b.p, (float)eps);
-    ops->norm_bwd(NULL, MEG_NORM_LAYER, m.dx, m.dw.p, m.db.p, t.branch, meg_no_mat(), m.dy, m.x, m.w.p, m.mean, m.rstd,
-                  false);
+    MEG_CALL(ops, NULL, norm_fwd, .type = MEG_NORM_LAYER, .y = m.y, .mean = m.mean, .rstd = m.rstd, .x = m.x,
+             .w = m.w.p, .b = m.b.p, .eps = (float)eps);
+    MEG_CALL(ops, NULL, norm_bwd, .type = MEG_NORM_LAYER, .dx = m.dx, .dw = m.dw.p, .db = m.db.p, .grad = t.branch,
+             .dy = m.dy, .x = m.x, .w = m.w.p, .mean = m.mean, .rstd = m.rstd);
     for (int64_t c = 0; c < 50; c++) {
         assert_true(isnan(at(m.y, 3, c)) && isnan(at(m.dx, 3, c)));
         assert_false(isfinite(at(m.dx, 2, c)) || isfinite(at(m.dw, 0, c)) || isfinite(at(m.db, 0, c)));
     }
-    ops->add_fwd(NULL, m.dx, m.skip, m.dy, NULL, &d); /* not finite even where dropout multiplies by 0 */
+    MEG_CALL(ops, NULL, add_fwd, .z = m.dx, .x = m.skip, .y = m.dy,
+             .drop = &d); /* not finite even where dropout multiplies by 0 */
     for (int64_t c = 0; c < 50; c++)
         assert_false(isfinite(at(m.dx, 2, c)));
     norm_free(&m);

@@ -63,7 +63,7 @@ static void adamw(const struct meg_ops *ops)
         struct state s = state_copy(&a);
         omp_set_num_threads(k ? 2 : 1);
         x = arrays(&s);
-        ops->adamw(NULL, &x, ranges, LEN(ranges), &adam, &step);
+        MEG_CALL(ops, NULL, adamw, .arrays = &x, .range = ranges, .nranges = LEN(ranges), .adam = &adam, .step = &step);
         digest(h + k, s.w, N * 4);
         digest(h + k, s.m, N * 4);
         digest(h + k, s.v, N * 4);
@@ -91,7 +91,7 @@ static void adamw(const struct meg_ops *ops)
         step.skip = 1;
         step.grad_scale = NAN;
         x = arrays(&s);
-        ops->adamw(NULL, &x, ranges, LEN(ranges), &adam, &step);
+        MEG_CALL(ops, NULL, adamw, .arrays = &x, .range = ranges, .nranges = LEN(ranges), .adam = &adam, .step = &step);
         assert_memory_equal(s.w, a.w, N * 4);
         assert_memory_equal(s.m, a.m, N * 4);
         assert_memory_equal(s.v, a.v, N * 4);
@@ -101,7 +101,7 @@ static void adamw(const struct meg_ops *ops)
         step.grad_scale = 1.0f;
         s.g[9] = NAN;
         x = arrays(&s);
-        ops->adamw(NULL, &x, ranges, LEN(ranges), &adam, &step);
+        MEG_CALL(ops, NULL, adamw, .arrays = &x, .range = ranges, .nranges = LEN(ranges), .adam = &adam, .step = &step);
         assert_true(isnan(s.w[9]) && isnan(s.m[9]) && isnan(s.v[9]) && isfinite(s.w[10]));
         state_free(&s);
     }
@@ -122,7 +122,8 @@ static void sgd(const struct meg_ops *ops)
                 s.m[3000] = NAN; /* the first step must not read the momentum */
             omp_set_num_threads(k ? 2 : 1);
             x = arrays(&s);
-            ops->sgd(NULL, &x, ranges, LEN(ranges), 0.9f, &step);
+            MEG_CALL(ops, NULL, sgd, .arrays = &x, .range = ranges, .nranges = LEN(ranges), .momentum = 0.9f,
+                     .step = &step);
             digest(h + k, s.w, N * 4);
             digest(h + k, s.m, N * 4);
             assert_memory_equal(s.g, a.g, N * 4);
@@ -145,7 +146,8 @@ static void sgd(const struct meg_ops *ops)
         struct state s = state_copy(&a);
         step.skip = 1;
         x = arrays(&s);
-        ops->sgd(NULL, &x, ranges, LEN(ranges), 0.9f, &step);
+        MEG_CALL(ops, NULL, sgd, .arrays = &x, .range = ranges, .nranges = LEN(ranges), .momentum = 0.9f,
+                 .step = &step);
         assert_memory_equal(s.w, a.w, N * 4);
         assert_memory_equal(s.m, a.m, N * 4);
         state_free(&s);
@@ -183,7 +185,7 @@ static void update_bf16(const struct meg_ops *ops, struct state_bf16 *s, struct 
                                          .state = { { s->m, MEG_DTYPE_BF16 }, { s->v, MEG_DTYPE_BF16 } },
                                          .seed = 42 };
 
-    ops->adamw(NULL, &x, &range, 1, &adam, &step);
+    MEG_CALL(ops, NULL, adamw, .arrays = &x, .range = &range, .nranges = 1, .adam = &adam, .step = &step);
 }
 
 static const struct meg_update_range all_of_m = { 0, M, 1.0f, 1.0f, 0, 5, 0, 0, M, 0 };
@@ -219,7 +221,7 @@ static void adamw_rounds_bf16_stochastically(const struct meg_ops *ops)
     }
     x = arrays(&f);
     x.copy = (struct meg_array){ copy, MEG_DTYPE_BF16 };
-    ops->adamw(NULL, &x, &all_of_m, 1, &adam, &step);
+    MEG_CALL(ops, NULL, adamw, .arrays = &x, .range = &all_of_m, .nranges = 1, .adam = &adam, .step = &step);
     *other = *s;
     omp_set_num_threads(2);
     update_bf16(ops, s, all_of_m, 9);
@@ -318,9 +320,11 @@ static void sums_of_ranges(const struct meg_ops *ops)
         const struct meg_mat x = rnd_mat_of(types[k], 1, N, 0);
         double got[] = { 1, 2, 3, 4 }, want[] = { 1, 2, 3, 4 };
 
-        ops->sumsq_ranges(NULL, got, x.p, types[k], range, LEN(range));
+        MEG_CALL(ops, NULL, sumsq_ranges, .out = got, .x = x.p, .type = types[k], .range = range,
+                 .nranges = LEN(range));
         for (size_t i = 0; i < LEN(range); i++)
-            ops->sumsq(NULL, want + i, element(x, 0, range[i].begin), types[k], range[i].end - range[i].begin);
+            MEG_CALL(ops, NULL, sumsq, .out = want + i, .x = element(x, 0, range[i].begin), .type = types[k],
+                     .n = range[i].end - range[i].begin);
         assert_memory_equal(got, want, sizeof got);
         free(x.p);
     }
@@ -342,14 +346,14 @@ static void sums_of(const struct meg_ops *ops, enum meg_dtype t)
         }
         for (int k = 0; k < 2; k++) {
             omp_set_num_threads(k ? 2 : 1);
-            ops->sumsq(NULL, got + k, x.p, t, lengths[i]);
-            ops->count_zeros(NULL, found + k, x.p, t, lengths[i]);
+            MEG_CALL(ops, NULL, sumsq, .out = got + k, .x = x.p, .type = t, .n = lengths[i]);
+            MEG_CALL(ops, NULL, count_zeros, .out = found + k, .x = x.p, .type = t, .n = lengths[i]);
             near(got[k], want, 1e-13 * want, "sumsq", lengths[i], 0);
             assert_int_equal(found[k], zeros_in);
         }
         assert_memory_equal(got, got + 1, sizeof *got);
-        ops->sumsq(NULL, got, x.p, t, lengths[i]);
-        ops->count_zeros(NULL, found, x.p, t, lengths[i]);
+        MEG_CALL(ops, NULL, sumsq, .out = got, .x = x.p, .type = t, .n = lengths[i]);
+        MEG_CALL(ops, NULL, count_zeros, .out = found, .x = x.p, .type = t, .n = lengths[i]);
         assert_true(got[0] == 2.0 * got[1]);
         assert_int_equal(found[0], 2 * zeros_in);
     }
@@ -357,11 +361,11 @@ static void sums_of(const struct meg_ops *ops, enum meg_dtype t)
         const float keep = at(x, 0, k);
         double got = 0.0;
         put(x, 0, k, NAN);
-        ops->sumsq(NULL, &got, x.p, t, N);
+        MEG_CALL(ops, NULL, sumsq, .out = &got, .x = x.p, .type = t, .n = N);
         assert_true(isnan(got));
         put(x, 0, k, -INFINITY);
         got = 0.0;
-        ops->sumsq(NULL, &got, x.p, t, N);
+        MEG_CALL(ops, NULL, sumsq, .out = &got, .x = x.p, .type = t, .n = N);
         assert_true(isinf(got));
         put(x, 0, k, keep);
     }
@@ -381,7 +385,7 @@ static void sum_of_large_squares_is_finite(const struct meg_ops *ops)
     double got = 0.0;
     for (int k = 0; k < 100; k++)
         x[k] = 3e38f;
-    ops->sumsq(NULL, &got, x, MEG_DTYPE_F32, 100);
+    MEG_CALL(ops, NULL, sumsq, .out = &got, .x = x, .type = MEG_DTYPE_F32, .n = 100);
     near(got, 100.0 * 3e38f * (double)3e38f, 1e-13 * got, "sumsq", 0, 0);
 }
 
@@ -418,7 +422,8 @@ static void copy_heads(const struct meg_ops *ops)
         const struct meg_heads to = { dst.p, dst.dtype, D, 100 * G * D, 100 * D, 0 };
         for (int n = 0; n < 2; n++) {
             const int64_t offset[] = { 50 * D, 10 * D }; /* offsets of the sequences in dst */
-            ops->copy_heads(NULL, to, n ? offset : NULL, from, S, B, G, D);
+            MEG_CALL(ops, NULL, copy_heads, .dst = to, .dst_offset = n ? offset : NULL, .src = from, .s = S, .b = B,
+                     .g = G, .d = D);
             for (int k = 0; k < S * B * G * D; k++) {
                 const int c = k % D, j = k / D % G, i = k / D / G % B, s = k / D / G / B;
                 assert_true(at(dst, 0, (n ? offset[i] : i * 100 * G * D) + j * 100 * D + s * D + c) ==
@@ -459,8 +464,8 @@ static void cast(const struct meg_ops *ops)
         const enum meg_dtype t = of[i].t;
         for (int threads = 1; threads <= 2; threads++) {
             omp_set_num_threads(threads);
-            ops->cast(NULL, f, MEG_DTYPE_F32, h, t, ALL);
-            ops->cast(NULL, back, t, f, MEG_DTYPE_F32, ALL);
+            MEG_CALL(ops, NULL, cast, .dst = f, .dst_type = MEG_DTYPE_F32, .src = h, .src_type = t, .n = ALL);
+            MEG_CALL(ops, NULL, cast, .dst = back, .dst_type = t, .src = f, .src_type = MEG_DTYPE_F32, .n = ALL);
         }
         for (int k = 0; k < ALL; k++)
             assert_true(isnan(f[k]) || back[k] == h[k]);
@@ -470,20 +475,20 @@ static void cast(const struct meg_ops *ops)
                 const float half = f[k] + (is_most ? f[k] - f[k - 1] : f[(k + 1) & (ALL - 1)] - f[k]) / 2;
                 g[k] = !offset ? half : nextafterf(half, (float)offset * INFINITY);
             }
-            ops->cast(NULL, back, t, g, MEG_DTYPE_F32, ALL);
-            ops->cast(NULL, f, MEG_DTYPE_F32, back, t, ALL);
+            MEG_CALL(ops, NULL, cast, .dst = back, .dst_type = t, .src = g, .src_type = MEG_DTYPE_F32, .n = ALL);
+            MEG_CALL(ops, NULL, cast, .dst = f, .dst_type = MEG_DTYPE_F32, .src = back, .src_type = t, .n = ALL);
             for (int k = 0; k < ALL; k++)
                 if (isnan(g[k]))
                     assert_true(isnan(f[k]));
                 else
                     assert_true((double)f[k] == rounded(g[k], of[i].bits, of[i].least, of[i].most));
-            ops->cast(NULL, f, MEG_DTYPE_F32, h, t, ALL);
+            MEG_CALL(ops, NULL, cast, .dst = f, .dst_type = MEG_DTYPE_F32, .src = h, .src_type = t, .n = ALL);
         }
     }
-    ops->cast(NULL, back, MEG_DTYPE_F16, h, MEG_DTYPE_BF16, ALL);
+    MEG_CALL(ops, NULL, cast, .dst = back, .dst_type = MEG_DTYPE_F16, .src = h, .src_type = MEG_DTYPE_BF16, .n = ALL);
     for (int k = 0; k < ALL; k++)
         assert_true(back[k] == meg_to_f16(meg_from_bf16(h[k])));
-    ops->cast(NULL, g, MEG_DTYPE_F32, f, MEG_DTYPE_F32, ALL);
+    MEG_CALL(ops, NULL, cast, .dst = g, .dst_type = MEG_DTYPE_F32, .src = f, .src_type = MEG_DTYPE_F32, .n = ALL);
     assert_memory_equal(f, g, ALL * 4);
     free(h);
     free(back);

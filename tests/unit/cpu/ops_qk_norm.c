@@ -97,8 +97,9 @@ static void check(const struct meg_ops *ops, int64_t d, int64_t half, int is_int
         position[i] = (i * 7) % POSITIONS;
     for (int k = 0; k < 2; k++) {
         omp_set_num_threads(k ? 2 : 1);
-        ops->qk_norm_fwd(NULL, &a.q, y, rstd, x, w.p);
-        ops->qk_norm_bwd(NULL, &a.q, dx, dw.p, grad, dy, x, w.p, rstd, false);
+        MEG_CALL(ops, NULL, qk_norm_fwd, .q = &a.q, .y = y, .rstd = rstd, .x = x, .w = w.p);
+        MEG_CALL(ops, NULL, qk_norm_bwd, .q = &a.q, .dx = dx, .dw = dw.p, .grad = grad, .dy = dy, .x = x, .w = w.p,
+                 .rstd = rstd);
         ys = dense_heads(y, d);
         dxs = dense_heads(dx, d);
         digest(h + k, ys, (size_t)(NROWS * d) * sizeof *ys);
@@ -126,7 +127,8 @@ static void check(const struct meg_ops *ops, int64_t d, int64_t half, int is_int
     once = dense32(dw);
     fd_check(&fw, a.w, d, once, d, "dw");
 
-    ops->qk_norm_bwd(NULL, &a.q, dy, dw.p, grad, dy, x, w.p, rstd, true); /* in place, adding to dw */
+    MEG_CALL(ops, NULL, qk_norm_bwd, .q = &a.q, .dx = dy, .dw = dw.p, .grad = grad, .dy = dy, .x = x, .w = w.p,
+             .rstd = rstd, .accumulate = true); /* in place, adding to dw */
     free(dxs);
     dxs = dense_heads(dx, d);
     free(dys);
@@ -184,9 +186,10 @@ static void equals_norm_and_rope(const struct meg_ops *ops)
     }
     for (int i = 0; i < S * B; i++)
         position[i] = (i * 11) % POSITIONS;
-    ops->qk_norm_fwd(NULL, &q, yh, rstd, xh, w.p);
-    ops->norm_fwd(NULL, MEG_NORM_RMS, want, NULL, want_rstd, x, w.p, NULL, q.eps);
-    ops->rope(NULL, wanth, S, B, G, HEADS, D / 2, 0, angles[0], angles[1], position, 1);
+    MEG_CALL(ops, NULL, qk_norm_fwd, .q = &q, .y = yh, .rstd = rstd, .x = xh, .w = w.p);
+    MEG_CALL(ops, NULL, norm_fwd, .type = MEG_NORM_RMS, .y = want, .rstd = want_rstd, .x = x, .w = w.p, .eps = q.eps);
+    MEG_CALL(ops, NULL, rope, .x = wanth, .s = S, .b = B, .g = G, .heads = HEADS, .half = D / 2, .cos = angles[0],
+             .sin = angles[1], .position = position, .sign = 1);
     for (int64_t r = 0; r < NROWS; r++) {
         near(rstd[r], (double)want_rstd[r], 4 * EPS * (double)want_rstd[r], "rstd", r, 0);
         for (int64_t c = 0; c < D; c++)

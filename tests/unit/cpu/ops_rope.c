@@ -29,7 +29,8 @@ static void fill(struct rope *r, int64_t half, int is_interleaved)
 static void rotate(const struct meg_ops *ops, struct rope *r, float sign)
 {
     const struct meg_heads x = { r->x, MEG_DTYPE_F32, B * LD, LD, (HEADS + 1) * D, D };
-    ops->rope(NULL, x, S, B, G, HEADS, r->half, r->is_interleaved, r->cos, r->sin, r->position, sign);
+    MEG_CALL(ops, NULL, rope, .x = x, .s = S, .b = B, .g = G, .heads = HEADS, .half = r->half,
+             .is_interleaved = r->is_interleaved, .cos = r->cos, .sin = r->sin, .position = r->position, .sign = sign);
 }
 
 /* Return column c of a head after rotation; columns after the rotated pairs are unchanged. */
@@ -92,7 +93,8 @@ static void half_types(const struct meg_ops *ops)
             r.x[i] = is_bf16 ? meg_from_bf16(x[i]) : meg_from_f16(x[i]);
         }
         rotate(ops, &r, 1.0f);
-        ops->rope(NULL, heads, S, B, G, HEADS, r.half, 0, r.cos, r.sin, r.position, 1.0f);
+        MEG_CALL(ops, NULL, rope, .x = heads, .s = S, .b = B, .g = G, .heads = HEADS, .half = r.half, .cos = r.cos,
+                 .sin = r.sin, .position = r.position, .sign = 1.0f);
         for (int64_t i = 0; i < S * B * LD; i++)
             assert_int_equal(x[i], is_bf16 ? meg_to_bf16(r.x[i]) : meg_to_f16(r.x[i]));
     }

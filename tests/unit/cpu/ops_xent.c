@@ -36,8 +36,9 @@ static void unsharded(const struct meg_ops *ops, float *loss_of, float *lse, str
 {
     float *part = rnd_new(2 * logits.rows);
 
-    ops->xent_partial(NULL, part, logits, target, 0);
-    ops->xent_combine(NULL, loss_of, lse, part, target, 1, logits.rows, z_loss);
+    MEG_CALL(ops, NULL, xent_partial, .part = part, .logits = logits, .target = target);
+    MEG_CALL(ops, NULL, xent_combine, .loss = loss_of, .lse = lse, .part = part, .target = target, .nparts = 1,
+             .n = logits.rows, .z_loss = z_loss);
     free(part);
 }
 
@@ -60,7 +61,8 @@ static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, en
         y.p = memcpy(malloc(nbytes), x.p, nbytes);
         unsharded(ops, got, lse, y, a.target, z_loss);
         digest(h + k, got, (size_t)n * 4);
-        ops->xent_bwd(NULL, y, lse, a.target, 0, z_loss, (struct meg_loss_weight){ a.weight, NULL, NULL });
+        MEG_CALL(ops, NULL, xent_bwd, .logits = y, .lse = lse, .target = a.target, .z_loss = z_loss,
+                 .weight = (struct meg_loss_weight){ a.weight, NULL, NULL });
         digest_mat(h + k, y);
         free(grad);
         grad = dense32(y);
@@ -114,7 +116,8 @@ static void nan_propagates_of(const struct meg_ops *ops, enum meg_dtype t)
             put(x, 0, c, bad[i]);
             unsharded(ops, loss_of, lse, x, target, Z);
             assert_true(isnan(loss_of[0]) && isfinite(loss_of[1]));
-            ops->xent_bwd(NULL, x, lse, target, 0, Z, (struct meg_loss_weight){ weight, NULL, NULL });
+            MEG_CALL(ops, NULL, xent_bwd, .logits = x, .lse = lse, .target = target, .z_loss = Z,
+                     .weight = (struct meg_loss_weight){ weight, NULL, NULL });
             assert_true(isnan(at(x, 0, 5)) && isfinite(at(x, 1, 5)));
             free(x.p);
         }
@@ -147,20 +150,23 @@ static void shards_of_the_vocabulary(const struct meg_ops *ops)
 
         y.p = (float *)x.p + v0[k];
         y.cols = v0[k + 1] - v0[k];
-        ops->xent_partial(NULL, part[k], y, target, v0[k]);
+        MEG_CALL(ops, NULL, xent_partial, .part = part[k], .logits = y, .target = target, .v0 = v0[k]);
     }
-    ops->xent_combine(NULL, joined, joined_lse, part[0], target, 3, N, Z);
+    MEG_CALL(ops, NULL, xent_combine, .loss = joined, .lse = joined_lse, .part = part[0], .target = target, .nparts = 3,
+             .n = N, .z_loss = Z);
     for (int r = 0; r < N; r++) {
         near(joined_lse[r], lse[r], 4 * EPS * 6, "lse", r, 0);
         near(joined[r], loss_of[r], 8 * EPS * 6, "loss", r, 0);
     }
-    ops->xent_bwd(NULL, kept, lse, target, 0, Z, (struct meg_loss_weight){ weight, NULL, NULL });
+    MEG_CALL(ops, NULL, xent_bwd, .logits = kept, .lse = lse, .target = target, .z_loss = Z,
+             .weight = (struct meg_loss_weight){ weight, NULL, NULL });
     for (int k = 0; k < 3; k++) {
         struct meg_mat y = x;
 
         y.p = (float *)x.p + v0[k];
         y.cols = v0[k + 1] - v0[k];
-        ops->xent_bwd(NULL, y, lse, target, v0[k], Z, (struct meg_loss_weight){ weight, NULL, NULL });
+        MEG_CALL(ops, NULL, xent_bwd, .logits = y, .lse = lse, .target = target, .v0 = v0[k], .z_loss = Z,
+                 .weight = (struct meg_loss_weight){ weight, NULL, NULL });
     }
     for (int r = 0; r < N; r++)
         for (int c = 0; c < V; c++)
@@ -184,20 +190,20 @@ static void weights_are_products(const struct meg_ops *ops)
 
     y.p = copy_new(x.p, N * x.ld);
     unsharded(ops, loss_of, lse, x, target, Z);
-    ops->xent_bwd(NULL, x, lse, target, 0, Z, one);
-    ops->xent_bwd(NULL, y, lse, target, 0, Z, all);
+    MEG_CALL(ops, NULL, xent_bwd, .logits = x, .lse = lse, .target = target, .z_loss = Z, .weight = one);
+    MEG_CALL(ops, NULL, xent_bwd, .logits = y, .lse = lse, .target = target, .z_loss = Z, .weight = all);
     for (int r = 0; r < N; r++)
         for (int c = 0; c < V; c++)
             assert_true(at(y, r, c) == 256 * mask[r] * at(x, r, c));
-    ops->weighted_sum(NULL, &sum, loss_of, NULL, N, NULL);
+    MEG_CALL(ops, NULL, weighted_sum, .out = &sum, .x = loss_of, .n = N);
     assert_true(sum == 1 + ((double)loss_of[0] + loss_of[1] + loss_of[2] + loss_of[3]));
     sum = 0;
-    ops->weighted_sum(NULL, &sum, loss_of, mask, N, NULL);
+    MEG_CALL(ops, NULL, weighted_sum, .out = &sum, .x = loss_of, .weight = mask, .n = N);
     assert_true(sum == (double)loss_of[0] + loss_of[2] + 0.5 * loss_of[3]);
-    ops->weighted_sum(NULL, &sum, loss_of, mask, N, &negative);
+    MEG_CALL(ops, NULL, weighted_sum, .out = &sum, .x = loss_of, .weight = mask, .n = N, .scale = &negative);
     assert_true(sum == 0.75 * ((double)loss_of[0] + loss_of[2] + 0.5 * loss_of[3]));
     loss_of[1] = NAN;
-    ops->weighted_sum(NULL, &sum, loss_of, mask, N, NULL);
+    MEG_CALL(ops, NULL, weighted_sum, .out = &sum, .x = loss_of, .weight = mask, .n = N);
     assert_true(isnan(sum));
     free(x.p);
     free(y.p);
@@ -224,8 +230,10 @@ static void fwd_bwd_is_fused(const struct meg_ops *ops)
             for (int r = 0; r < N; r++)
                 target[r] = r % 9 == 4 ? -1 : r * 17 % V;
             unsharded(ops, want, lse, x, target, z_loss);
-            ops->xent_bwd(NULL, x, lse, target, 0, z_loss, weight);
-            ops->xent_fwd_bwd(NULL, got, y, target, z_loss, weight);
+            MEG_CALL(ops, NULL, xent_bwd, .logits = x, .lse = lse, .target = target, .z_loss = z_loss,
+                     .weight = weight);
+            MEG_CALL(ops, NULL, xent_fwd_bwd, .loss = got, .logits = y, .target = target, .z_loss = z_loss,
+                     .weight = weight);
             assert_memory_equal(got, want, N * sizeof *got);
             assert_memory_equal(y.p, x.p, nbytes);
             free(x.p);

@@ -83,7 +83,8 @@ static double gradients(struct meg_model *g, double scale, float *out)
     }
     meg_model_zero_grads(g);
     loss = meg_model_forward_backward(g, &x, scale / N) / N;
-    g->op->cast(NULL, out, MEG_DTYPE_F32, g->g, g->run.grad_dtype, g->params.flat_numel);
+    MEG_CALL(g->op, NULL, cast, .dst = out, .dst_type = MEG_DTYPE_F32, .src = g->g, .src_type = g->run.grad_dtype,
+             .n = g->params.flat_numel);
     for (int64_t i = 0; i < g->params.flat_numel; i++)
         out[i] = (float)(out[i] / scale);
     return loss;
@@ -113,8 +114,10 @@ static void check(const struct meg_model_conf *c, const struct types *k)
     double loss, loss32;
 
     meg_model_init(in_f32, 1234);
-    in_f32->op->cast(NULL, in_half->w, k->dtype, in_f32->w, MEG_DTYPE_F32, n);
-    in_f32->op->cast(NULL, in_f32->w, MEG_DTYPE_F32, in_half->w, k->dtype, n);
+    MEG_CALL(in_f32->op, NULL, cast, .dst = in_half->w, .dst_type = k->dtype, .src = in_f32->w,
+             .src_type = MEG_DTYPE_F32, .n = n);
+    MEG_CALL(in_f32->op, NULL, cast, .dst = in_f32->w, .dst_type = MEG_DTYPE_F32, .src = in_half->w,
+             .src_type = k->dtype, .n = n);
     loss32 = gradients(in_f32, 1, want);
     loss = gradients(in_half, scale, got);
     omp_set_num_threads(1);

@@ -449,7 +449,8 @@ static void only_scores_in_the_window_take_time(void **state)
         const struct meg_heads q = { .dtype = MEG_DTYPE_F32 };
 
         pass = (struct cost_pass){ 0 };
-        cost_count_ops.attn_fwd((struct meg_stream *)(void *)&counter, &d, q, NULL, q, q, q, NULL);
+        cost_count_ops.attn_fwd((struct meg_stream *)(void *)&counter,
+                                &(struct meg_attn_fwd_args){ .desc = &d, .o = q, .q = q, .k = q, .v = q });
         assert_true(pass.attention_s == 2 * (1 + 3) * count_pairs(&d) / 0.5);
         assert_true(pass.flops == 2 * (1 + 3) * 6 * 9);
     }
@@ -508,23 +509,25 @@ static void operations_count_what_they_read_and_write(void **state)
     struct cost_counter counter = { .hw = &simple, .threads = 1, .pass = &pass };
     struct meg_stream *st = (struct meg_stream *)(void *)&counter;
 
-#define COUNTS(call, want) (pass.nbytes = 0, op->call, equals(pass.nbytes, want, #call, "bytes"))
+#define COUNTS(name, want, ...)                                                                                        \
+    (pass.nbytes = 0, op->name(st, &(struct meg_##name##_args){ __VA_ARGS__ }),                                        \
+     equals(pass.nbytes, want, #name, "bytes"))
     (void)state;
-    COUNTS(zero(st, NULL, 100), 100);
-    COUNTS(cast(st, NULL, MEG_DTYPE_F32, NULL, MEG_DTYPE_BF16, 10), 60);
-    COUNTS(copy_heads(st, bf16, NULL, bf16, 3, 2, 2, 7), 3 * 2 * 2 * 7 * 2 * 2);
-    COUNTS(attn_merge(st, &d, f32, NULL, f32, NULL), 3 * 3 * 2 * 4 * 7 * 4);
-    COUNTS(attn_delta(st, &d, NULL, bf16, f32), 3 * 2 * 4 * 7 * (2 + 4));
-    COUNTS(qk_norm_fwd(st, &norm, f32, NULL, bf16, NULL), 3 * 2 * 2 * 5 * 7 * (4 + 2));
-    COUNTS(qk_norm_bwd(st, &norm, f32, NULL, MEG_DTYPE_F32, f32, bf16, NULL, NULL, false),
-           3 * 2 * 2 * 5 * 7 * (4 + 4 + 2));
+    op->zero(st, NULL, 100);
+    equals(pass.nbytes, 100, "zero", "bytes");
+    COUNTS(cast, 60, .dst_type = MEG_DTYPE_F32, .src_type = MEG_DTYPE_BF16, .n = 10);
+    COUNTS(copy_heads, 3 * 2 * 2 * 7 * 2 * 2, .dst = bf16, .src = bf16, .s = 3, .b = 2, .g = 2, .d = 7);
+    COUNTS(attn_merge, 3 * 3 * 2 * 4 * 7 * 4, .desc = &d, .o = f32, .o_part = f32);
+    COUNTS(attn_delta, 3 * 2 * 4 * 7 * (2 + 4), .desc = &d, .d_o = bf16, .o = f32);
+    COUNTS(qk_norm_fwd, 3 * 2 * 2 * 5 * 7 * (4 + 2), .q = &norm, .y = f32, .x = bf16);
+    COUNTS(qk_norm_bwd, 3 * 2 * 2 * 5 * 7 * (4 + 4 + 2), .q = &norm, .dx = f32, .dy = f32, .x = bf16);
 #undef COUNTS
     counter.stores_scores = true; /* forward: 2 products per head, 6.5 passes over the scores; backward: 4 and 9.5 */
-    op->attn_fwd(st, &d, bf16, NULL, bf16, bf16, bf16, NULL);
+    MEG_CALL(op, st, attn_fwd, .desc = &d, .o = bf16, .q = bf16, .k = bf16, .v = bf16);
     equals(pass.attention_s, 2 * 4 * (2.0 * 3 * 2 * 7 * 5) + 6.5 * 3 * 2 * 4 * 5 * 2, "stored scores, forward",
            "seconds");
     pass.attention_s = 0;
-    op->attn_bwd(st, &d, &(struct meg_attn_bwd_args){ .q = bf16, .d_o = bf16, .o = bf16 }, NULL);
+    MEG_CALL(op, st, attn_bwd, .desc = &d, .q = bf16, .d_o = bf16, .o = bf16);
     equals(pass.attention_s, 4 * 4 * (2.0 * 3 * 2 * 7 * 5) + 9.5 * 3 * 2 * 4 * 5 * 2, "stored scores, backward",
            "seconds");
 }
