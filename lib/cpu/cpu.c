@@ -160,10 +160,10 @@ void meg_cpu_copy_heads(struct meg_stream *st, const struct meg_copy_heads_args 
             }
 }
 
-struct meg_linear *meg_cpu_linear_create(const struct meg_linear_desc *desc, const char **why)
+struct meg_linear_plan *meg_cpu_linear_create(const struct meg_linear_desc *desc, const char **why)
 {
     const enum meg_dtype types[] = { desc->x, desc->w, desc->y, desc->dw };
-    struct meg_linear *l;
+    struct meg_linear_plan *l;
 
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i] > MEG_DTYPE_F16) {
@@ -176,7 +176,7 @@ struct meg_linear *meg_cpu_linear_create(const struct meg_linear_desc *desc, con
     return l;
 }
 
-void meg_cpu_linear_destroy(struct meg_linear *l)
+void meg_cpu_linear_destroy(struct meg_linear_plan *l)
 {
     free(l);
 }

@@ -64,7 +64,7 @@ static inline struct meg_mat row_vector(const void *p, enum meg_dtype t, int64_t
     return m;
 }
 
-struct meg_linear {
+struct meg_linear_plan {
     struct meg_linear_desc desc;
 };
 

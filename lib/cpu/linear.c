@@ -39,7 +39,7 @@ static struct block_shape choose_block_shape(int64_t m, int64_t n, int is_f32)
 }
 
 /* Check shapes and types.  w is the weight or its gradient, and w_type is the type of w in the plan. */
-static void check(const struct meg_linear *l, struct meg_mat y, struct meg_mat x, struct meg_mat w,
+static void check(const struct meg_linear_plan *l, struct meg_mat y, struct meg_mat x, struct meg_mat w,
                   enum meg_dtype w_type)
 {
     MEG_ASSERT_EQ(x.dtype, l->desc.x);

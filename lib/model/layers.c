@@ -4,7 +4,7 @@
 static struct meg_residual_epilogue epilogue(const struct meg_model *g, const struct model_layer *l,
                                              const struct model_block *block)
 {
-    const struct meg_linear_weights *last = block->desc->type->last_linear(block->weights);
+    const struct meg_linear *last = block->desc->type->last_linear(block->weights);
     const struct meg_residual_epilogue r = { last->bias, last->dbias,
                                              meg_ctx_drop(&g->state->ctx, g->state->desc.hidden_dropout, (int)l->index,
                                                           block->desc->site) };

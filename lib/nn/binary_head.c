@@ -8,7 +8,7 @@
 #include "nn/binary_head.h"
 
 struct binary_head {
-    struct meg_linear_weights pooler, binary;
+    struct meg_linear pooler, binary;
     /* workspace */
     void *first_rows;           /* [tp,b,h] with sequence parallelism: the first b rows of each rank */
     struct meg_mat pre, pooled; /* [b,h] dense(x0), tanh(dense(x0)) */

@@ -62,7 +62,7 @@ struct meg_block_type {
     /* Allocate one class of memory; `to` is the weights for WORKSPACE, the activations or the gradients otherwise. */
     void (*suballoc)(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf);
     /* Return the last linear layer, whose bias is added together with the residual (struct meg_residual_epilogue). */
-    const struct meg_linear_weights *(*last_linear)(const void *weights);
+    const struct meg_linear *(*last_linear)(const void *weights);
     /* Compute y [rows,h] without the bias of the last linear layer from x, the output of the norm. */
     void (*fwd)(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights);
     /* Compute dx from dy and, unless c->defers_wgrad, the weight gradients. */

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include "nn/sequence_parallel.h"
 
-static void create_plan(struct meg_binder *b, struct meg_linear_weights *l, const char *weight, enum meg_dtype out)
+static void create_plan(struct meg_binder *b, struct meg_linear *l, const char *weight, enum meg_dtype out)
 {
     const struct meg_param *row = meg_bind_row(b, weight);
     const int64_t *shard = &row->shard_dim[row->ndim - 2];
@@ -18,7 +18,7 @@ static void create_plan(struct meg_binder *b, struct meg_linear_weights *l, cons
 }
 
 /* Create or destroy the plan of a linear layer, whose output has the dtype `out`. */
-static void bind_plan(struct meg_binder *b, struct meg_linear_weights *l, const char *weight, enum meg_dtype out)
+static void bind_plan(struct meg_binder *b, struct meg_linear *l, const char *weight, enum meg_dtype out)
 {
     if (b->step == MEG_BIND_PLANS)
         create_plan(b, l, weight, out);
@@ -27,16 +27,15 @@ static void bind_plan(struct meg_binder *b, struct meg_linear_weights *l, const 
 }
 
 /* Declare the weight of a linear layer or, unless experts is 0, of the linear layers of all experts. */
-static struct meg_param *bind_weight(struct meg_binder *b, struct meg_linear_weights *l, const char *weight,
-                                     int64_t experts, const struct meg_linear_shape *s)
+static struct meg_param *bind_weight(struct meg_binder *b, struct meg_linear *l, const char *weight, int64_t experts,
+                                     const struct meg_linear_shape *s)
 {
     const struct meg_matrix_shape matrix = { experts, s->out, s->in, s->tp_dim, s->nblocks, s->std };
 
     return meg_bind_matrix(b, &l->w, &l->dw, weight, &matrix);
 }
 
-static void bind_bias(struct meg_binder *b, struct meg_linear_weights *l, const char *bias,
-                      const struct meg_linear_shape *s)
+static void bind_bias(struct meg_binder *b, struct meg_linear *l, const char *bias, const struct meg_linear_shape *s)
 {
     struct meg_param *row = meg_bind_vector(b, &l->bias, &l->dbias, bias, s->out, MEG_INIT_ZERO);
 
@@ -47,8 +46,7 @@ static void bind_bias(struct meg_binder *b, struct meg_linear_weights *l, const 
     row->is_vocab = s->is_output;
 }
 
-void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const char *name,
-                     const struct meg_linear_shape *s)
+void meg_bind_linear(struct meg_binder *b, struct meg_linear *l, const char *name, const struct meg_linear_shape *s)
 {
     const struct meg_param_name weight = meg_param_name(s->tied ? s->tied : name, s->tied ? "" : ".weight");
 
@@ -65,7 +63,7 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const c
         bind_bias(b, l, meg_param_name(name, ".bias").s, s);
 }
 
-void meg_bind_experts(struct meg_binder *b, struct meg_linear_weights *l, const char *name, int64_t experts,
+void meg_bind_experts(struct meg_binder *b, struct meg_linear *l, const char *name, int64_t experts,
                       const struct meg_linear_shape *s)
 {
     const struct meg_param_name weight = meg_param_name(name, ".weight");
@@ -75,21 +73,20 @@ void meg_bind_experts(struct meg_binder *b, struct meg_linear_weights *l, const 
 }
 
 void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,
-                             const struct meg_linear_weights *l, enum meg_act act)
+                             const struct meg_linear *l, enum meg_act act)
 {
     MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->plan, .y = y, .pre = pre, .x = meg_sp_gather(c, x), .w = l->w,
              .bias = l->bias, .act = act);
 }
 
-void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
-                                    const struct meg_linear_weights *l)
+void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_linear *l)
 {
     MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw, .dbias = l->dbias, .dy = dy,
              .x = meg_sp_gather(c, x), .accumulate = c->accumulates_grads);
 }
 
 void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
-                             const struct meg_linear_weights *l)
+                             const struct meg_linear *l)
 {
     const struct meg_mat partial = meg_sp_partial_sum(c, dx);
 
@@ -99,7 +96,7 @@ void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_ma
     meg_sp_reduce(c, dx, partial);
 }
 
-void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, const struct meg_linear_weights *l)
+void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, const struct meg_linear *l)
 {
     const struct meg_mat partial = meg_sp_partial_sum(c, y);
 
@@ -108,7 +105,7 @@ void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x,
 }
 
 void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
-                          const struct meg_linear_weights *l, struct meg_mat pre, enum meg_act act)
+                          const struct meg_linear *l, struct meg_mat pre, enum meg_act act)
 {
     const struct meg_mat all = meg_sp_gather(c, dy);
 
@@ -119,8 +116,7 @@ void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat d
              .act = act);
 }
 
-void meg_row_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
-                                 const struct meg_linear_weights *l)
+void meg_row_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_linear *l)
 {
     MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw, .dy = meg_sp_gather(c, dy), .x = x,
              .accumulate = c->accumulates_grads);

@@ -29,7 +29,7 @@ extern const struct meg_head_type meg_lm_head;
 
 /* Weights and workspace of the head type meg_lm_head. */
 struct meg_lm_head_weights {
-    struct meg_linear_weights out; /* w [v,h], bias [v]: rows v0, v0 + 1, ... of the vocabulary */
+    struct meg_linear out; /* w [v,h], bias [v]: rows v0, v0 + 1, ... of the vocabulary */
     int64_t v0;
     struct meg_mat logits; /* [chunk,v], workspace */
     float *lse;            /* [chunk], workspace */
@@ -37,7 +37,7 @@ struct meg_lm_head_weights {
     float scale;           /* if it is not 0, x' = scale * x is stored in y */
     bool is_transformed;   /* x is transformed; the following fields are used */
     enum meg_act activation;
-    struct meg_linear_weights dense;
+    struct meg_linear dense;
     struct meg_norm_weights norm;
     struct meg_norm_stats stats;
     struct meg_mat pre, act, y; /* [residual rows,h], workspace: dense(x), GELU(dense(x)), x' */

@@ -2,7 +2,7 @@
 #include "nn/mlp.h"
 
 struct mlp {
-    struct meg_linear_weights fc1, fc2;
+    struct meg_linear fc1, fc2;
     enum meg_act act; /* MEG_ACT_NONE if gated */
     bool is_gated;
     struct meg_glu glu;
@@ -44,7 +44,7 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
         acts->mid = meg_suballoc_mat(a->mem, a->dtype, a->n, f);
 }
 
-static const struct meg_linear_weights *last_linear(const void *weights)
+static const struct meg_linear *last_linear(const void *weights)
 {
     const struct mlp *l = weights;
 

@@ -40,13 +40,13 @@ void cost_linear_bwd_weight(struct meg_stream *st, const struct meg_linear_bwd_w
 }
 
 /* Return a unique address as the plan.  Counting operations do not read it. */
-struct meg_linear *cost_linear_create(const struct meg_linear_desc *desc, const char **why)
+struct meg_linear_plan *cost_linear_create(const struct meg_linear_desc *desc, const char **why)
 {
     (void)desc, (void)why;
-    return (struct meg_linear *)cost_count_ops.alloc(0);
+    return (struct meg_linear_plan *)cost_count_ops.alloc(0);
 }
 
-void cost_linear_destroy(struct meg_linear *l)
+void cost_linear_destroy(struct meg_linear_plan *l)
 {
     (void)l;
 }

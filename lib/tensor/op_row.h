@@ -37,7 +37,7 @@ enum meg_field_type {
     MEG_FIELD_DTYPE,
     MEG_FIELD_ACT,
     MEG_FIELD_NORM,
-    MEG_FIELD_PLAN, /* struct meg_linear * */
+    MEG_FIELD_PLAN, /* struct meg_linear_plan * */
 
     /* Pointers to structs in host memory, which the caller may change when the operation returns. */
     MEG_FIELD_GLU,

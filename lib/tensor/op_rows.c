@@ -226,7 +226,7 @@ enum {
         enum meg_dtype: MEG_FIELD_DTYPE,                                                                               \
         enum meg_act: MEG_FIELD_ACT,                                                                                   \
         enum meg_norm: MEG_FIELD_NORM,                                                                                 \
-        struct meg_linear *: MEG_FIELD_PLAN,                                                                           \
+        struct meg_linear_plan *: MEG_FIELD_PLAN,                                                                      \
         const struct meg_glu *: MEG_FIELD_GLU,                                                                         \
         const struct meg_qk_norm *: MEG_FIELD_QK_NORM,                                                                 \
         const struct meg_drop *: MEG_FIELD_DROP,                                                                       \

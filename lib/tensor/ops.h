@@ -116,8 +116,8 @@ struct meg_ops {
     void (*graph_destroy)(struct meg_graph *graph);
 
     /* Create a plan.  If the backend does not support the layer, return NULL and set *why to the reason. */
-    struct meg_linear *(*linear_create)(const struct meg_linear_desc *desc, const char **why);
-    void (*linear_destroy)(struct meg_linear *l);
+    struct meg_linear_plan *(*linear_create)(const struct meg_linear_desc *desc, const char **why);
+    void (*linear_destroy)(struct meg_linear_plan *l);
 
     /* The operations on tensors: void (*norm_fwd)(struct meg_stream *st, const struct meg_norm_fwd_args *a), ... */
 #define MEG_DECLARE_OP(name) void (*name)(struct meg_stream * st, const struct meg_##name##_args *a);

@@ -48,7 +48,7 @@ struct meg_glu {
  * A backend's plan of a linear layer y [n,out] = act(x [n,in] w^T + bias).  Calls may use smaller shapes, but have the
  * data types of the plan: dx has the type of x, the bias that of w, pre and dy that of y, and dbias that of dw.
  */
-struct meg_linear;
+struct meg_linear_plan;
 struct meg_linear_desc {
     int64_t n, in, out;
     enum meg_dtype x, w, y, dw;
@@ -59,7 +59,7 @@ struct meg_linear_desc {
  * pass, unless pre.p is NULL or act is MEG_ACT_NONE.
  */
 struct meg_linear_fwd_args {
-    struct meg_linear *plan;
+    struct meg_linear_plan *plan;
     struct meg_mat y, pre, x, w;
     const void *bias;
     enum meg_act act;
@@ -67,7 +67,7 @@ struct meg_linear_fwd_args {
 
 /* dx [n,i] = (dy [n,o] w) * act'(pre [n,i]).  If act is MEG_ACT_NONE, pre is not read. */
 struct meg_linear_bwd_data_args {
-    struct meg_linear *plan;
+    struct meg_linear_plan *plan;
     struct meg_mat dx, dy, w, pre;
     enum meg_act act;
 };
@@ -77,7 +77,7 @@ struct meg_linear_bwd_data_args {
  * of dw.
  */
 struct meg_linear_bwd_weight_args {
-    struct meg_linear *plan;
+    struct meg_linear_plan *plan;
     struct meg_mat dw;
     void *dbias;
     struct meg_mat dy, x;

@@ -433,7 +433,7 @@ static void bench_update(const char *name, int64_t n, enum meg_dtype grad, enum 
 /* ---- matrix products ---- */
 
 struct product {
-    struct meg_linear *plan;
+    struct meg_linear_plan *plan;
     struct meg_mat x, w, y, pre, dw;
     void *bias, *dbias;
 };

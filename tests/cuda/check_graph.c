@@ -19,7 +19,7 @@ static void change(struct twin *x)
 /* The tensors and the plans of z = x + norm(x) w^T. */
 struct operands {
     struct twin x, norm, rstd, norm_w, w, y, z;
-    struct meg_linear *host, *dev;
+    struct meg_linear_plan *host, *dev;
 };
 
 static struct operands operands_new(enum meg_dtype t)

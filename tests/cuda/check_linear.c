@@ -30,7 +30,7 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 /* The plans of both backends. */
 struct plans {
-    struct meg_linear *host, *dev;
+    struct meg_linear_plan *host, *dev;
 };
 
 static struct plans plans_new(struct types t, struct shape s)

@@ -98,11 +98,11 @@ static void alloc_run(struct run *r, struct meg_suballoc *arena, const struct me
     meg_attn_workspace_suballoc(&r->workspace, arena, op, &size, cp, 1);
 }
 
-static struct meg_linear_weights linear(const float *weight, int64_t out, int64_t in, float *dw, enum meg_dtype t)
+static struct meg_linear linear(const float *weight, int64_t out, int64_t in, float *dw, enum meg_dtype t)
 {
     const struct meg_linear_desc desc = { S * B, in, out, t, t, t, MEG_DTYPE_F32 };
     const char *why;
-    struct meg_linear_weights l = { 0 };
+    struct meg_linear l = { 0 };
 
     l.w = meg_mat(convert(weight, out * in, t), t, out, in);
     l.dw = meg_mat(dw, MEG_DTYPE_F32, out, in);

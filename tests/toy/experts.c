@@ -19,7 +19,7 @@ struct experts_conf {
 };
 
 struct experts {
-    struct meg_linear_weights fc1, fc2;
+    struct meg_linear fc1, fc2;
     int64_t n; /* experts of this rank */
     /* workspace [ep*n,h], with the rows of all expert-parallel ranks: input, and gradient of the output */
     struct meg_mat x, dy;
@@ -183,7 +183,7 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
         acts->mid = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);
 }
 
-static const struct meg_linear_weights *last_linear(const void *weights)
+static const struct meg_linear *last_linear(const void *weights)
 {
     return &((const struct experts *)weights)->fc2;
 }

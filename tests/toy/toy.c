@@ -14,7 +14,7 @@ struct gated_conf {
 };
 
 struct gated {
-    struct meg_linear_weights gate, value, out;
+    struct meg_linear gate, value, out;
     bool reads_memory;
     struct meg_mat d_input; /* workspace: gradient of the input of `value` */
 };
@@ -109,7 +109,7 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
         acts->mid = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);
 }
 
-static const struct meg_linear_weights *last_linear(const void *weights)
+static const struct meg_linear *last_linear(const void *weights)
 {
     return &((const struct gated *)weights)->out;
 }

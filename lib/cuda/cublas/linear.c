@@ -5,13 +5,13 @@
 #include "cuda/internal.h"
 #include "tensor/suballoc.h"
 
-/* A struct meg_linear is only a struct meg_linear_desc, because gemm.c stores the plans. */
-static const struct meg_linear_desc *desc_of(const struct meg_linear *l)
+/* A struct meg_linear_plan is only a struct meg_linear_desc, because gemm.c stores the plans. */
+static const struct meg_linear_desc *desc_of(const struct meg_linear_plan *l)
 {
     return (const struct meg_linear_desc *)(const void *)l;
 }
 
-struct meg_linear *meg_cuda_linear_create(const struct meg_linear_desc *desc, const char **why)
+struct meg_linear_plan *meg_cuda_linear_create(const struct meg_linear_desc *desc, const char **why)
 {
     struct meg_linear_desc *copy;
 
@@ -22,10 +22,10 @@ struct meg_linear *meg_cuda_linear_create(const struct meg_linear_desc *desc, co
     }
     copy = meg_new(sizeof *copy);
     *copy = *desc;
-    return (struct meg_linear *)(void *)copy;
+    return (struct meg_linear_plan *)(void *)copy;
 }
 
-void meg_cuda_linear_destroy(struct meg_linear *l)
+void meg_cuda_linear_destroy(struct meg_linear_plan *l)
 {
     free(l);
 }

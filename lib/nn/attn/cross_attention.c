@@ -4,7 +4,7 @@
 #include "nn/attn/internal.h"
 
 struct cross_attn {
-    struct meg_linear_weights q, kv, proj;
+    struct meg_linear q, kv, proj;
     int64_t a, d;              /* heads of this rank, head size */
     int64_t head0;             /* global index of this rank's first head */
     int layer, layer_in_stack; /* index of the layer in the model and in its stack */
@@ -217,7 +217,7 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
         acts->o = meg_suballoc_mat(a->mem, a->dtype, a->n, width);
 }
 
-static const struct meg_linear_weights *last_linear(const void *weights)
+static const struct meg_linear *last_linear(const void *weights)
 {
     const struct cross_attn *l = weights;
 

@@ -206,7 +206,7 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     }
 }
 
-static const struct meg_linear_weights *last_linear(const void *weights)
+static const struct meg_linear *last_linear(const void *weights)
 {
     const struct attn_block *block = weights;
 

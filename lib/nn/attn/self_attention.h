@@ -47,7 +47,7 @@ struct meg_attn_conf {
 extern const struct meg_block_type meg_attn_block;
 
 struct meg_attn {
-    struct meg_linear_weights qkv, proj;
+    struct meg_linear qkv, proj;
     const struct meg_rope *rope;
     int64_t a, g, d;           /* query heads and key-value groups of this rank, head size */
     int64_t head0;             /* global index of this rank's first query head */

@@ -43,7 +43,7 @@ struct layer {
     struct shape s;
     enum meg_act act;
     struct meg_mat x, w, dy, bias;
-    struct meg_linear *plan;
+    struct meg_linear_plan *plan;
 };
 
 static struct layer layer_new(const struct meg_ops *ops, struct shape s, enum meg_act act, struct types k)

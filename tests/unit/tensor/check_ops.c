@@ -50,7 +50,7 @@ static void every_activation_is_accepted(void **state)
 {
     const struct meg_linear_desc desc = { N, F, F, MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32 };
     const char *why;
-    struct meg_linear *l = checked()->linear_create(&desc, &why);
+    struct meg_linear_plan *l = checked()->linear_create(&desc, &why);
     const struct meg_mat w = { data[3], MEG_DTYPE_F32, F, F, F };
 
     (void)state;
