@@ -33,10 +33,9 @@ static void compute_logits(struct meg_ctx *c, float *loss, struct meg_mat x0, co
 {
     const struct meg_mat pooled = meg_mat_rows(l->pooled, 0, c->b), logits = meg_mat_rows(l->logits, 0, c->b);
 
-    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->pooler.plan, .y = pooled, .pre = meg_mat_rows(l->pre, 0, c->b),
-             .x = x0, .w = l->pooler.w, .bias = l->pooler.bias, .act = MEG_ACT_TANH);
-    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->binary.plan, .y = logits, .x = pooled, .w = l->binary.w,
-             .bias = l->binary.bias);
+    MEG_LINEAR(c, &l->pooler, local_fwd, .y = pooled, .pre = meg_mat_rows(l->pre, 0, c->b), .x = x0,
+               .act = MEG_ACT_TANH);
+    MEG_LINEAR(c, &l->binary, local_fwd, .y = logits, .x = pooled);
     MEG_CALL(c->op, c->stream, xent_partial, .part = l->partial_stats, .logits = logits, .target = in->sentence_order);
     MEG_CALL(c->op, c->stream, xent_combine, .loss = loss, .lse = l->lse, .part = l->partial_stats,
              .target = in->sentence_order, .nparts = 1, .n = c->b);
@@ -63,13 +62,9 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
     else
         MEG_CALL(c->op, c->stream, xent_bwd, .logits = d_logits, .lse = l->lse, .target = in->sentence_order,
                  .weight = weight);
-    MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->binary.plan, .dw = l->binary.dw, .dbias = l->binary.dbias,
-             .dy = d_logits, .x = pooled, .accumulate = c->accumulates_grads);
-    MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->binary.plan, .dx = d_pre, .dy = d_logits, .w = l->binary.w,
-             .pre = meg_mat_rows(l->pre, 0, c->b), .act = MEG_ACT_TANH);
-    MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->pooler.plan, .dw = l->pooler.dw, .dbias = l->pooler.dbias,
-             .dy = d_pre, .x = x0, .accumulate = c->accumulates_grads);
-    MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->pooler.plan, .dx = d_x0, .dy = d_pre, .w = l->pooler.w);
+    MEG_LINEAR(c, &l->binary, local_bwd, .dx = d_pre, .dy = d_logits, .x = pooled, .pre = meg_mat_rows(l->pre, 0, c->b),
+               .act = MEG_ACT_TANH);
+    MEG_LINEAR(c, &l->pooler, local_bwd, .dx = d_x0, .dy = d_pre, .x = x0);
     MEG_CALL(c->op, c->stream, add_fwd, .z = dx0, .x = dx0, .y = d_x0);
 }
 

@@ -1,4 +1,4 @@
-/* linear.c - column-parallel and row-parallel linear layers. */
+/* linear.c - linear layers: parameters, products, and communication. */
 #include "nn/linear.h"
 #include <inttypes.h>
 #include "nn/sequence_parallel.h"
@@ -50,6 +50,7 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear *l, const char *nam
 {
     const struct meg_param_name weight = meg_param_name(s->tied ? s->tied : name, s->tied ? "" : ".weight");
 
+    l->tp_dim = s->tp_dim;
     if (s->tied) {
         meg_bind_tied_matrix(b, &l->w, &l->dw, weight.s);
     } else {
@@ -68,56 +69,73 @@ void meg_bind_experts(struct meg_binder *b, struct meg_linear *l, const char *na
 {
     const struct meg_param_name weight = meg_param_name(name, ".weight");
 
+    l->tp_dim = s->tp_dim;
     bind_weight(b, l, weight.s, experts, s);
     bind_plan(b, l, weight.s, b->dtype);
 }
 
-void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,
-                             const struct meg_linear *l, enum meg_act act)
+void meg_linear_local_fwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
 {
-    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->plan, .y = y, .pre = pre, .x = meg_sp_gather(c, x), .w = l->w,
-             .bias = l->bias, .act = act);
+    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->plan, .y = a->y, .pre = a->pre, .x = a->x, .w = l->w,
+             .bias = l->tp_dim == 1 ? NULL : l->bias, .act = a->act);
 }
 
-void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_linear *l)
+static void bwd_data(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
 {
-    MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw, .dbias = l->dbias, .dy = dy,
-             .x = meg_sp_gather(c, x), .accumulate = c->accumulates_grads);
+    MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->plan, .dx = a->dx, .dy = a->dy, .w = l->w, .pre = a->pre,
+             .act = a->act);
 }
 
-void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
-                             const struct meg_linear *l)
+static void bwd_weight(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
 {
-    const struct meg_mat partial = meg_sp_partial_sum(c, dx);
+    MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw,
+             .dbias = l->tp_dim == 1 ? NULL : l->dbias, .dy = a->dy, .x = a->x,
+             .accumulate = c->accumulates_grads || a->adds_grads);
+}
 
+void meg_linear_local_bwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
+{
+    bwd_weight(c, l, a);
+    bwd_data(c, l, a);
+}
+
+void meg_linear_fwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
+{
+    struct meg_linear_call local = *a;
+
+    if (l->tp_dim == 0)
+        local.x = meg_sp_gather(c, a->x);
+    if (l->tp_dim == 1)
+        local.y = meg_sp_partial_sum(c, a->y);
+    meg_linear_local_fwd(c, l, &local);
+    if (l->tp_dim == 1)
+        meg_sp_reduce(c, a->y, local.y);
+}
+
+void meg_linear_bwd_weight(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
+{
+    struct meg_linear_call local = *a;
+
+    if (l->tp_dim == 0)
+        local.x = meg_sp_gather(c, a->x);
+    if (l->tp_dim == 1)
+        local.dy = meg_sp_gather(c, a->dy);
+    bwd_weight(c, l, &local);
+}
+
+void meg_linear_bwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
+{
+    struct meg_linear_call local = *a;
+
+    if (l->tp_dim == 1)
+        local.dy = meg_sp_gather(c, a->dy);
+    if (l->tp_dim == 0)
+        local.dx = meg_sp_partial_sum(c, a->dx);
+    if (l->tp_dim == 0 && !c->defers_wgrad)
+        local.x = meg_sp_gather(c, a->x);
     if (!c->defers_wgrad)
-        meg_column_parallel_bwd_weight(c, dy, x, l);
-    MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->plan, .dx = partial, .dy = dy, .w = l->w);
-    meg_sp_reduce(c, dx, partial);
-}
-
-void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, const struct meg_linear *l)
-{
-    const struct meg_mat partial = meg_sp_partial_sum(c, y);
-
-    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->plan, .y = partial, .x = x, .w = l->w);
-    meg_sp_reduce(c, y, partial);
-}
-
-void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
-                          const struct meg_linear *l, struct meg_mat pre, enum meg_act act)
-{
-    const struct meg_mat all = meg_sp_gather(c, dy);
-
-    if (!c->defers_wgrad)
-        MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw, .dy = all, .x = x,
-                 .accumulate = c->accumulates_grads);
-    MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->plan, .dx = dx, .dy = all, .w = l->w, .pre = pre,
-             .act = act);
-}
-
-void meg_row_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_linear *l)
-{
-    MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw, .dy = meg_sp_gather(c, dy), .x = x,
-             .accumulate = c->accumulates_grads);
+        bwd_weight(c, l, &local);
+    bwd_data(c, l, &local);
+    if (l->tp_dim == 0)
+        meg_sp_reduce(c, a->dx, local.dx);
 }

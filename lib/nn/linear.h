@@ -1,13 +1,9 @@
 /*
- * linear.h - column-parallel and row-parallel linear layers (Shoeybi et al. 2019, section 3).
+ * linear.h - linear layers, which tensor parallelism shards by columns or by rows (Shoeybi et al. 2019, section 3).
  *
  * A column-parallel linear shards its weight w [out, in] along `out` over the tensor-parallel ranks; a row-parallel
  * linear shards its weight along `in`.  The input of a column-parallel linear and the output of a row-parallel linear
  * are rows of the residual stream, which sequence parallelism shards over the ranks (nn/sequence_parallel.h).
- *
- * The backward functions compute the gradients of the input, of w and, if column-parallel, of the bias.  With
- * c->defers_wgrad they compute only the gradient of the input; *_bwd_weight, called later with the same dy and x,
- * computes the others.
  */
 #ifndef MEG_NN_LINEAR_H
 #define MEG_NN_LINEAR_H
@@ -17,6 +13,7 @@
 MEG_BEGIN_DECLS
 
 struct meg_linear {
+    int tp_dim; /* 0: column-parallel, 1: row-parallel, -1: replicated */
     /*
      * The shard [out, in] of this rank, and its gradient, whose p is NULL when not training.  For experts, both have
      * the shape [experts * out, in], one expert of this rank after the other.
@@ -48,26 +45,38 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear *l, const char *nam
 void meg_bind_experts(struct meg_binder *b, struct meg_linear *l, const char *name, int64_t experts,
                       const struct meg_linear_shape *shape);
 
-/* Compute y [n,out] = act(x w^T + bias).  Keep x w^T + bias in pre, unless pre.p is NULL or act is MEG_ACT_NONE. */
-void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,
-                             const struct meg_linear *l, enum meg_act act);
-/*
- * Compute dx, reduced over tensor-parallel ranks, from dy [n,out].  Unless c->defers_wgrad, compute the gradients of w
- * and bias.
- */
-void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
-                             const struct meg_linear *l);
-void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_linear *l);
+/* The arguments of the following functions, which do not use all of them. */
+struct meg_linear_call {
+    struct meg_mat y, x;   /* output [n,out], input [n,in] */
+    struct meg_mat dy, dx; /* their gradients */
+    /* [n,out] in the forward pass, [n,in] in the backward pass: the input of act */
+    struct meg_mat pre;
+    enum meg_act act;
+    bool adds_grads; /* add to the gradients of w and bias also if c->accumulates_grads is not set */
+};
 
-/* Compute y = x [n,in] w^T, reduced over tensor-parallel ranks.  The bias is added by bias-dropout-add (nn/norm.h). */
-void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, const struct meg_linear *l);
+/* Call meg_linear_fwd, meg_linear_bwd, ...: MEG_LINEAR(c, &l->fc1, fwd, .y = y, .x = x). */
+#define MEG_LINEAR(c, l, function, ...) meg_linear_##function(c, l, &(struct meg_linear_call){ __VA_ARGS__ })
+
 /*
- * Compute dx [n,in] = dy w * act'(pre), where x = act(pre) was the input.  Unless c->defers_wgrad, compute the gradient
- * of w.
+ * Compute y = act(x w^T + bias), for a row-parallel linear without the bias and reduced over the tensor-parallel ranks.
+ * Keep x w^T + bias in pre, unless pre.p is NULL or act is MEG_ACT_NONE.
  */
-void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
-                          const struct meg_linear *l, struct meg_mat pre, enum meg_act act);
-void meg_row_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_linear *l);
+void meg_linear_fwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a);
+/*
+ * Compute dx = dy w * act'(pre), where x = act(pre); for a column-parallel linear, reduced over the tensor-parallel
+ * ranks.  Unless c->defers_wgrad, compute the gradients of w and, if the linear is not row-parallel, of bias.
+ */
+void meg_linear_bwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a);
+/* Compute the gradients of w and bias that meg_linear_bwd deferred. */
+void meg_linear_bwd_weight(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a);
+
+/*
+ * Compute y, or dx and the gradients of w and bias, without communication: x, or dy and x, have all rows, and the
+ * result is this rank's partial sum.
+ */
+void meg_linear_local_fwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a);
+void meg_linear_local_bwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a);
 
 MEG_END_DECLS
 #endif

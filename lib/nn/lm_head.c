@@ -19,8 +19,7 @@ struct meg_mat meg_lm_head_transform(struct meg_ctx *c, const struct meg_lm_head
         MEG_CALL(c->op, c->stream, scale, .y = y, .x = x, .factor = l->scale);
         return y;
     }
-    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->dense.plan, .y = act, .pre = rows_like(l->pre, x), .x = x,
-             .w = l->dense.w, .bias = l->dense.bias, .act = l->activation);
+    MEG_LINEAR(c, &l->dense, local_fwd, .y = act, .pre = rows_like(l->pre, x), .x = x, .act = l->activation);
     meg_norm_fwd(c, y, act, &stats, &l->norm);
     return y;
 }
@@ -33,16 +32,14 @@ static void transform_bwd(struct meg_ctx *c, const struct meg_lm_head_weights *l
 
     meg_norm_bwd(c, d_pre, meg_no_mat(), d_y, rows_like(l->act, x), &l->stats, &l->norm);
     MEG_CALL(c->op, c->stream, act_bwd, .dx = d_pre, .dy = d_pre, .pre = rows_like(l->pre, x), .act = l->activation);
-    MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->dense.plan, .dw = l->dense.dw, .dbias = l->dense.dbias,
-             .dy = d_pre, .x = x, .accumulate = c->accumulates_grads);
-    MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->dense.plan, .dx = dx, .dy = d_pre, .w = l->dense.w);
+    MEG_LINEAR(c, &l->dense, local_bwd, .dx = dx, .dy = d_pre, .x = x);
 }
 
 struct meg_mat meg_lm_head_logits(struct meg_ctx *c, const struct meg_lm_head_weights *l, struct meg_mat x)
 {
     const struct meg_mat y = rows_like(l->logits, x);
 
-    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->out.plan, .y = y, .x = x, .w = l->out.w, .bias = l->out.bias);
+    MEG_LINEAR(c, &l->out, local_fwd, .y = y, .x = x);
     return y;
 }
 
@@ -95,10 +92,7 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
             MEG_CALL(c->op, c->stream, xent_bwd, .logits = y, .lse = l->lse, .target = in->labels + i, .v0 = l->v0,
                      .weight = weight);
         }
-        MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->out.plan, .dw = l->out.dw, .dbias = l->out.dbias,
-                 .dy = y, .x = xc, .accumulate = c->accumulates_grads || i > 0);
-        MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->out.plan, .dx = meg_mat_rows(partial, i, rows), .dy = y,
-                 .w = l->out.w);
+        MEG_LINEAR(c, &l->out, local_bwd, .dx = meg_mat_rows(partial, i, rows), .dy = y, .x = xc, .adds_grads = i > 0);
         weight.mask = weight.mask ? weight.mask + rows : NULL;
     }
     meg_sp_reduce(c, d_y, partial);

@@ -64,12 +64,12 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
     const struct mlp_acts a = of_batch(c, acts);
 
     if (l->is_gated) {
-        meg_column_parallel_fwd(c, a.pre, meg_no_mat(), x, &l->fc1, MEG_ACT_NONE);
+        MEG_LINEAR(c, &l->fc1, fwd, .y = a.pre, .x = x);
         MEG_CALL(c->op, c->stream, glu_fwd, .unit = &l->glu, .y = a.mid, .x = a.pre);
     } else {
-        meg_column_parallel_fwd(c, a.mid, a.pre, x, &l->fc1, l->act);
+        MEG_LINEAR(c, &l->fc1, fwd, .y = a.mid, .pre = a.pre, .x = x, .act = l->act);
     }
-    meg_row_parallel_fwd(c, y, a.mid, &l->fc2);
+    MEG_LINEAR(c, &l->fc2, fwd, .y = y, .x = a.mid);
 }
 
 static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
@@ -79,12 +79,12 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
     const struct mlp_acts a = of_batch(c, acts), d = of_batch(c, grads);
 
     if (l->is_gated) {
-        meg_row_parallel_bwd(c, d.mid, dy, a.mid, &l->fc2, meg_no_mat(), MEG_ACT_NONE);
+        MEG_LINEAR(c, &l->fc2, bwd, .dx = d.mid, .dy = dy, .x = a.mid);
         MEG_CALL(c->op, c->stream, glu_bwd, .unit = &l->glu, .dx = d.pre, .dy = d.mid, .x = a.pre);
     } else {
-        meg_row_parallel_bwd(c, d.pre, dy, a.mid, &l->fc2, a.pre, l->act);
+        MEG_LINEAR(c, &l->fc2, bwd, .dx = d.pre, .dy = dy, .x = a.mid, .pre = a.pre, .act = l->act);
     }
-    meg_column_parallel_bwd(c, dx, d.pre, x, &l->fc1);
+    MEG_LINEAR(c, &l->fc1, bwd, .dx = dx, .dy = d.pre, .x = x);
 }
 
 static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
@@ -92,8 +92,8 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
 {
     const struct mlp *l = weights;
 
-    meg_row_parallel_bwd_weight(c, dy, of_batch(c, acts).mid, &l->fc2);
-    meg_column_parallel_bwd_weight(c, of_batch(c, grads).pre, x, &l->fc1);
+    MEG_LINEAR(c, &l->fc2, bwd_weight, .dy = dy, .x = of_batch(c, acts).mid);
+    MEG_LINEAR(c, &l->fc1, bwd_weight, .dy = of_batch(c, grads).pre, .x = x);
 }
 
 const struct meg_block_type meg_mlp_block = {

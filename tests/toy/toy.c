@@ -50,10 +50,10 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
     const struct gated *l = weights;
     const struct gated_acts a = of_batch(c, acts);
 
-    meg_column_parallel_fwd(c, half(a.pre, 0), meg_no_mat(), x, &l->gate, MEG_ACT_NONE);
-    meg_column_parallel_fwd(c, half(a.pre, 1), meg_no_mat(), value_input(c, l, x), &l->value, MEG_ACT_NONE);
+    MEG_LINEAR(c, &l->gate, fwd, .y = half(a.pre, 0), .x = x);
+    MEG_LINEAR(c, &l->value, fwd, .y = half(a.pre, 1), .x = value_input(c, l, x));
     MEG_CALL(c->op, c->stream, glu_fwd, .unit = &silu, .y = a.mid, .x = a.pre);
-    meg_row_parallel_fwd(c, y, a.mid, &l->out);
+    MEG_LINEAR(c, &l->out, fwd, .y = y, .x = a.mid);
 }
 
 static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
@@ -63,10 +63,10 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
     const struct gated_acts a = of_batch(c, acts), d = of_batch(c, grads);
     const struct meg_mat sum = l->reads_memory ? c->memory.dy : dx, d_input = meg_mat_rows(l->d_input, 0, sum.rows);
 
-    meg_row_parallel_bwd(c, d.mid, dy, a.mid, &l->out, meg_no_mat(), MEG_ACT_NONE);
+    MEG_LINEAR(c, &l->out, bwd, .dx = d.mid, .dy = dy, .x = a.mid);
     MEG_CALL(c->op, c->stream, glu_bwd, .unit = &silu, .dx = d.pre, .dy = d.mid, .x = a.pre);
-    meg_column_parallel_bwd(c, dx, half(d.pre, 0), x, &l->gate);
-    meg_column_parallel_bwd(c, d_input, half(d.pre, 1), value_input(c, l, x), &l->value);
+    MEG_LINEAR(c, &l->gate, bwd, .dx = dx, .dy = half(d.pre, 0), .x = x);
+    MEG_LINEAR(c, &l->value, bwd, .dx = d_input, .dy = half(d.pre, 1), .x = value_input(c, l, x));
     MEG_CALL(c->op, c->stream, add_fwd, .z = sum, .x = sum, .y = d_input);
 }
 
@@ -76,9 +76,9 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
     const struct gated *l = weights;
     const struct gated_acts a = of_batch(c, acts), d = of_batch(c, grads);
 
-    meg_row_parallel_bwd_weight(c, dy, a.mid, &l->out);
-    meg_column_parallel_bwd_weight(c, half(d.pre, 0), x, &l->gate);
-    meg_column_parallel_bwd_weight(c, half(d.pre, 1), value_input(c, l, x), &l->value);
+    MEG_LINEAR(c, &l->out, bwd_weight, .dy = dy, .x = a.mid);
+    MEG_LINEAR(c, &l->gate, bwd_weight, .dy = half(d.pre, 0), .x = x);
+    MEG_LINEAR(c, &l->value, bwd_weight, .dy = half(d.pre, 1), .x = value_input(c, l, x));
 }
 
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)

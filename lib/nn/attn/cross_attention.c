@@ -108,21 +108,21 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
     const struct cross_attn *l = weights;
     const struct cross_attn_acts a = of_batch(c, acts);
 
-    meg_column_parallel_fwd(c, a.q, meg_no_mat(), x, &l->q, MEG_ACT_NONE);
+    MEG_LINEAR(c, &l->q, fwd, .y = a.q, .x = x);
     if (c->kv) {
         cached_core_fwd(c, &a, l);
     } else {
-        meg_column_parallel_fwd(c, a.kv, meg_no_mat(), c->memory.y, &l->kv, MEG_ACT_NONE);
+        MEG_LINEAR(c, &l->kv, fwd, .y = a.kv, .x = c->memory.y);
         core_fwd(c, &a, l);
     }
-    meg_row_parallel_fwd(c, y, a.o, &l->proj);
+    MEG_LINEAR(c, &l->proj, fwd, .y = y, .x = a.o);
 }
 
 static void cache_memory(struct meg_ctx *c, const void *weights)
 {
     const struct cross_attn *l = weights;
 
-    meg_column_parallel_fwd(c, cached_kv(c, l), meg_no_mat(), c->memory.y, &l->kv, MEG_ACT_NONE);
+    MEG_LINEAR(c, &l->kv, fwd, .y = cached_kv(c, l), .x = c->memory.y);
 }
 
 static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
@@ -134,11 +134,11 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
 
     if (l->recomputes_core)
         core_fwd(c, &a, l);
-    meg_row_parallel_bwd(c, d.o, dy, a.o, &l->proj, meg_no_mat(), MEG_ACT_NONE);
+    MEG_LINEAR(c, &l->proj, bwd, .dx = d.o, .dy = dy, .x = a.o);
     core_bwd(c, &d, &a, l);
-    meg_column_parallel_bwd(c, d_memory, d.kv, c->memory.y, &l->kv);
+    MEG_LINEAR(c, &l->kv, bwd, .dx = d_memory, .dy = d.kv, .x = c->memory.y);
     MEG_CALL(c->op, c->stream, add_fwd, .z = memory, .x = memory, .y = d_memory);
-    meg_column_parallel_bwd(c, dx, d.q, x, &l->q);
+    MEG_LINEAR(c, &l->q, bwd, .dx = dx, .dy = d.q, .x = x);
 }
 
 static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
@@ -147,9 +147,9 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
     const struct cross_attn *l = weights;
     const struct cross_attn_acts a = of_batch(c, acts), d = of_batch(c, grads);
 
-    meg_row_parallel_bwd_weight(c, dy, a.o, &l->proj);
-    meg_column_parallel_bwd_weight(c, d.kv, c->memory.y, &l->kv);
-    meg_column_parallel_bwd_weight(c, d.q, x, &l->q);
+    MEG_LINEAR(c, &l->proj, bwd_weight, .dy = dy, .x = a.o);
+    MEG_LINEAR(c, &l->kv, bwd_weight, .dy = d.kv, .x = c->memory.y);
+    MEG_LINEAR(c, &l->q, bwd_weight, .dy = d.q, .x = x);
 }
 
 /* ---- the block type ---- */

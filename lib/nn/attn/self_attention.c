@@ -112,13 +112,13 @@ void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
 {
     const struct meg_mat qkv = nn_a2a_buffer(l, a->qkv); /* with all-to-all, qkv is in a2a_recv */
 
-    meg_column_parallel_fwd(c, qkv, meg_no_mat(), x, &l->qkv, MEG_ACT_NONE);
+    MEG_LINEAR(c, &l->qkv, fwd, .y = qkv, .x = x);
     rotate(c, qkv, 1, l);
     if (c->kv)
         cached_attn_fwd(c, a, l);
     else
         core_attn_fwd(c, a, qkv, l);
-    meg_row_parallel_fwd(c, y, a->o, &l->proj);
+    MEG_LINEAR(c, &l->proj, fwd, .y = y, .x = a->o);
 }
 
 void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
@@ -126,17 +126,17 @@ void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struc
 {
     if (l->recomputes_core)
         core_attn_fwd(c, a, a->qkv, l);
-    meg_row_parallel_bwd(c, d->o, dy, a->o, &l->proj, meg_no_mat(), MEG_ACT_NONE);
+    MEG_LINEAR(c, &l->proj, bwd, .dx = d->o, .dy = dy, .x = a->o);
     core_attn_bwd(c, d, a, l);
     rotate(c, d->qkv, -1, l);
-    meg_column_parallel_bwd(c, dx, d->qkv, x, &l->qkv);
+    MEG_LINEAR(c, &l->qkv, bwd, .dx = dx, .dy = d->qkv, .x = x);
 }
 
 void meg_attn_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_attn_acts *a,
                          const struct meg_attn_grads *d, const struct meg_attn *l)
 {
-    meg_row_parallel_bwd_weight(c, dy, a->o, &l->proj);
-    meg_column_parallel_bwd_weight(c, d->qkv, x, &l->qkv);
+    MEG_LINEAR(c, &l->proj, bwd_weight, .dy = dy, .x = a->o);
+    MEG_LINEAR(c, &l->qkv, bwd_weight, .dy = d->qkv, .x = x);
 }
 
 /* ---- the block type ---- */
