@@ -45,9 +45,9 @@ attn_bwd desc dq dk dv d_rel_bias d_sink d_o o q k v drop accumulate
 attn_fwd desc o q k v drop
 embed_bwd dword v0 dx accumulate
 embed_fwd x word v0
-linear_bwd_data dx dy w pre act
+linear_bwd_data dx dy w pre act accumulate
 linear_bwd_weight dw dbias dy x accumulate
-linear_fwd y pre x w bias act
+linear_fwd y pre x w bias act accumulate
 norm_bwd type dx dw db skip dy x w accumulate
 norm_fwd type y x w b
 position_bwd dpos dx drop accumulate

@@ -81,6 +81,13 @@ static struct accum accum_of(struct meg_mat x, struct block b, float *tile)
     return x.dtype == MEG_DTYPE_F32 ? (struct accum){ element(x, b.r0, b.c0), x.ld } : (struct accum){ tile, b.n };
 }
 
+/* If a product accumulates, load the previous values of a block. */
+static void load_block(struct accum s, struct meg_mat x, struct block b, bool accumulate)
+{
+    for (int64_t r = 0; accumulate && r < b.m; r++)
+        row_load(x, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
+}
+
 static void add_bias(float *y, const float *bias, int64_t n)
 {
 #pragma omp simd
@@ -176,22 +183,25 @@ void MEG_FN(scale)(struct meg_stream *st, const struct meg_scale_args *a)
         }
 }
 
-static void fwd_block(struct meg_mat y, struct meg_mat pre, struct meg_mat x, struct meg_mat w, const void *bias,
-                      enum meg_act act, struct block b)
+/* Compute a block of y and of a->pre, which is `pre` if it is written. */
+static void fwd_block(const struct meg_linear_fwd_args *a, struct meg_mat pre, struct block b)
 {
+    const struct meg_mat y = a->y, x = a->x, w = a->w, sum_of = pre.p ? pre : y;
     float tile[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64))), row[MAX_COLS];
-    const struct accum s = accum_of(pre.p ? pre : y, b, tile);
+    const struct accum s = accum_of(sum_of, b, tile);
     float biasb[MAX_COLS];
-    const float *bv = row_read(row_vector(bias, w.dtype, y.cols), 0, b.c0, b.n, biasb);
-    MEG_FN(gemm_block)('N', 'T', b.m, b.n, x.cols, submat(x, b.r0, 0), submat(w, b.c0, 0), 0.0f, s.p, s.ld);
+    const float *bv = row_read(row_vector(a->bias, w.dtype, y.cols), 0, b.c0, b.n, biasb);
+    load_block(s, sum_of, b, a->accumulate);
+    MEG_FN(gemm_block)
+    ('N', 'T', b.m, b.n, x.cols, submat(x, b.r0, 0), submat(w, b.c0, 0), a->accumulate, s.p, s.ld);
     for (int64_t r = 0; r < b.m; r++) {
         float *sum = s.p + r * s.ld, *out = sum;
         if (bv)
             add_bias(sum, bv, b.n);
         if (pre.p)
             row_store(pre, b.r0 + r, b.c0, b.n, sum);
-        if (act != MEG_ACT_NONE)
-            act_row(out = row_out(y, b.r0 + r, b.c0, row), sum, b.n, act);
+        if (a->act != MEG_ACT_NONE)
+            act_row(out = row_out(y, b.r0 + r, b.c0, row), sum, b.n, a->act);
         row_store(y, b.r0 + r, b.c0, b.n, out);
     }
 }
@@ -210,21 +220,21 @@ void MEG_FN(linear_fwd)(struct meg_stream *st, const struct meg_linear_fwd_args 
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t c0 = 0; c0 < a->y.cols; c0 += b.n)
         for (int64_t r0 = 0; r0 < a->y.rows; r0 += b.m)
-            fwd_block(a->y, pre, a->x, a->w, a->bias, a->act,
-                      (struct block){ r0, c0, meg_min64(b.m, a->y.rows - r0), meg_min64(b.n, a->y.cols - c0) });
+            fwd_block(a, pre, (struct block){ r0, c0, meg_min64(b.m, a->y.rows - r0), meg_min64(b.n, a->y.cols - c0) });
 }
 
-static void bwd_block(struct meg_mat dx, struct meg_mat dy, struct meg_mat w, struct meg_mat pre, enum meg_act act,
-                      struct block b)
+static void bwd_block(const struct meg_linear_bwd_data_args *a, struct block b)
 {
     float tile[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64))), row[MAX_COLS];
-    const struct accum s = accum_of(dx, b, tile);
-    MEG_FN(gemm_block)('N', 'N', b.m, b.n, dy.cols, submat(dy, b.r0, 0), submat(w, 0, b.c0), 0.0f, s.p, s.ld);
+    const struct accum s = accum_of(a->dx, b, tile);
+    load_block(s, a->dx, b, a->accumulate);
+    MEG_FN(gemm_block)
+    ('N', 'N', b.m, b.n, a->dy.cols, submat(a->dy, b.r0, 0), submat(a->w, 0, b.c0), a->accumulate, s.p, s.ld);
     for (int64_t r = 0; r < b.m; r++) {
         float *sum = s.p + r * s.ld;
-        if (act != MEG_ACT_NONE)
-            act_grad_row(sum, row_read(pre, b.r0 + r, b.c0, b.n, row), b.n, act);
-        row_store(dx, b.r0 + r, b.c0, b.n, sum);
+        if (a->act != MEG_ACT_NONE)
+            act_grad_row(sum, row_read(a->pre, b.r0 + r, b.c0, b.n, row), b.n, a->act);
+        row_store(a->dx, b.r0 + r, b.c0, b.n, sum);
     }
 }
 
@@ -237,18 +247,16 @@ void MEG_FN(linear_bwd_data)(struct meg_stream *st, const struct meg_linear_bwd_
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t c0 = 0; c0 < a->dx.cols; c0 += b.n)
         for (int64_t r0 = 0; r0 < a->dx.rows; r0 += b.m)
-            bwd_block(a->dx, a->dy, a->w, a->pre, a->act,
-                      (struct block){ r0, c0, meg_min64(b.m, a->dx.rows - r0), meg_min64(b.n, a->dx.cols - c0) });
+            bwd_block(a, (struct block){ r0, c0, meg_min64(b.m, a->dx.rows - r0), meg_min64(b.n, a->dx.cols - c0) });
 }
 
 static void weight_block(struct meg_mat dw, struct meg_mat dy, struct meg_mat x, bool accumulate, struct block b)
 {
     float tile[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64)));
     const struct accum s = accum_of(dw, b, tile);
-    for (int64_t r = 0; accumulate && r < b.m; r++)
-        row_load(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
+    load_block(s, dw, b, accumulate);
     MEG_FN(gemm_block)
-    ('T', 'N', b.m, b.n, dy.rows, submat(dy, 0, b.r0), submat(x, 0, b.c0), accumulate ? 1.0f : 0.0f, s.p, s.ld);
+    ('T', 'N', b.m, b.n, dy.rows, submat(dy, 0, b.r0), submat(x, 0, b.c0), accumulate, s.p, s.ld);
     for (int64_t r = 0; r < b.m; r++)
         row_store(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
 }

@@ -56,20 +56,26 @@ struct meg_linear_desc {
 
 /*
  * y [n,o] = act(x [n,i] w^T + bias), w [o,i], bias [o] or NULL.  Also write x w^T + bias to pre [n,o], for the backward
- * pass, unless pre.p is NULL or act is MEG_ACT_NONE.
+ * pass, unless pre.p is NULL or act is MEG_ACT_NONE.  If accumulate, the previous value of pre, or of y if pre is not
+ * written, is added to x w^T + bias.
  */
 struct meg_linear_fwd_args {
     struct meg_linear_plan *plan;
     struct meg_mat y, pre, x, w;
     const void *bias;
     enum meg_act act;
+    bool accumulate;
 };
 
-/* dx [n,i] = (dy [n,o] w) * act'(pre [n,i]).  If act is MEG_ACT_NONE, pre is not read. */
+/*
+ * dx [n,i] = (dy [n,o] w) * act'(pre [n,i]) or, if accumulate, (dx + dy w) * act'(pre).  If act is MEG_ACT_NONE, pre is
+ * not read.
+ */
 struct meg_linear_bwd_data_args {
     struct meg_linear_plan *plan;
     struct meg_mat dx, dy, w, pre;
     enum meg_act act;
+    bool accumulate;
 };
 
 /*
@@ -336,10 +342,11 @@ MEG_END_DECLS
 MEG_OP_ROW(linear_fwd, NULL,
     VALUE(linear_fwd, plan) FIELD(linear_fwd, y, OUT, "n o") FIELD(linear_fwd, pre, OUT | OPTIONAL, "n o")
     FIELD(linear_fwd, x, IN, "n i") FIELD(linear_fwd, w, IN, "o i") FIELD(linear_fwd, bias, IN | OPTIONAL, "o", "w")
-    VALUE(linear_fwd, act))
+    VALUE(linear_fwd, act) VALUE(linear_fwd, accumulate))
 MEG_OP_ROW(linear_bwd_data, check_linear_bwd_data,
     VALUE(linear_bwd_data, plan) FIELD(linear_bwd_data, dx, OUT, "n i") FIELD(linear_bwd_data, dy, IN, "n o")
-    FIELD(linear_bwd_data, w, IN, "o i") FIELD(linear_bwd_data, pre, IN | OPTIONAL, "n i") VALUE(linear_bwd_data, act))
+    FIELD(linear_bwd_data, w, IN, "o i") FIELD(linear_bwd_data, pre, IN | OPTIONAL, "n i") VALUE(linear_bwd_data, act)
+    VALUE(linear_bwd_data, accumulate))
 MEG_OP_ROW(linear_bwd_weight, NULL,
     VALUE(linear_bwd_weight, plan) FIELD(linear_bwd_weight, dw, OUT, "o i")
     FIELD(linear_bwd_weight, dbias, OUT | OPTIONAL, "o", "dw") FIELD(linear_bwd_weight, dy, IN, "n o")

@@ -59,18 +59,32 @@ static double tolerance(enum meg_dtype t, enum meg_act act)
     return check_tolerance(t) * (act == MEG_ACT_NONE || t == MEG_DTYPE_F32 ? 1 : 2);
 }
 
-static void compare_fwd(struct types t, struct shape s, bool has_bias, enum meg_act act, bool has_pre)
+/* Create the result of an operation, random if the operation adds to it. */
+static struct twin result(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad, bool accumulate)
+{
+    return accumulate ? twin_random(t, rows, cols, pad) : twin_output(t, rows, cols, pad);
+}
+
+struct fwd_options {
+    bool has_bias;
+    enum meg_act act;
+    bool has_pre, accumulate;
+};
+
+static void compare_fwd(struct types t, struct shape s, struct fwd_options o)
 {
     const struct twin x = twin_random(t.x, s.n, s.in, s.pad), w = twin_random(t.x, s.out, s.in, s.pad);
     const struct twin bias = twin_random(t.x, 1, s.out, 0);
-    const struct twin y = twin_output(t.y, s.n, s.out, s.pad), pre = twin_output(t.y, s.n, s.out, s.pad);
+    const struct twin y = result(t.y, s.n, s.out, s.pad, o.accumulate);
+    const struct twin pre = result(t.y, s.n, s.out, s.pad, o.accumulate);
     const struct plans p = plans_new(t, s);
 
-    MEG_CALL(cpu, NULL, linear_fwd, .plan = p.host, .y = y.host, .pre = has_pre ? pre.host : meg_no_mat(), .x = x.host,
-             .w = w.host, .bias = has_bias ? bias.host.p : NULL, .act = act);
-    MEG_CALL(gpu, stream, linear_fwd, .plan = p.dev, .y = y.dev, .pre = has_pre ? pre.dev : meg_no_mat(), .x = x.dev,
-             .w = w.dev, .bias = has_bias ? bias.dev.p : NULL, .act = act);
-    expect_near(&y, tolerance(t.y, act), "y");
+    MEG_CALL(cpu, NULL, linear_fwd, .plan = p.host, .y = y.host, .pre = o.has_pre ? pre.host : meg_no_mat(),
+             .x = x.host, .w = w.host, .bias = o.has_bias ? bias.host.p : NULL, .act = o.act,
+             .accumulate = o.accumulate);
+    MEG_CALL(gpu, stream, linear_fwd, .plan = p.dev, .y = y.dev, .pre = o.has_pre ? pre.dev : meg_no_mat(), .x = x.dev,
+             .w = w.dev, .bias = o.has_bias ? bias.dev.p : NULL, .act = o.act, .accumulate = o.accumulate);
+    expect_near(&y, tolerance(t.y, o.act), "y");
     expect_near(&pre, tolerance(t.y, MEG_ACT_NONE), "pre");
     plans_free(p);
 }
@@ -79,7 +93,8 @@ static void fwd(void)
 {
     for (int i = 0; i < TYPES; i++)
         for (int k = 0; k < SHAPES; k++)
-            compare_fwd(types[i], shapes[k], k % 2, MEG_ACT_NONE, false);
+            for (int accumulate = 0; accumulate < 2; accumulate++)
+                compare_fwd(types[i], shapes[k], (struct fwd_options){ k % 2, MEG_ACT_NONE, false, accumulate });
 }
 
 static void fwd_act(void)
@@ -87,29 +102,34 @@ static void fwd_act(void)
     for (int i = 0; i < TYPES; i++)
         for (int k = 0; k < 4; k++)
             for (enum meg_act act = MEG_ACT_GELU_TANH; act <= MEG_ACT_RELU; act++)
-                compare_fwd(types[i], shapes[k], (i + k + (int)act) % 2, act, (i + k) % 3 > 0);
+                compare_fwd(
+                    types[i], shapes[k],
+                    (struct fwd_options){ (i + k + (int)act) % 2, act, (i + k) % 3 > 0, (k + (int)act) / 2 % 2 });
 }
 
-/* Test all combinations of bias, GELU and pre, which are epilogues of aligned bf16 products. */
+/* Test all combinations of bias, GELU, pre and accumulate, which are epilogues of aligned bf16 products. */
 static void fwd_epilogues(void)
 {
-    for (int i = 0; i < 24; i++)
-        compare_fwd(types[1], (struct shape){ 8, 16 + 8 * (i % 3), 16, 0 }, i / 2 % 2,
-                    i / 4 % 2 ? MEG_ACT_GELU_TANH : MEG_ACT_NONE, i / 8 % 2);
+    for (int i = 0; i < 48; i++) {
+        const struct fwd_options o = { i / 2 % 2, i / 4 % 2 ? MEG_ACT_GELU_TANH : MEG_ACT_NONE, i / 8 % 2, i / 24 };
+
+        compare_fwd(types[1], (struct shape){ 8, 16 + 8 * (i % 3), 16, 0 }, o);
+    }
 }
 
 static void compare_bwd_data(struct types t, struct shape s, enum meg_act act, enum meg_dtype pre_type)
 {
+    const bool accumulate = (s.n + s.in / 8 + (int)act) % 2;
     const struct twin dy = twin_random(t.y, s.n, s.out, s.pad), w = twin_random(t.x, s.out, s.in, s.pad);
-    const struct twin pre = twin_random(pre_type, s.n, s.in, s.pad), dx = twin_output(t.x, s.n, s.in, s.pad);
+    const struct twin pre = twin_random(pre_type, s.n, s.in, s.pad), dx = result(t.x, s.n, s.in, s.pad, accumulate);
     const struct plans p = plans_new(t, s);
     /* the sum of two 16-bit products is rounded twice (cuda/cublas/linear.c) */
     const int nroundings = act == MEG_ACT_NONE && s.out > 1024 && t.x != MEG_DTYPE_F32 ? 2 : 1;
 
     MEG_CALL(cpu, NULL, linear_bwd_data, .plan = p.host, .dx = dx.host, .dy = dy.host, .w = w.host, .pre = pre.host,
-             .act = act);
+             .act = act, .accumulate = accumulate);
     MEG_CALL(gpu, stream, linear_bwd_data, .plan = p.dev, .dx = dx.dev, .dy = dy.dev, .w = w.dev, .pre = pre.dev,
-             .act = act);
+             .act = act, .accumulate = accumulate);
     expect_near(&dx, nroundings * tolerance(t.x, act), "dx");
     plans_free(p);
 }
@@ -134,8 +154,7 @@ static void bwd_data_pre(void)
 static void compare_bwd_weight(struct types t, struct shape s, bool has_dbias, bool accumulate)
 {
     const struct twin dy = twin_random(t.x, s.n, s.out, s.pad), x = twin_random(t.x, s.n, s.in, s.pad);
-    const struct twin dw = accumulate ? twin_random(t.dw, s.out, s.in, s.pad) : twin_output(t.dw, s.out, s.in, s.pad);
-    const struct twin db = accumulate ? twin_random(t.dw, 1, s.out, 0) : twin_output(t.dw, 1, s.out, 0);
+    const struct twin dw = result(t.dw, s.out, s.in, s.pad, accumulate), db = result(t.dw, 1, s.out, 0, accumulate);
     struct plans p;
 
     t.y = t.x;
@@ -179,7 +198,7 @@ static void empty(void)
         expect_equal(&dw, "dw");
         expect_equal(&db, "dbias");
         plans_free(p);
-        compare_fwd(types[i], s, true, MEG_ACT_GELU_TANH, true);
+        compare_fwd(types[i], s, (struct fwd_options){ true, MEG_ACT_GELU_TANH, true, false });
     }
 }
 
@@ -339,6 +358,7 @@ static void shell(const char *command)
 static void stored(void)
 {
     const bool was_deterministic = meg_cuda_device.is_deterministic;
+    const struct fwd_options with_bias = { .has_bias = true };
     const struct meg_gemm_choice a = choice_of(1), b = choice_of(2), c = choice_of(3);
     char dir[] = "/tmp/meg-check-XXXXXX", *old = getenv("MEG_CACHE_DIR");
 
@@ -360,10 +380,10 @@ static void stored(void)
     shell("sed -i '2s/c\\t/d\\t/' $MEG_CACHE_DIR/cublaslt-*");
     expect_choice("one", &b);
     meg_cuda_device.is_deterministic = true;
-    compare_fwd(types[1], (struct shape){ 6, 80, 56, 0 }, true, MEG_ACT_NONE, false);
+    compare_fwd(types[1], (struct shape){ 6, 80, 56, 0 }, with_bias);
     meg_cuda_device.is_deterministic = was_deterministic;
     for (int64_t n = 1; n < 7; n++)
-        compare_fwd(types[1], (struct shape){ n, 88, 56, 0 }, true, MEG_ACT_NONE, false);
+        compare_fwd(types[1], (struct shape){ n, 88, 56, 0 }, with_bias);
     shell("test $(grep -c ' k=80 ' $MEG_CACHE_DIR/cublaslt-*) = 0");
     shell("test $(grep -c ' k=88 ' $MEG_CACHE_DIR/cublaslt-*) = 4");
     meg_log_set_level(MEG_LOG_INFO);

@@ -127,11 +127,12 @@ enum { MAX_VARIANTS = 3 };
 
 /*
  * List the epilogues that cuBLASLt may compute for a product, from the most complete one to none, and return their
- * number.  cuBLASLt's GELU is the tanh form, with an approximate tanh, so it is not used for f32.
+ * number.  cuBLASLt's GELU is the tanh form, with an approximate tanh, so it is not used for f32; it is not fused with a
+ * product that accumulates, whose sum is in pre.
  */
 static int list_epilogues(cublasLtEpilogue_t list[MAX_VARIANTS], const struct meg_gemm *g)
 {
-    const bool has_gelu = g->d.dtype != MEG_DTYPE_F32 && (!g->pre.p || has_usable_pre(g));
+    const bool has_gelu = g->d.dtype != MEG_DTYPE_F32 && !g->accumulate && (!g->pre.p || has_usable_pre(g));
     const bool has_bias = is_usable_vector(g->bias, g, g->b);
     int n = 0;
 

@@ -19,8 +19,8 @@ MEG_BEGIN_DECLS
  * A product d [m,n] = a [m,k] b [k,n], or d += a b if accumulate is set.  a and b have the same type; d has this type
  * or f32.  At most one of the epilogues follows:
  *   bias, act   d = act(a b + bias), bias [n] of the type of b or NULL; also pre = a b + bias, unless pre.p is NULL or
- *               act is MEG_ACT_NONE
- *   grad_act    d = (a b) * grad_act'(pre)
+ *               act is MEG_ACT_NONE.  If pre is written and accumulate is set, a b is added to pre instead of d.
+ *   grad_act    d = (a b) * grad_act'(pre); if accumulate is set, (d + a b) * grad_act'(pre)
  *   dbias       dbias [m] = row sums of a, of the type of d; added to dbias if accumulate is set; a is transposed
  * pre [m,n] has the type of d if it is an output; as an input, it may have another type.
  */

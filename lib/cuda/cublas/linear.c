@@ -79,6 +79,7 @@ void meg_cuda_linear_fwd(struct meg_stream *st, const struct meg_linear_fwd_args
                                     .a = a->x,
                                     .b = meg_mat_rows(a->w, first, n),
                                     .is_b_transposed = true,
+                                    .accumulate = a->accumulate,
                                     .bias = a->bias ? meg_element(a->bias, first, a->w.dtype) : NULL,
                                     .act = a->act,
                                     .pre = columns(pre, first, n) };
@@ -104,7 +105,7 @@ void meg_cuda_linear_bwd_data(struct meg_stream *st, const struct meg_linear_bwd
         const struct meg_gemm g = { .d = a->dx,
                                     .a = columns(a->dy, first, n),
                                     .b = meg_mat_rows(a->w, first, n),
-                                    .accumulate = first > 0,
+                                    .accumulate = a->accumulate || first > 0,
                                     .grad_act = a->act,
                                     .pre = pre };
 

@@ -90,23 +90,30 @@ static double dot_tol(int64_t k, double size)
     return (4.0 + 2.0 * sqrt((double)k)) * EPS * size;
 }
 
-static void forward_of(const struct meg_ops *ops, struct shape s, enum meg_act act, struct types types, int has_bias,
-                       int keeps_pre)
+struct fwd_options {
+    bool has_bias, keeps_pre, accumulate;
+};
+
+static void forward_of(const struct meg_ops *ops, struct shape s, enum meg_act act, struct types types,
+                       struct fwd_options o)
 {
+    const bool has_pre = o.keeps_pre && act != MEG_ACT_NONE;
+    const double added = o.accumulate ? 0.5 : 0.0;
     struct layer l = layer_new(ops, s, act, types);
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
         struct meg_mat y = rnd_mat_of(types.y, s.n, s.out, 2), pre = rnd_mat_of(types.y, s.n, s.out, 4);
+        fill_mat(has_pre ? pre : y, o.accumulate ? (float)added : NAN);
         omp_set_num_threads(k ? 2 : 1);
-        MEG_CALL(ops, NULL, linear_fwd, .plan = l.plan, .y = y, .pre = keeps_pre ? pre : meg_no_mat(), .x = l.x,
-                 .w = l.w, .bias = has_bias ? l.bias.p : NULL, .act = act);
+        MEG_CALL(ops, NULL, linear_fwd, .plan = l.plan, .y = y, .pre = o.keeps_pre ? pre : meg_no_mat(), .x = l.x,
+                 .w = l.w, .bias = o.has_bias ? l.bias.p : NULL, .act = act, .accumulate = o.accumulate);
         digest_mat(h + k, y);
-        if (keeps_pre && act != MEG_ACT_NONE)
+        if (has_pre)
             digest_mat(h + k, pre);
         for (int64_t r = 0; k == 0 && r < s.n; r++) {
             for (int64_t c = 0; c < s.out; c++) {
-                double size, want = dot64(&l, r, c, has_bias, &size), tol = dot_tol(s.in, size);
-                if (keeps_pre && act != MEG_ACT_NONE)
+                double size, want = dot64(&l, r, c, o.has_bias, &size) + added, tol = dot_tol(s.in, size + fabs(added));
+                if (has_pre)
                     near_of(types.y, at(pre, r, c), want, tol, "pre", r, c);
                 /* |gelu'| <= 1.13; the activation itself is within 8 half ulps of x */
                 near_of(types.y, at(y, r, c), act64(act, want), 1.2 * tol + 8 * EPS * fabs(want), "y", r, c);
@@ -127,7 +134,8 @@ static void forward(const struct meg_ops *ops)
         for (int act = MEG_ACT_NONE; act <= MEG_ACT_RELU; act++)
             for (int opt = 0; opt < 4; opt++)
                 for (int k = 0; next_kinds(&types, shapes + i, k); k++)
-                    forward_of(ops, shapes[i], (enum meg_act)act, types, opt & 1, opt & 2);
+                    forward_of(ops, shapes[i], (enum meg_act)act, types,
+                               (struct fwd_options){ opt & 1, opt & 2, (act + opt + k) % 2 });
 }
 
 /* Arguments of loss, which returns the sum of dy * (act(pre) w^T), a function of pre and of w. */
@@ -150,6 +158,26 @@ static double loss(void *arg)
     return s;
 }
 
+/* Check that linear_bwd_data with accumulate adds to the gradient of act(x): dx becomes (dx + dy w) * act'(x). */
+static void accumulated_dx(const struct meg_ops *ops, const struct layer *l, struct meg_mat dx)
+{
+    struct meg_mat sum = rnd_mat_of(dx.dtype, dx.rows, dx.cols, 0);
+
+    fill_mat(sum, 1.0f);
+    MEG_CALL(ops, NULL, linear_bwd_data, .plan = l->plan, .dx = sum, .dy = l->dy, .w = l->w,
+             .pre = l->act == MEG_ACT_NONE ? meg_no_mat() : l->x, .act = l->act, .accumulate = true);
+    for (int64_t r = 0; r < dx.rows; r++)
+        for (int64_t c = 0; c < dx.cols; c++) {
+            const double x = at(l->x, r, c), h = 1e-5;
+            const double slope = (act64(l->act, x + h) - act64(l->act, x - h)) / (2 * h);
+
+            if (l->act != MEG_ACT_RELU || fabs(x) > h)
+                near_of(dx.dtype, at(sum, r, c), at(dx, r, c) + slope, dot_tol(l->s.out, (double)l->s.out) + 1e-7,
+                        "dx, accumulated", r, c);
+        }
+    free(sum.p);
+}
+
 static void backward_of(const struct meg_ops *ops, struct shape s, enum meg_act act, struct types types)
 {
     struct layer l = layer_new(ops, s, act, types);
@@ -163,6 +191,8 @@ static void backward_of(const struct meg_ops *ops, struct shape s, enum meg_act 
              .pre = act == MEG_ACT_NONE ? meg_no_mat() : l.x, .act = act);
     got = dense32(dx);
     fd_check(&f, a.pre, s.n * s.in, got, 80, "dx");
+    if (types.x == MEG_DTYPE_F32) /* otherwise, dx is rounded before it is compared */
+        accumulated_dx(ops, &l, dx);
     l.act = MEG_ACT_NONE;
     f.tol = dot_tol(s.n, (double)s.n) + 1e-7;
     f.type = types.grad;
@@ -221,21 +251,22 @@ static void gradient_of_an_activation(const struct meg_ops *ops)
 }
 
 /*
- * For shapes of several blocks, dx, dw and dbias agree with f64 and are equal for one and two threads.  dw and dbias
- * are added to the previous values if accumulate is true; otherwise, they overwrite NaN.
+ * For shapes of several blocks, dx, dw and dbias agree with f64 and are equal for one and two threads.  They are added
+ * to the previous values if accumulate is true; otherwise, they overwrite NaN.
  */
 static void gradients_of_many_blocks_of(const struct meg_ops *ops, struct types types, bool accumulate)
 {
-    const double dw0 = accumulate ? 2.0 : 0.0, db0 = accumulate ? 3.0 : 0.0;
+    const double dx0 = accumulate ? 1.0 : 0.0, dw0 = accumulate ? 2.0 : 0.0, db0 = accumulate ? 3.0 : 0.0;
     struct layer l = layer_new(ops, (struct shape){ 270, 400, 530 }, MEG_ACT_NONE, types);
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
         struct meg_mat dx = rnd_mat_of(types.x, l.s.n, l.s.in, 1), dw = rnd_mat_of(types.grad, l.s.out, l.s.in, 3);
         struct meg_mat db = rnd_mat_of(types.grad, 1, l.s.out, 0);
+        fill_mat(dx, accumulate ? (float)dx0 : NAN);
         fill_mat(dw, accumulate ? (float)dw0 : NAN);
         fill_mat(db, accumulate ? (float)db0 : NAN);
         omp_set_num_threads(k ? 2 : 1);
-        MEG_CALL(ops, NULL, linear_bwd_data, .plan = l.plan, .dx = dx, .dy = l.dy, .w = l.w);
+        MEG_CALL(ops, NULL, linear_bwd_data, .plan = l.plan, .dx = dx, .dy = l.dy, .w = l.w, .accumulate = accumulate);
         MEG_CALL(ops, NULL, linear_bwd_weight, .plan = l.plan, .dw = dw, .dbias = db.p, .dy = l.dy, .x = l.x,
                  .accumulate = accumulate);
         digest_mat(h + k, dx);
@@ -243,7 +274,7 @@ static void gradients_of_many_blocks_of(const struct meg_ops *ops, struct types 
         digest_mat(h + k, db);
         for (int64_t r = 0; k == 0 && r < l.s.n; r += 7)
             for (int64_t c = 0; c < l.s.in; c++) {
-                double want = 0.0;
+                double want = dx0;
                 for (int64_t j = 0; j < l.s.out; j++)
                     want += (double)at(l.dy, r, j) * at(l.w, j, c);
                 near_of(types.x, at(dx, r, c), want, dot_tol(l.s.out, (double)l.s.out / 4), "dx", r, c);
