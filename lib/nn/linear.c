@@ -46,11 +46,10 @@ static void bind_bias(struct meg_binder *b, struct meg_linear *l, const char *bi
     row->is_vocab = s->is_output;
 }
 
-void meg_bind_linear(struct meg_binder *b, struct meg_linear *l, const char *name, const struct meg_linear_shape *s)
+static void dense_bind(struct meg_binder *b, struct meg_linear *l, const char *name, const struct meg_linear_shape *s)
 {
     const struct meg_param_name weight = meg_param_name(s->tied ? s->tied : name, s->tied ? "" : ".weight");
 
-    l->tp_dim = s->tp_dim;
     if (s->tied) {
         meg_bind_tied_matrix(b, &l->w, &l->dw, weight.s);
     } else {
@@ -74,29 +73,49 @@ void meg_bind_experts(struct meg_binder *b, struct meg_linear *l, const char *na
     bind_plan(b, l, weight.s, b->dtype);
 }
 
-void meg_linear_local_fwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
+static void dense_fwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
 {
     MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->plan, .y = a->y, .pre = a->pre, .x = a->x, .w = l->w,
-             .bias = l->tp_dim == 1 ? NULL : l->bias, .act = a->act);
+             .bias = l->tp_dim == 1 ? NULL : l->bias, .act = a->act, .accumulate = a->accumulate);
 }
 
-static void bwd_data(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
+static void dense_bwd_data(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
 {
     MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->plan, .dx = a->dx, .dy = a->dy, .w = l->w, .pre = a->pre,
-             .act = a->act);
+             .act = a->act, .accumulate = a->accumulate);
 }
 
-static void bwd_weight(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
+static void dense_bwd_weight(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
 {
     MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw,
              .dbias = l->tp_dim == 1 ? NULL : l->dbias, .dy = a->dy, .x = a->x,
              .accumulate = c->accumulates_grads || a->adds_grads);
 }
 
+const struct meg_linear_type meg_linear_dense = { dense_bind, dense_fwd, dense_bwd_data, dense_bwd_weight };
+
+void meg_bind_linear(struct meg_binder *b, struct meg_linear *l, const char *name, const struct meg_linear_shape *s)
+{
+    l->type = s->variant ? s->variant->type : &meg_linear_dense;
+    l->tp_dim = s->tp_dim;
+    l->type->bind(b, l, name, s);
+}
+
+struct meg_mat meg_linear_suballoc(const struct meg_linear_variant *v, struct meg_suballoc *mem, enum meg_dtype dtype,
+                                   int64_t n)
+{
+    return v ? meg_suballoc_mat(mem, dtype, n, v->kept) : meg_no_mat();
+}
+
+void meg_linear_local_fwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
+{
+    l->type->fwd(c, l, a);
+}
+
 void meg_linear_local_bwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
 {
-    bwd_weight(c, l, a);
-    bwd_data(c, l, a);
+    l->type->bwd_data(c, l, a);
+    l->type->bwd_weight(c, l, a);
 }
 
 void meg_linear_fwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
@@ -120,7 +139,7 @@ void meg_linear_bwd_weight(struct meg_ctx *c, const struct meg_linear *l, const 
         local.x = meg_sp_gather(c, a->x);
     if (l->tp_dim == 1)
         local.dy = meg_sp_gather(c, a->dy);
-    bwd_weight(c, l, &local);
+    l->type->bwd_weight(c, l, &local);
 }
 
 void meg_linear_bwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
@@ -133,9 +152,9 @@ void meg_linear_bwd(struct meg_ctx *c, const struct meg_linear *l, const struct 
         local.dx = meg_sp_partial_sum(c, a->dx);
     if (l->tp_dim == 0 && !c->defers_wgrad)
         local.x = meg_sp_gather(c, a->x);
+    l->type->bwd_data(c, l, &local);
     if (!c->defers_wgrad)
-        bwd_weight(c, l, &local);
-    bwd_data(c, l, &local);
+        l->type->bwd_weight(c, l, &local);
     if (l->tp_dim == 0)
         meg_sp_reduce(c, a->dx, local.dx);
 }

@@ -4,6 +4,9 @@
  * A column-parallel linear shards its weight w [out, in] along `out` over the tensor-parallel ranks; a row-parallel
  * linear shards its weight along `in`.  The input of a column-parallel linear and the output of a row-parallel linear
  * are rows of the residual stream, which sequence parallelism shards over the ranks (nn/sequence_parallel.h).
+ *
+ * The product and the parameters of a layer are those of a variant: dense, or another one that the configuration of a
+ * block names.  Blocks do not know the variants; they only pass the matrices that a variant keeps for backward.
  */
 #ifndef MEG_NN_LINEAR_H
 #define MEG_NN_LINEAR_H
@@ -12,7 +15,14 @@
 
 MEG_BEGIN_DECLS
 
+/* A variant of linear layers; the first member of its configuration. */
+struct meg_linear_variant {
+    const struct meg_linear_type *type;
+    int64_t kept; /* columns of the matrix that the layer keeps from forward to backward, and of its gradient */
+};
+
 struct meg_linear {
+    const struct meg_linear_type *type;
     int tp_dim; /* 0: column-parallel, 1: row-parallel, -1: replicated */
     /*
      * The shard [out, in] of this rank, and its gradient, whose p is NULL when not training.  For experts, both have
@@ -22,6 +32,7 @@ struct meg_linear {
     void *bias;                   /* [out], or NULL */
     void *dbias;                  /* gradient of bias, or NULL */
     struct meg_linear_plan *plan; /* plan of the backend (linear_create) */
+    void *own;                    /* of the variant, from MEG_BIND_PLANS to MEG_BIND_DESTROY */
 };
 
 struct meg_linear_shape {
@@ -33,6 +44,7 @@ struct meg_linear_shape {
     bool is_output; /* the output matrix of a language model, whose rows are the vocabulary */
     /* if not NULL, the weight is the word embedding of this name, which the embedding declares */
     const char *tied;
+    const struct meg_linear_variant *variant; /* NULL: dense */
 };
 
 /* Declare the weight and the bias of a linear layer, name.weight and name.bias. */
@@ -52,8 +64,23 @@ struct meg_linear_call {
     /* [n,out] in the forward pass, [n,in] in the backward pass: the input of act */
     struct meg_mat pre;
     enum meg_act act;
-    bool adds_grads; /* add to the gradients of w and bias also if c->accumulates_grads is not set */
+    struct meg_mat kept, d_kept; /* [rows,kept] written by fwd, and by bwd (meg_linear_suballoc); dense: not used */
+    bool accumulate;             /* add to y, or to pre if it is written; add to dx: for the variants themselves */
+    bool adds_grads;             /* add to the gradients of w and bias also if c->accumulates_grads is not set */
 };
+
+/* The functions of a variant.  The products have all rows of their operands, and compute this rank's partial sums. */
+struct meg_linear_type {
+    void (*bind)(struct meg_binder *b, struct meg_linear *l, const char *name, const struct meg_linear_shape *shape);
+    void (*fwd)(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a);
+    void (*bwd_data)(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a);
+    void (*bwd_weight)(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a);
+};
+extern const struct meg_linear_type meg_linear_dense;
+
+/* Allocate a matrix that the variant keeps, for a layer with n rows of input; its p is NULL for dense layers. */
+struct meg_mat meg_linear_suballoc(const struct meg_linear_variant *v, struct meg_suballoc *mem, enum meg_dtype dtype,
+                                   int64_t n);
 
 /* Call meg_linear_fwd, meg_linear_bwd, ...: MEG_LINEAR(c, &l->fc1, fwd, .y = y, .x = x). */
 #define MEG_LINEAR(c, l, function, ...) meg_linear_##function(c, l, &(struct meg_linear_call){ __VA_ARGS__ })

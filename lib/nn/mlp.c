@@ -10,16 +10,28 @@ struct mlp {
 
 /* Activations, or their gradients.  The gradient of mid is used only if the network is gated. */
 struct mlp_acts {
-    struct meg_mat pre; /* input of the activation, [n,f] or, if gated, [n,2f]; not kept if pre.p is NULL */
-    struct meg_mat mid; /* output of the activation, [n,f] */
+    struct meg_mat pre;      /* input of the activation, [n,f] or, if gated, [n,2f]; not kept if pre.p is NULL */
+    struct meg_mat mid;      /* output of the activation, [n,f] */
+    struct meg_mat fc1, fc2; /* kept by the linear layers */
 };
 
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
     const struct meg_mlp_conf *c = conf;
     const int nblocks = c->is_gated ? 2 : 1;
-    const struct meg_linear_shape fc1 = { nblocks * c->f, c->h, 0, nblocks, c->std, c->has_bias, false, NULL };
-    const struct meg_linear_shape fc2 = { c->h, c->f, 1, 1, c->std_out, c->has_bias, false, NULL };
+    const struct meg_linear_shape fc1 = { .out = nblocks * c->f,
+                                          .in = c->h,
+                                          .nblocks = nblocks,
+                                          .std = c->std,
+                                          .has_bias = c->has_bias,
+                                          .variant = c->linear };
+    const struct meg_linear_shape fc2 = { .out = c->h,
+                                          .in = c->f,
+                                          .tp_dim = 1,
+                                          .nblocks = 1,
+                                          .std = c->std_out,
+                                          .has_bias = c->has_bias,
+                                          .variant = c->linear };
     struct mlp *l = weights;
     (void)env;
 
@@ -35,13 +47,17 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     const struct meg_mlp_conf *c = conf;
     const int64_t f = c->f / a->tp, fc1 = c->is_gated ? 2 * f : f;
     const bool has_pre = a->is_training || c->is_gated; /* inference applies the activation in place */
-    const bool has_grad_of_pre = what == MEG_BLOCK_DEFERRED_GRADS || (what == MEG_BLOCK_GRADS && !a->defers_wgrad);
+    const bool has_deferred = what == MEG_BLOCK_DEFERRED_GRADS || (what == MEG_BLOCK_GRADS && !a->defers_wgrad);
     struct mlp_acts *acts = to;
 
-    if ((what == MEG_BLOCK_ACTS && has_pre) || has_grad_of_pre)
+    if ((what == MEG_BLOCK_ACTS && has_pre) || has_deferred)
         acts->pre = meg_suballoc_mat(a->mem, a->dtype, a->n, fc1);
     if (what == MEG_BLOCK_ACTS || (what == MEG_BLOCK_GRADS && c->is_gated))
         acts->mid = meg_suballoc_mat(a->mem, a->dtype, a->n, f);
+    if (what == MEG_BLOCK_ACTS || has_deferred) {
+        acts->fc1 = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
+        acts->fc2 = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
+    }
 }
 
 static const struct meg_linear *last_linear(const void *weights)
@@ -55,7 +71,7 @@ static struct mlp_acts of_batch(const struct meg_ctx *c, const void *acts)
 {
     const struct mlp_acts *a = acts;
 
-    return (struct mlp_acts){ meg_block_rows(c, a->pre), meg_block_rows(c, a->mid) };
+    return (struct mlp_acts){ meg_block_rows(c, a->pre), meg_block_rows(c, a->mid), a->fc1, a->fc2 };
 }
 
 static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
@@ -64,12 +80,12 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
     const struct mlp_acts a = of_batch(c, acts);
 
     if (l->is_gated) {
-        MEG_LINEAR(c, &l->fc1, fwd, .y = a.pre, .x = x);
+        MEG_LINEAR(c, &l->fc1, fwd, .y = a.pre, .x = x, .kept = a.fc1);
         MEG_CALL(c->op, c->stream, glu_fwd, .unit = &l->glu, .y = a.mid, .x = a.pre);
     } else {
-        MEG_LINEAR(c, &l->fc1, fwd, .y = a.mid, .pre = a.pre, .x = x, .act = l->act);
+        MEG_LINEAR(c, &l->fc1, fwd, .y = a.mid, .pre = a.pre, .x = x, .act = l->act, .kept = a.fc1);
     }
-    MEG_LINEAR(c, &l->fc2, fwd, .y = y, .x = a.mid);
+    MEG_LINEAR(c, &l->fc2, fwd, .y = y, .x = a.mid, .kept = a.fc2);
 }
 
 static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
@@ -79,21 +95,23 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
     const struct mlp_acts a = of_batch(c, acts), d = of_batch(c, grads);
 
     if (l->is_gated) {
-        MEG_LINEAR(c, &l->fc2, bwd, .dx = d.mid, .dy = dy, .x = a.mid);
+        MEG_LINEAR(c, &l->fc2, bwd, .dx = d.mid, .dy = dy, .x = a.mid, .kept = a.fc2, .d_kept = d.fc2);
         MEG_CALL(c->op, c->stream, glu_bwd, .unit = &l->glu, .dx = d.pre, .dy = d.mid, .x = a.pre);
     } else {
-        MEG_LINEAR(c, &l->fc2, bwd, .dx = d.pre, .dy = dy, .x = a.mid, .pre = a.pre, .act = l->act);
+        MEG_LINEAR(c, &l->fc2, bwd, .dx = d.pre, .dy = dy, .x = a.mid, .pre = a.pre, .act = l->act, .kept = a.fc2,
+                   .d_kept = d.fc2);
     }
-    MEG_LINEAR(c, &l->fc1, bwd, .dx = dx, .dy = d.pre, .x = x);
+    MEG_LINEAR(c, &l->fc1, bwd, .dx = dx, .dy = d.pre, .x = x, .kept = a.fc1, .d_kept = d.fc1);
 }
 
 static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
                        const void *weights)
 {
     const struct mlp *l = weights;
+    const struct mlp_acts a = of_batch(c, acts), d = of_batch(c, grads);
 
-    MEG_LINEAR(c, &l->fc2, bwd_weight, .dy = dy, .x = of_batch(c, acts).mid);
-    MEG_LINEAR(c, &l->fc1, bwd_weight, .dy = of_batch(c, grads).pre, .x = x);
+    MEG_LINEAR(c, &l->fc2, bwd_weight, .dy = dy, .x = a.mid, .kept = a.fc2, .d_kept = d.fc2);
+    MEG_LINEAR(c, &l->fc1, bwd_weight, .dy = d.pre, .x = x, .kept = a.fc1, .d_kept = d.fc1);
 }
 
 const struct meg_block_type meg_mlp_block = {

@@ -16,6 +16,7 @@ struct meg_mlp_conf {
     struct meg_glu glu;  /* the unit of a gated network */
     double std, std_out; /* standard deviation of the initial weights of fc1 and fc2 */
     bool has_bias;
+    const struct meg_linear_variant *linear; /* of fc1 and fc2; NULL: dense */
 };
 
 extern const struct meg_block_type meg_mlp_block;

@@ -102,7 +102,7 @@ static struct meg_linear linear(const float *weight, int64_t out, int64_t in, fl
 {
     const struct meg_linear_desc desc = { S * B, in, out, t, t, t, MEG_DTYPE_F32 };
     const char *why;
-    struct meg_linear l = { .tp_dim = -1 };
+    struct meg_linear l = { .type = &meg_linear_dense, .tp_dim = -1 };
 
     l.w = meg_mat(convert(weight, out * in, t), t, out, in);
     l.dw = meg_mat(dw, MEG_DTYPE_F32, out, in);

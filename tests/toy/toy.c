@@ -84,8 +84,10 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
     const struct gated_conf *c = conf;
-    const struct meg_linear_shape in = { c->f, c->h, 0, 1, c->std, false, false, NULL };
-    const struct meg_linear_shape out = { c->h, c->f, 1, 1, c->std, true, false, NULL };
+    const struct meg_linear_shape in = { .out = c->f, .in = c->h, .nblocks = 1, .std = c->std };
+    const struct meg_linear_shape out = {
+        .out = c->h, .in = c->f, .tp_dim = 1, .nblocks = 1, .std = c->std, .has_bias = true
+    };
     struct gated *l = weights;
     (void)env;
 

@@ -13,14 +13,16 @@ struct cross_attn {
     bool recomputes_core; /* selective recomputation: layers share the buffers of o and lse; backward recomputes both */
     struct meg_workspace attn_bwd;
     struct meg_mat d_memory; /* [residual rows of the encoder, h] workspace: gradient of the encoder's output */
+    struct meg_mat kv_kept;  /* workspace of cache_memory */
 };
 
 /* Activations kept for backward, or their gradients. */
 struct cross_attn_acts {
-    struct meg_mat q;  /* [n, a d] */
-    struct meg_mat kv; /* [rows of the encoder's output, 2 a d] */
-    struct meg_mat o;  /* [n, a d] */
-    float *lse;        /* log-sum-exp of the scores, [b,a,s]; no gradient */
+    struct meg_mat q;                          /* [n, a d] */
+    struct meg_mat kv;                         /* [rows of the encoder's output, 2 a d] */
+    struct meg_mat o;                          /* [n, a d] */
+    float *lse;                                /* log-sum-exp of the scores, [b,a,s]; no gradient */
+    struct meg_mat q_kept, kv_kept, proj_kept; /* kept by the linear layers */
 };
 
 /* Return a copy of acts whose matrices have only the rows that the current micro-batch uses. */
@@ -108,21 +110,21 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
     const struct cross_attn *l = weights;
     const struct cross_attn_acts a = of_batch(c, acts);
 
-    MEG_LINEAR(c, &l->q, fwd, .y = a.q, .x = x);
+    MEG_LINEAR(c, &l->q, fwd, .y = a.q, .x = x, .kept = a.q_kept);
     if (c->kv) {
         cached_core_fwd(c, &a, l);
     } else {
-        MEG_LINEAR(c, &l->kv, fwd, .y = a.kv, .x = c->memory.y);
+        MEG_LINEAR(c, &l->kv, fwd, .y = a.kv, .x = c->memory.y, .kept = a.kv_kept);
         core_fwd(c, &a, l);
     }
-    MEG_LINEAR(c, &l->proj, fwd, .y = y, .x = a.o);
+    MEG_LINEAR(c, &l->proj, fwd, .y = y, .x = a.o, .kept = a.proj_kept);
 }
 
 static void cache_memory(struct meg_ctx *c, const void *weights)
 {
     const struct cross_attn *l = weights;
 
-    MEG_LINEAR(c, &l->kv, fwd, .y = cached_kv(c, l), .x = c->memory.y);
+    MEG_LINEAR(c, &l->kv, fwd, .y = cached_kv(c, l), .x = c->memory.y, .kept = l->kv_kept);
 }
 
 static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
@@ -134,11 +136,11 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
 
     if (l->recomputes_core)
         core_fwd(c, &a, l);
-    MEG_LINEAR(c, &l->proj, bwd, .dx = d.o, .dy = dy, .x = a.o);
+    MEG_LINEAR(c, &l->proj, bwd, .dx = d.o, .dy = dy, .x = a.o, .kept = a.proj_kept, .d_kept = d.proj_kept);
     core_bwd(c, &d, &a, l);
-    MEG_LINEAR(c, &l->kv, bwd, .dx = d_memory, .dy = d.kv, .x = c->memory.y);
+    MEG_LINEAR(c, &l->kv, bwd, .dx = d_memory, .dy = d.kv, .x = c->memory.y, .kept = a.kv_kept, .d_kept = d.kv_kept);
     MEG_CALL(c->op, c->stream, add_fwd, .z = memory, .x = memory, .y = d_memory);
-    MEG_LINEAR(c, &l->q, bwd, .dx = dx, .dy = d.q, .x = x);
+    MEG_LINEAR(c, &l->q, bwd, .dx = dx, .dy = d.q, .x = x, .kept = a.q_kept, .d_kept = d.q_kept);
 }
 
 static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
@@ -147,9 +149,9 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
     const struct cross_attn *l = weights;
     const struct cross_attn_acts a = of_batch(c, acts), d = of_batch(c, grads);
 
-    MEG_LINEAR(c, &l->proj, bwd_weight, .dy = dy, .x = a.o);
-    MEG_LINEAR(c, &l->kv, bwd_weight, .dy = d.kv, .x = c->memory.y);
-    MEG_LINEAR(c, &l->q, bwd_weight, .dy = d.q, .x = x);
+    MEG_LINEAR(c, &l->proj, bwd_weight, .dy = dy, .x = a.o, .kept = a.proj_kept, .d_kept = d.proj_kept);
+    MEG_LINEAR(c, &l->kv, bwd_weight, .dy = d.kv, .x = c->memory.y, .kept = a.kv_kept, .d_kept = d.kv_kept);
+    MEG_LINEAR(c, &l->q, bwd_weight, .dy = d.q, .x = x, .kept = a.q_kept, .d_kept = d.q_kept);
 }
 
 /* ---- the block type ---- */
@@ -157,14 +159,19 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
     const struct meg_cross_attn_conf *c = conf;
-    const struct meg_linear_shape q = { c->a * c->d, c->h, 0, 1, c->std, c->has_bias, false, NULL };
-    const struct meg_linear_shape kv = { 2 * c->a * c->d, c->h, 0, 1, c->std, c->has_bias, false, NULL };
-    const struct meg_linear_shape proj = { c->h, c->a * c->d, 1, 1, c->std_out, c->has_bias, false, NULL };
+    struct meg_linear_shape shape = {
+        .out = c->a * c->d, .in = c->h, .nblocks = 1, .std = c->std, .has_bias = c->has_bias, .variant = c->linear
+    };
     struct cross_attn *l = weights;
 
-    meg_bind_linear(b, &l->q, "cross_attention.linear_q", &q);
-    meg_bind_linear(b, &l->kv, "cross_attention.linear_kv", &kv);
-    meg_bind_linear(b, &l->proj, "cross_attention.linear_proj", &proj);
+    meg_bind_linear(b, &l->q, "cross_attention.linear_q", &shape);
+    shape.out = 2 * c->a * c->d;
+    meg_bind_linear(b, &l->kv, "cross_attention.linear_kv", &shape);
+    shape.out = c->h;
+    shape.in = c->a * c->d;
+    shape.tp_dim = 1;
+    shape.std = c->std_out;
+    meg_bind_linear(b, &l->proj, "cross_attention.linear_proj", &shape);
     if (b->step != MEG_BIND_POINTERS)
         return;
     l->a = c->a / env->tp;
@@ -188,6 +195,7 @@ static void suballoc_workspace(struct cross_attn *l, const struct meg_block_aren
 {
     struct meg_attn_desc desc = nn_causal_desc(a->s_memory, a->b, c->a / a->tp, c->a / a->tp, c->d);
 
+    l->kv_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n_memory);
     if (!a->is_training)
         return;
     desc.s_q = a->s;
@@ -210,6 +218,9 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     if (what == MEG_BLOCK_ACTS || has_input_grads) {
         acts->q = meg_suballoc_mat(a->mem, a->dtype, a->n, width);
         acts->kv = meg_suballoc_mat(a->mem, a->dtype, a->n_memory, 2 * width);
+        acts->q_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
+        acts->kv_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n_memory);
+        acts->proj_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
     }
     if (what == MEG_BLOCK_RECOMPUTED_ACTS || (what == MEG_BLOCK_ACTS && !a->recomputes_core))
         suballoc_core(acts, a, c->a / a->tp, c->d);

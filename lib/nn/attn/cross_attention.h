@@ -15,8 +15,9 @@ struct meg_cross_attn_conf {
     int64_t a, d;        /* heads, head size */
     double std, std_out; /* standard deviation of the initial weights of q and kv, and of proj */
     bool has_bias;
-    double scale;   /* of the scores; 0: 1 / sqrt(d) */
-    double dropout; /* dropout probability of the attention weights */
+    double scale;                            /* of the scores; 0: 1 / sqrt(d) */
+    double dropout;                          /* dropout probability of the attention weights */
+    const struct meg_linear_variant *linear; /* of q, kv and proj; NULL: dense */
 };
 
 extern const struct meg_block_type meg_cross_attn_block;

@@ -112,13 +112,13 @@ void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
 {
     const struct meg_mat qkv = nn_a2a_buffer(l, a->qkv); /* with all-to-all, qkv is in a2a_recv */
 
-    MEG_LINEAR(c, &l->qkv, fwd, .y = qkv, .x = x);
+    MEG_LINEAR(c, &l->qkv, fwd, .y = qkv, .x = x, .kept = a->qkv_kept);
     rotate(c, qkv, 1, l);
     if (c->kv)
         cached_attn_fwd(c, a, l);
     else
         core_attn_fwd(c, a, qkv, l);
-    MEG_LINEAR(c, &l->proj, fwd, .y = y, .x = a->o);
+    MEG_LINEAR(c, &l->proj, fwd, .y = y, .x = a->o, .kept = a->proj_kept);
 }
 
 void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
@@ -126,17 +126,17 @@ void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struc
 {
     if (l->recomputes_core)
         core_attn_fwd(c, a, a->qkv, l);
-    MEG_LINEAR(c, &l->proj, bwd, .dx = d->o, .dy = dy, .x = a->o);
+    MEG_LINEAR(c, &l->proj, bwd, .dx = d->o, .dy = dy, .x = a->o, .kept = a->proj_kept, .d_kept = d->proj_kept);
     core_attn_bwd(c, d, a, l);
     rotate(c, d->qkv, -1, l);
-    MEG_LINEAR(c, &l->qkv, bwd, .dx = dx, .dy = d->qkv, .x = x);
+    MEG_LINEAR(c, &l->qkv, bwd, .dx = dx, .dy = d->qkv, .x = x, .kept = a->qkv_kept, .d_kept = d->qkv_kept);
 }
 
 void meg_attn_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_attn_acts *a,
                          const struct meg_attn_grads *d, const struct meg_attn *l)
 {
-    MEG_LINEAR(c, &l->proj, bwd_weight, .dy = dy, .x = a->o);
-    MEG_LINEAR(c, &l->qkv, bwd_weight, .dy = d->qkv, .x = x);
+    MEG_LINEAR(c, &l->proj, bwd_weight, .dy = dy, .x = a->o, .kept = a->proj_kept, .d_kept = d->proj_kept);
+    MEG_LINEAR(c, &l->qkv, bwd_weight, .dy = d->qkv, .x = x, .kept = a->qkv_kept, .d_kept = d->qkv_kept);
 }
 
 /* ---- the block type ---- */
@@ -149,8 +149,19 @@ struct attn_block {
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
     const struct meg_attn_conf *c = conf;
-    const struct meg_linear_shape qkv = { (c->a + 2 * c->g) * c->d, c->h, 0, 1, c->std, c->has_qkv_bias, false, NULL };
-    const struct meg_linear_shape proj = { c->h, c->a * c->d, 1, 1, c->std_out, c->has_proj_bias, false, NULL };
+    const struct meg_linear_shape qkv = { .out = (c->a + 2 * c->g) * c->d,
+                                          .in = c->h,
+                                          .nblocks = 1,
+                                          .std = c->std,
+                                          .has_bias = c->has_qkv_bias,
+                                          .variant = c->linear };
+    const struct meg_linear_shape proj = { .out = c->h,
+                                           .in = c->a * c->d,
+                                           .tp_dim = 1,
+                                           .nblocks = 1,
+                                           .std = c->std_out,
+                                           .has_bias = c->has_proj_bias,
+                                           .variant = c->linear };
     struct attn_block *block = weights;
     struct meg_attn *l = &block->attn;
 
@@ -180,6 +191,15 @@ static void suballoc_core(struct meg_attn_acts *acts, const struct meg_block_are
     acts->lse = meg_suballoc(a->mem, (size_t)(a->n * heads) * sizeof *acts->lse);
 }
 
+/* Allocate the gradients that bwd_weight reads. */
+static void suballoc_deferred(struct meg_attn_grads *grads, const struct meg_block_arena *a,
+                              const struct meg_attn_conf *c, int64_t qkv)
+{
+    grads->qkv = meg_suballoc_mat(a->mem, a->dtype, a->n, qkv);
+    grads->qkv_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
+    grads->proj_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
+}
+
 static void suballoc(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf)
 {
     const struct meg_attn_conf *c = conf;
@@ -192,6 +212,8 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     switch (what) {
     case MEG_BLOCK_ACTS:
         acts->qkv = meg_suballoc_mat(a->mem, a->dtype, a->n, qkv);
+        acts->qkv_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
+        acts->proj_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
         if (!a->recomputes_core)
             suballoc_core(acts, a, heads, c->d);
         break;
@@ -199,9 +221,9 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     case MEG_BLOCK_GRADS:
         grads->o = meg_suballoc_mat(a->mem, a->dtype, a->n, heads * c->d);
         if (!a->defers_wgrad)
-            grads->qkv = meg_suballoc_mat(a->mem, a->dtype, a->n, qkv);
+            suballoc_deferred(grads, a, c, qkv);
         break;
-    case MEG_BLOCK_DEFERRED_GRADS: grads->qkv = meg_suballoc_mat(a->mem, a->dtype, a->n, qkv); break;
+    case MEG_BLOCK_DEFERRED_GRADS: suballoc_deferred(grads, a, c, qkv); break;
     case MEG_BLOCK_WORKSPACE: meg_attn_workspace_suballoc(&block->workspace, a->mem, a->op, &size, a->cp, 1); break;
     }
 }

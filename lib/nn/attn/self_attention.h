@@ -42,6 +42,7 @@ struct meg_attn_conf {
     double dropout;        /* dropout probability of the attention weights */
     bool is_bidirectional; /* a query attends to all keys; otherwise, to keys up to its own position */
     int64_t buckets;       /* rows of the relative bias of the stack; 0: none */
+    const struct meg_linear_variant *linear; /* of qkv and proj; NULL: dense */
 };
 
 extern const struct meg_block_type meg_attn_block;
@@ -69,10 +70,11 @@ struct meg_attn_acts {
     struct meg_mat qkv; /* [n, (a+2g)d], after rotary positions */
     struct meg_mat o;   /* [n, a d] */
     float *lse;         /* log-sum-exp of the scores, [b,a,s]; with context parallelism [2,b,a,s/2], chunk by chunk */
+    struct meg_mat qkv_kept, proj_kept; /* kept by the linear layers */
 };
 
 struct meg_attn_grads {
-    struct meg_mat qkv, o; /* gradients of qkv and o */
+    struct meg_mat qkv, o, qkv_kept, proj_kept; /* gradients */
 };
 
 /*
