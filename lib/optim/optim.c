@@ -175,7 +175,7 @@ static void release_main(const struct meg_optim *o)
 
 static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct meg_err *e)
 {
-    const size_t n = (size_t)o->shard.numel, sp_numel = (size_t)meg_sp_grads_numel(o->params, &o->mesh->layout);
+    const size_t n = (size_t)o->shard.numel, tp_numel = (size_t)meg_tp_grads_numel(o->params, &o->mesh->layout);
     const struct meg_device *d = o->model->device;
     struct meg_optim_buffers *b = &o->buf;
     struct meg_optim_memory m;
@@ -191,7 +191,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     is_short |= m.grads && !(b->grad_shards = meg_mesh_alloc(o->mesh, d, m.grads));
     is_short |= m.params && !(b->param_shards = meg_mesh_alloc(o->mesh, d, m.params));
     is_short |= meg_nan_guard_init(&o->nan_guard, o->params, o->model->device) < 0;
-    is_short |= sp_numel && !(o->sp_grads.packed = o->op->alloc(sp_numel * meg_dtype_size(o->model->run.grad_dtype)));
+    is_short |= tp_numel && !(o->tp_grads.packed = o->op->alloc(tp_numel * meg_dtype_size(o->model->run.grad_dtype)));
     is_short |= !(o->ranges = o->op->alloc(((size_t)o->shard.nparam_ranges + 1) * sizeof *o->ranges));
     if (is_short)
         return meg_fail(e, MEG_EFAIL,
@@ -233,11 +233,11 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
         meg_optim_close(o);
         return r;
     }
-    o->sp_grads.mesh = o->mesh;
-    o->sp_grads.params = o->params;
-    o->sp_grads.device = model->device;
-    o->sp_grads.dtype = model->run.grad_dtype;
-    meg_zero_sync_init(&o->sync, zero, model, &o->nan_guard, &o->sp_grads, meg_optim_param_shards(o),
+    o->tp_grads.mesh = o->mesh;
+    o->tp_grads.params = o->params;
+    o->tp_grads.device = model->device;
+    o->tp_grads.dtype = model->run.grad_dtype;
+    meg_zero_sync_init(&o->sync, zero, model, &o->nan_guard, &o->tp_grads, meg_optim_param_shards(o),
                        o->buf.grad_shards);
     for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++)
         o->result_done[i] = o->op->event_create();
@@ -265,7 +265,7 @@ void meg_optim_close(struct meg_optim *o)
     meg_mesh_release(o->mesh, d, o->buf.param_shards);
     meg_mesh_release(o->mesh, d, o->buf.grad_shards);
     meg_nan_guard_free(&o->nan_guard);
-    o->op->release(o->sp_grads.packed);
+    o->op->release(o->tp_grads.packed);
     o->op->release(o->record);
     for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++) {
         o->op->release_pinned(o->result[i]);

@@ -93,7 +93,7 @@ struct meg_optim {
     struct meg_optim_memory used;
 
     struct meg_nan_guard nan_guard;
-    struct meg_sp_grads sp_grads;
+    struct meg_tp_grads tp_grads;
     struct meg_zero_sync sync;
 
     struct meg_graphs graphs; /* used with run.uses_graphs of the model; a key is the address of a function */

@@ -123,12 +123,12 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
         const struct meg_param *row = &params->row[i];
 
         if (row->shard_numel && l->has_sp && !meg_param_is_sharded(row, MEG_AXIS_TP))
-            s.sp_grad_reduce += meg_comm_volume_all_reduce(l->tp, (double)row->shard_numel * e);
+            s.tp_grad_reduce += meg_comm_volume_all_reduce(l->tp, (double)row->shard_numel * e);
         if (row->shard_numel && l->pp > 1 && row->tie >= 0)
             s.embedding_grad +=
                 meg_comm_volume_all_reduce(cost_tie_size(l, row->tie), tied_grad_numel(params, row, l) * e);
     }
-    s.sp_grad_reduce *= num_reduces;
+    s.tp_grad_reduce *= num_reduces;
     if (l->zero.stage == 3)
         s.param_gather = zero3_gather_nbytes(cost);
     return s;
@@ -161,7 +161,7 @@ void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_
     for (int i = 0; i < MEG_COST_GROUPS; i++)
         nbytes[i] *= (double)cost->schedule.microbatches;
 
-    nbytes[MEG_COST_GROUP_TP] += once.sp_grad_reduce;
+    nbytes[MEG_COST_GROUP_TP] += once.tp_grad_reduce;
     nbytes[MEG_COST_GROUP_PP] += meg_comm_volume_all_reduce(l->pp, num_losses * scalar);
     nbytes[MEG_COST_GROUP_DP_CP] =
         once.grad_reduce + once.param_gather + meg_comm_volume_all_reduce(l->dp * l->cp, (1 + num_losses) * scalar);

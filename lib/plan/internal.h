@@ -33,7 +33,7 @@ int64_t cost_tie_size(const struct meg_layout *l, int k);
 /* Bytes that a rank sends per step to reduce gradients and to all-gather parameters, and the size of its update. */
 struct cost_step_comm {
     double grad_reduce, param_gather; /* bytes in the data-parallel groups */
-    double sp_grad_reduce;            /* bytes in the tensor-parallel group: gradients of replicated parameters */
+    double tp_grad_reduce;            /* bytes in the tensor-parallel group: gradients of replicated parameters */
     double embedding_grad;            /* bytes between stages: gradients of tied parameters */
     double num_updated;               /* number of elements that the rank updates */
 };

@@ -11,10 +11,10 @@
 /* ---- gradients ------------------------------------------------------------------------------ */
 
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
-                      struct meg_nan_guard *nan_guard, const struct meg_sp_grads *sp_grads, struct meg_stream *stream,
+                      struct meg_nan_guard *nan_guard, const struct meg_tp_grads *tp_grads, struct meg_stream *stream,
                       void *g, enum meg_dtype dtype, bool overlaps)
 {
-    *r = (struct meg_reducer){ mesh, params, nan_guard, sp_grads, stream, g, dtype, overlaps, .bucket_in_flight = -1 };
+    *r = (struct meg_reducer){ mesh, params, nan_guard, tp_grads, stream, g, dtype, overlaps, .bucket_in_flight = -1 };
     r->passes_left = meg_new((size_t)params->nlayer_groups * sizeof *r->passes_left);
     r->is_tp_reduced = meg_new((size_t)params->nlayer_groups * sizeof *r->is_tp_reduced);
     r->groups_pending = meg_new((size_t)params->nbuckets * sizeof *r->groups_pending);
@@ -117,7 +117,7 @@ static void finish_group(struct meg_reducer *r, int group)
     const struct meg_params *p = r->params;
 
     meg_nan_guard_check(r->nan_guard, group, elem(r, p->layer_group[group].begin), r->dtype);
-    meg_sp_grads_reduce(r->sp_grads, group, elem(r, p->layer_group[group].begin));
+    meg_tp_grads_reduce(r->tp_grads, group, elem(r, p->layer_group[group].begin));
     r->is_tp_reduced[group] = true;
     for (int b = 0; b < p->nbuckets; b++)
         if (overlap(p->layer_group[group], p->bucket[b].range) && --r->groups_pending[b] == 0 && r->overlaps)

@@ -11,7 +11,7 @@
 #ifndef MEG_OPTIM_ZERO_GRAD_REDUCE_H
 #define MEG_OPTIM_ZERO_GRAD_REDUCE_H
 #include "optim/nan_guard.h"
-#include "optim/zero/sp_grads.h"
+#include "optim/zero/tp_grads.h"
 #include "params/param.h"
 
 MEG_BEGIN_DECLS
@@ -20,7 +20,7 @@ struct meg_reducer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
     struct meg_nan_guard *nan_guard;
-    const struct meg_sp_grads *sp_grads;
+    const struct meg_tp_grads *tp_grads;
     struct meg_stream *stream; /* stream that computes the gradients */
     char *g;                   /* [params->flat_numel] gradients of type dtype */
     enum meg_dtype dtype;
@@ -36,7 +36,7 @@ struct meg_reducer {
 
 /* Prepare the reduction of gradients g [params->flat_numel].  All pointers are borrowed. */
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
-                      struct meg_nan_guard *nan_guard, const struct meg_sp_grads *sp_grads, struct meg_stream *stream,
+                      struct meg_nan_guard *nan_guard, const struct meg_tp_grads *tp_grads, struct meg_stream *stream,
                       void *g, enum meg_dtype dtype, bool overlaps);
 void meg_reducer_free(struct meg_reducer *r);
 

@@ -115,7 +115,7 @@ void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group)
     char *g = buffer_of(q, group);
 
     meg_nan_guard_check(q->nan_guard, group, g, q->dtype);
-    meg_sp_grads_reduce(q->sp_grads, group, g);
+    meg_tp_grads_reduce(q->tp_grads, group, g);
     end_layer_reduce(q);
     q->group_in_flight = group;
     q->work = c->op->reduce_scatter(c, q->device->compute, meg_element(g, c->rank * n, q->dtype), g, n, q->dtype,

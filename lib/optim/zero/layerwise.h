@@ -10,7 +10,7 @@
 #ifndef MEG_OPTIM_ZERO_LAYERWISE_H
 #define MEG_OPTIM_ZERO_LAYERWISE_H
 #include "optim/nan_guard.h"
-#include "optim/zero/sp_grads.h"
+#include "optim/zero/tp_grads.h"
 #include "params/param.h"
 
 MEG_BEGIN_DECLS
@@ -27,7 +27,7 @@ struct meg_layer_reducer {
     const struct meg_params *params;
     const struct meg_device *device;
     struct meg_nan_guard *nan_guard;
-    const struct meg_sp_grads *sp_grads;
+    const struct meg_tp_grads *tp_grads;
     /*
      * [meg_params_unsharded_numel] gradients of type dtype, overwritten by each pass; padding between parameters is 0
      */

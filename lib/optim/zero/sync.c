@@ -4,7 +4,7 @@
 #include "base/mem.h"
 
 void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_model *model,
-                        struct meg_nan_guard *nan_guard, const struct meg_sp_grads *sp_grads, void *param_shards,
+                        struct meg_nan_guard *nan_guard, const struct meg_tp_grads *tp_grads, void *param_shards,
                         void *grad_shards)
 {
     const struct meg_mesh *m = model->mesh;
@@ -14,7 +14,7 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
     z->shards_grads = run->shards_grads;
     z->shards_params = run->shards_params;
     z->overlaps_param_gather = c->overlap_param_gather;
-    meg_reducer_init(&z->reducer, m, p, nan_guard, sp_grads, model->device->compute, model->g, run->grad_dtype,
+    meg_reducer_init(&z->reducer, m, p, nan_guard, tp_grads, model->device->compute, model->g, run->grad_dtype,
                      c->overlap_grad_reduce);
     meg_reducer_begin(&z->reducer, 0);
     meg_gatherer_init(&z->gatherer, m, p, model->device->compute, model->w, run->dtype);
@@ -22,7 +22,7 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
                                                    .params = p,
                                                    .device = model->device,
                                                    .nan_guard = nan_guard,
-                                                   .sp_grads = sp_grads,
+                                                   .tp_grads = tp_grads,
                                                    .g = (char *)model->g,
                                                    .dtype = run->grad_dtype,
                                                    .grad_shards = grad_shards,

@@ -34,7 +34,7 @@ struct meg_zero_sync {
  * (used in stages 2 and 3 only) are this rank's shards, in the dtypes of model->run.  All pointers are borrowed.
  */
 void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_model *model,
-                        struct meg_nan_guard *nan_guard, const struct meg_sp_grads *sp_grads, void *param_shards,
+                        struct meg_nan_guard *nan_guard, const struct meg_tp_grads *tp_grads, void *param_shards,
                         void *grad_shards);
 /* Wait for the all-gathers of parameters in flight, and free the memory of z, which may be zero-initialized. */
 void meg_zero_sync_free(struct meg_zero_sync *z);

@@ -1,5 +1,5 @@
-/* sp_grads.c - all-reduce the gradients of replicated parameters over the tensor-parallel ranks. */
-#include "optim/zero/sp_grads.h"
+/* tp_grads.c - all-reduce the gradients of replicated parameters over the tensor-parallel ranks. */
+#include "optim/zero/tp_grads.h"
 
 static bool is_summed(const struct meg_param *row)
 {
@@ -25,7 +25,7 @@ static struct summed summed_of(const struct meg_params *p, int group)
     return s;
 }
 
-int64_t meg_sp_grads_numel(const struct meg_params *p, const struct meg_layout *l)
+int64_t meg_tp_grads_numel(const struct meg_params *p, const struct meg_layout *l)
 {
     int64_t max = 0;
 
@@ -39,7 +39,7 @@ int64_t meg_sp_grads_numel(const struct meg_params *p, const struct meg_layout *
 }
 
 /* Return the address of a parameter's gradient in its group, which begins at g. */
-static void *grad_of(const struct meg_sp_grads *s, const struct meg_param *row, void *g)
+static void *grad_of(const struct meg_tp_grads *s, const struct meg_param *row, void *g)
 {
     return meg_element(g, row->offset - s->params->layer_group[row->layer_group].begin, s->dtype);
 }
@@ -48,7 +48,7 @@ static void *grad_of(const struct meg_sp_grads *s, const struct meg_param *row, 
  * Copy the gradients of a layer group that are to be summed over the tensor-parallel ranks from g to s->packed, or if
  * is_back is true, from s->packed to g.
  */
-static void copy(const struct meg_sp_grads *s, int group, void *g, bool is_back)
+static void copy(const struct meg_tp_grads *s, int group, void *g, bool is_back)
 {
     const struct meg_params *p = s->params;
     char *packed = s->packed;
@@ -65,7 +65,7 @@ static void copy(const struct meg_sp_grads *s, int group, void *g, bool is_back)
     }
 }
 
-void meg_sp_grads_reduce(const struct meg_sp_grads *s, int group, void *g)
+void meg_tp_grads_reduce(const struct meg_tp_grads *s, int group, void *g)
 {
     const struct summed sum = summed_of(s->params, group);
 

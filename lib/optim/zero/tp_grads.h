@@ -1,5 +1,5 @@
 /*
- * sp_grads.h - reduce the gradients of replicated parameters under sequence parallelism.
+ * tp_grads.h - reduce the gradients of replicated parameters under sequence parallelism.
  *
  * Tensor-parallel ranks process different positions, so the gradients of all parameters that these ranks replicate
  * (norms, biases added to the residual stream, position and token-type embeddings, and the replicated layers of BERT's
@@ -8,29 +8,29 @@
  * A layer group has one all-reduce.  The gradients of several parameters are copied to one buffer, reduced there, and
  * copied back.
  */
-#ifndef MEG_OPTIM_ZERO_SP_GRADS_H
-#define MEG_OPTIM_ZERO_SP_GRADS_H
+#ifndef MEG_OPTIM_ZERO_TP_GRADS_H
+#define MEG_OPTIM_ZERO_TP_GRADS_H
 #include "device/device.h"
 #include "params/param.h"
 
 MEG_BEGIN_DECLS
 
-struct meg_sp_grads {
+struct meg_tp_grads {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
     const struct meg_device *device;
     enum meg_dtype dtype;
-    void *packed; /* [meg_sp_grads_numel] of type dtype, in device memory; NULL if this number is 0 */
+    void *packed; /* [meg_tp_grads_numel] of type dtype, in device memory; NULL if this number is 0 */
 };
 
 /* Return the size of the buffer in elements; 0 if none is required. */
-int64_t meg_sp_grads_numel(const struct meg_params *params, const struct meg_layout *l);
+int64_t meg_tp_grads_numel(const struct meg_params *params, const struct meg_layout *l);
 
 /*
  * Sum the gradients of a layer group's replicated parameters over the tensor-parallel ranks.  The group's gradients
  * begin at g.  Does nothing without sequence parallelism.
  */
-void meg_sp_grads_reduce(const struct meg_sp_grads *s, int group, void *g);
+void meg_tp_grads_reduce(const struct meg_tp_grads *s, int group, void *g);
 
 MEG_END_DECLS
 #endif
