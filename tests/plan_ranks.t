@@ -62,6 +62,8 @@ vocab-size = 100
 end
 PATH=$B/tests/toy:$PATH
 model=toy
+as_planned 2 --tensor-model-parallel-size 2
+as_planned 4 --tensor-model-parallel-size 2 --zero-stage 2 --num-layers 1
 as_planned 4 --pipeline-model-parallel-size 4 --pipeline-schedule zb-h1
 as_planned 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
     --recompute-granularity full --recompute-method uniform --recompute-num-layers 1

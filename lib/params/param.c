@@ -54,6 +54,12 @@ bool meg_param_is_sharded(const struct meg_param *row, enum meg_mesh_axis axis)
     return false;
 }
 
+bool meg_param_sums_grad_over_tp(const struct meg_param *row, const struct meg_layout *l)
+{
+    return row->shard_numel > 0 && l->tp > 1 && (l->has_sp || row->grad_is_partial_over_tp) &&
+           !meg_param_is_sharded(row, MEG_AXIS_TP);
+}
+
 /* Return the last sharded dimension, along which a block of the shard is contiguous; 0 if no dimension is sharded. */
 static int last_sharded(const struct meg_param *row)
 {

@@ -34,8 +34,8 @@ struct meg_sharding {
 
 /*
  * A parameter.  Its gradient is reduced over its data-parallel group.  If the parameter is tied, its gradient is also
- * reduced over the pipeline stages that use it.  With sequence parallelism, the gradient of a parameter that
- * tensor-parallel ranks replicate is also reduced over these ranks.
+ * reduced over the pipeline stages that use it.  meg_param_sums_grad_over_tp states whether it is also reduced over the
+ * tensor-parallel ranks.
  */
 struct meg_param {
     char name[96]; /* name in Megatron core; layers are numbered across pipeline stages, from 0 in each stack */
@@ -48,7 +48,9 @@ struct meg_param {
     bool is_frozen;    /* the optimizer does not update the parameter; its gradient is undefined */
     bool is_decoupled; /* --decoupled-lr applies (word embedding and output weight) */
     bool is_vocab;     /* axis 0 is the vocabulary, which Megatron pads in its checkpoints */
-    int tie;           /* index in meg_layout.tie of the pipeline stages that use the parameter; -1: not tied */
+    /* tensor-parallel ranks replicate the parameter, but apply it to different heads or columns */
+    bool grad_is_partial_over_tp;
+    int tie; /* index in meg_layout.tie of the pipeline stages that use the parameter; -1: not tied */
     int layer_group;
     int64_t numel; /* product of dim */
     /* This rank's shard, set by meg_params_shard. */
@@ -127,6 +129,13 @@ int64_t meg_params_unsharded_numel(const struct meg_params *p);
 
 /* Return whether a dimension of the parameter is sharded over this axis.  If not, the ranks along it have replicas. */
 bool meg_param_is_sharded(const struct meg_param *row, enum meg_mesh_axis axis);
+
+/*
+ * Return whether the gradient of this rank's shard is summed over the tensor-parallel ranks.  These ranks replicate the
+ * parameter, and each computes a part of the gradient: with sequence parallelism, that of the rank's positions, and
+ * with grad_is_partial_over_tp, that of its heads or columns.
+ */
+bool meg_param_sums_grad_over_tp(const struct meg_param *row, const struct meg_layout *l);
 
 /*
  * Return the number of contiguous ranges in a parameter's shard, or the i-th range.  The ranges are in ascending order

@@ -122,7 +122,7 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
     for (int i = 0; i < params->n; i++) {
         const struct meg_param *row = &params->row[i];
 
-        if (row->shard_numel && l->has_sp && !meg_param_is_sharded(row, MEG_AXIS_TP))
+        if (meg_param_sums_grad_over_tp(row, l))
             s.tp_grad_reduce += meg_comm_volume_all_reduce(l->tp, (double)row->shard_numel * e);
         if (row->shard_numel && l->pp > 1 && row->tie >= 0)
             s.embedding_grad +=

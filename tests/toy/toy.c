@@ -1,11 +1,16 @@
 /*
  * toy.c - a family of models for tests/toy.t that is not in the library: two stacks of gated networks, which read the
- * same tokens.  A layer computes out(silu(gate(x)) * value(x)); in the second stack, `value` reads the output of the
- * first stack instead of x.  The word embedding is used before each stack and as the output matrix.  A program that is
- * linked with this file accepts --model toy.
+ * same tokens.  A layer computes out(norm(silu(gate(x)) * value(x))); in the second stack, `value` reads the output of
+ * the first stack instead of x.  The norm has groups of GROUP columns, whose weight all tensor-parallel ranks apply to
+ * their own groups.  If the environment variable FAULT is set, the parameter table does not state this.  The word
+ * embedding is used before each stack and as the output matrix.  A program that is linked with this file accepts
+ * --model toy.
  */
+#include <stdlib.h>
 #include "model/family.h"
 #include "nn/lm_head.h"
+
+enum { GROUP = 16 };
 
 struct gated_conf {
     int64_t h, f; /* width of the residual stream, inner width */
@@ -15,12 +20,14 @@ struct gated_conf {
 
 struct gated {
     struct meg_linear gate, value, out;
+    struct meg_norm_weights norm; /* [GROUP] */
     bool reads_memory;
     struct meg_mat d_input; /* workspace: gradient of the input of `value` */
 };
 
 struct gated_acts {
-    struct meg_mat pre, mid; /* [n,2f] gate and value; [n,f] input of `out` */
+    struct meg_mat pre, mid, normed; /* [n,2f] gate and value; [n,f] input of the norm; [n,f] input of `out` */
+    struct meg_norm_stats stats;
 };
 
 static const struct meg_glu silu = { .type = MEG_GLU_SILU };
@@ -29,7 +36,14 @@ static struct gated_acts of_batch(const struct meg_ctx *c, const void *acts)
 {
     const struct gated_acts *a = acts;
 
-    return (struct gated_acts){ meg_block_rows(c, a->pre), meg_block_rows(c, a->mid) };
+    return (struct gated_acts){ meg_block_rows(c, a->pre), meg_block_rows(c, a->mid), meg_block_rows(c, a->normed),
+                                a->stats };
+}
+
+/* Return the groups of columns of x as rows. */
+static struct meg_mat groups(struct meg_mat x)
+{
+    return meg_mat(x.p, x.dtype, x.rows * x.cols / GROUP, GROUP);
 }
 
 /* Return the gate (i = 0) or the value (i = 1) in pre. */
@@ -48,12 +62,13 @@ static struct meg_mat value_input(const struct meg_ctx *c, const struct gated *l
 static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
 {
     const struct gated *l = weights;
-    const struct gated_acts a = of_batch(c, acts);
+    struct gated_acts a = of_batch(c, acts);
 
     MEG_LINEAR(c, &l->gate, fwd, .y = half(a.pre, 0), .x = x);
     MEG_LINEAR(c, &l->value, fwd, .y = half(a.pre, 1), .x = value_input(c, l, x));
     MEG_CALL(c->op, c->stream, glu_fwd, .unit = &silu, .y = a.mid, .x = a.pre);
-    MEG_LINEAR(c, &l->out, fwd, .y = y, .x = a.mid);
+    meg_norm_fwd(c, groups(a.normed), groups(a.mid), &a.stats, &l->norm);
+    MEG_LINEAR(c, &l->out, fwd, .y = y, .x = a.normed);
 }
 
 static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
@@ -63,7 +78,8 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
     const struct gated_acts a = of_batch(c, acts), d = of_batch(c, grads);
     const struct meg_mat sum = l->reads_memory ? c->memory.dy : dx, d_input = meg_mat_rows(l->d_input, 0, sum.rows);
 
-    MEG_LINEAR(c, &l->out, bwd, .dx = d.mid, .dy = dy, .x = a.mid);
+    MEG_LINEAR(c, &l->out, bwd, .dx = d.normed, .dy = dy, .x = a.normed);
+    meg_norm_bwd(c, groups(d.mid), meg_no_mat(), groups(d.normed), groups(a.mid), &a.stats, &l->norm);
     MEG_CALL(c->op, c->stream, glu_bwd, .unit = &silu, .dx = d.pre, .dy = d.mid, .x = a.pre);
     MEG_LINEAR(c, &l->gate, bwd, .dx = dx, .dy = half(d.pre, 0), .x = x);
     MEG_LINEAR(c, &l->value, bwd, .dx = d_input, .dy = half(d.pre, 1), .x = value_input(c, l, x));
@@ -76,7 +92,7 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
     const struct gated *l = weights;
     const struct gated_acts a = of_batch(c, acts), d = of_batch(c, grads);
 
-    MEG_LINEAR(c, &l->out, bwd_weight, .dy = dy, .x = a.mid);
+    MEG_LINEAR(c, &l->out, bwd_weight, .dy = dy, .x = a.normed);
     MEG_LINEAR(c, &l->gate, bwd_weight, .dy = half(d.pre, 0), .x = x);
     MEG_LINEAR(c, &l->value, bwd_weight, .dy = half(d.pre, 1), .x = value_input(c, l, x));
 }
@@ -89,8 +105,14 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
         .out = c->h, .in = c->f, .tp_dim = 1, .nblocks = 1, .std = c->std, .has_bias = true
     };
     struct gated *l = weights;
+    struct meg_param *norm;
     (void)env;
 
+    l->norm.type = MEG_NORM_RMS;
+    l->norm.eps = 1e-5f;
+    norm = meg_bind_vector(b, &l->norm.w, &l->norm.dw, "norm.weight", GROUP, MEG_INIT_ONE);
+    if (norm)
+        norm->grad_is_partial_over_tp = !getenv("FAULT");
     meg_bind_linear(b, &l->gate, "gate", &in);
     meg_bind_linear(b, &l->value, "value", &in);
     meg_bind_linear(b, &l->out, "out", &out);
@@ -107,8 +129,12 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
         ((struct gated *)to)->d_input = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows, c->h);
     if (what == MEG_BLOCK_ACTS || has_grad_of_pre)
         acts->pre = meg_suballoc_mat(a->mem, a->dtype, a->n, 2 * c->f / a->tp);
-    if (what == MEG_BLOCK_ACTS || what == MEG_BLOCK_GRADS)
+    if (what == MEG_BLOCK_ACTS || what == MEG_BLOCK_GRADS) {
         acts->mid = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);
+        acts->normed = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);
+    }
+    if (what == MEG_BLOCK_ACTS)
+        acts->stats.rstd = meg_suballoc(a->mem, (size_t)(a->n * c->f / a->tp / GROUP) * sizeof *acts->stats.rstd);
 }
 
 static const struct meg_linear *last_linear(const void *weights)

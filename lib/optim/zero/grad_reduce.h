@@ -2,8 +2,8 @@
  * grad_reduce.h - data-parallel reduction of gradients, one bucket at a time, and the all-gather of parameters.
  *
  * A gradient is reduced up to three times, in this order even if communication overlaps the backward pass:
- *   1. over the tensor-parallel ranks, for replicated parameters under sequence parallelism, because each rank
- *      processed different positions;
+ *   1. over the tensor-parallel ranks, for replicated parameters of whose gradient each rank computes a part
+ *      (optim/zero/tp_grads.h);
  *   2. over the data-parallel group of the bucket (dense parameters or experts): an all-reduce, or with the distributed
  *      optimizer a reduce-scatter followed by an all-reduce over the optimizer instances;
  *   3. over the pipeline stages that use a tied parameter, such as a tied embedding.

@@ -1,11 +1,6 @@
 /* tp_grads.c - all-reduce the gradients of replicated parameters over the tensor-parallel ranks. */
 #include "optim/zero/tp_grads.h"
 
-static bool is_summed(const struct meg_param *row)
-{
-    return row->shard_numel > 0 && !meg_param_is_sharded(row, MEG_AXIS_TP);
-}
-
 /* The gradients of a layer group that are to be summed. */
 struct summed {
     int n;                         /* number of parameters */
@@ -13,12 +8,12 @@ struct summed {
     const struct meg_param *first; /* first parameter, or NULL */
 };
 
-static struct summed summed_of(const struct meg_params *p, int group)
+static struct summed summed_of(const struct meg_params *p, const struct meg_layout *l, int group)
 {
     struct summed s = { 0 };
 
     for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++)
-        if (is_summed(&p->row[i])) {
+        if (meg_param_sums_grad_over_tp(&p->row[i], l)) {
             s.first = s.n++ ? s.first : &p->row[i];
             s.numel += p->row[i].shard_numel;
         }
@@ -29,8 +24,8 @@ int64_t meg_tp_grads_numel(const struct meg_params *p, const struct meg_layout *
 {
     int64_t max = 0;
 
-    for (int i = 0; i < p->nlayer_groups && l->has_sp; i++) {
-        const struct summed s = summed_of(p, i);
+    for (int i = 0; i < p->nlayer_groups; i++) {
+        const struct summed s = summed_of(p, l, i);
 
         if (s.n > 1 && s.numel > max)
             max = s.numel;
@@ -58,7 +53,7 @@ static void copy(const struct meg_tp_grads *s, int group, void *g, bool is_back)
         const size_t nbytes = (size_t)row->shard_numel * meg_dtype_size(s->dtype);
         void *grad = grad_of(s, row, g);
 
-        if (!is_summed(row))
+        if (!meg_param_sums_grad_over_tp(row, &s->mesh->layout))
             continue;
         s->device->op->copy(s->device->compute, is_back ? grad : packed, is_back ? packed : grad, nbytes);
         packed += nbytes;
@@ -67,9 +62,9 @@ static void copy(const struct meg_tp_grads *s, int group, void *g, bool is_back)
 
 void meg_tp_grads_reduce(const struct meg_tp_grads *s, int group, void *g)
 {
-    const struct summed sum = summed_of(s->params, group);
+    const struct summed sum = summed_of(s->params, &s->mesh->layout, group);
 
-    if (!s->mesh->layout.has_sp || sum.n == 0)
+    if (sum.n == 0)
         return;
     if (sum.n > 1)
         copy(s, group, g, false);

@@ -1,9 +1,10 @@
 /*
- * tp_grads.h - reduce the gradients of replicated parameters under sequence parallelism.
+ * tp_grads.h - sum the gradients of replicated parameters over the tensor-parallel ranks, if each rank computes a part
+ * of them (meg_param_sums_grad_over_tp).
  *
- * Tensor-parallel ranks process different positions, so the gradients of all parameters that these ranks replicate
- * (norms, biases added to the residual stream, position and token-type embeddings, and the replicated layers of BERT's
- * heads) are summed over them.
+ * With sequence parallelism, these are the gradients of all replicated parameters: norms, biases added to the residual
+ * stream, position and token-type embeddings, and the replicated layers of BERT's heads.  Without it, these are the
+ * gradients with grad_is_partial_over_tp, such as that of a norm of the queries.
  *
  * A layer group has one all-reduce.  The gradients of several parameters are copied to one buffer, reduced there, and
  * copied back.
@@ -26,10 +27,7 @@ struct meg_tp_grads {
 /* Return the size of the buffer in elements; 0 if none is required. */
 int64_t meg_tp_grads_numel(const struct meg_params *params, const struct meg_layout *l);
 
-/*
- * Sum the gradients of a layer group's replicated parameters over the tensor-parallel ranks.  The group's gradients
- * begin at g.  Does nothing without sequence parallelism.
- */
+/* Sum these gradients of a layer group over the tensor-parallel ranks.  The group's gradients begin at g. */
 void meg_tp_grads_reduce(const struct meg_tp_grads *s, int group, void *g);
 
 MEG_END_DECLS
