@@ -1,0 +1,45 @@
+#!/bin/sh
+# needs: ranks/comm toy
+# modules: nn
+# Linear layers with low-rank adapters, in a family of models that is not in the library (tests/toy/low_rank.c).
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
+. "${0%/*}/ranks.sh"
+. "${0%/*}/train.sh"
+PATH=$B/tests/toy:$PATH
+sed -i -e '/^global-batch-size/d' "$T/conf"
+echo 'global-batch-size = 8' >>"$T/conf"
+logged='if .split then .lm_loss else .lm_loss, .grad_norm end'
+
+train --log-json "$T/gpt.json" >"$T/log" 2>"$T/err"
+echo 'model = low-rank' >>"$T/conf"
+train --save "$T/all" --save-interval 5 --log-json "$T/low.json" >"$T/log" 2>"$T/err"
+is 'the model is trained' $? 0
+first='map(select(.split == null))[0].lm_loss'
+is 'the first loss is that of GPT without adapters' "$(jq -s "$first" "$T/low.json")" "$(jq -s "$first" "$T/gpt.json")"
+ok 'the loss falls' jq -se 'map(select(.split == null)) | .[0].lm_loss - .[-1].lm_loss > 0.1' "$T/low.json"
+
+tensor() { # NAME ITERATION: print the checksum of a tensor of layer 0 in a checkpoint
+    jq -r --arg name "decoder.layers.0.$1" '.tensors[$name].xxh3_128[0] // error' "$T/all/iter_$2/manifest.json"
+}
+for name in self_attention.linear_qkv.weight mlp.linear_fc1.weight mlp.linear_fc2.bias; do
+    is "$name is frozen" "$(tensor $name 0000005)" "$(tensor $name 0000010)"
+done
+for name in self_attention.linear_proj mlp.linear_fc1; do
+    for factor in in out; do
+        ok "the factor linear_$factor of $name is trained" \
+            [ "$(tensor $name.adapter.linear_$factor.weight 0000005)" != "$(tensor $name.adapter.linear_$factor.weight 0000010)" ]
+    done
+done
+
+train --save "$T/half" --exit-interval 5 >"$T/log" 2>"$T/err"
+train --save "$T/half" --load "$T/half" >"$T/log" 2>"$T/err"
+ok 'a resumed run is bit-identical' same_tensors "$T/half/iter_0000010" "$T/all/iter_0000010"
+
+train_ranks one 1
+equals_one_rank 2 --tensor-model-parallel-size 2
+equals_one_rank 2 --tensor-model-parallel-size 2 --sequence-parallel
+equals_one_rank 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
+equals_one_rank 2 --context-parallel-size 2 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
+equals_one_rank 4 --tensor-model-parallel-size 2 --zero-stage 3
+done_testing
