@@ -3,12 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
+#include "tensor/op_log.h"
 
 struct meg_keyed_graph {
     struct meg_keyed_graph *next;
     void *key;
     size_t key_nbytes;
     struct meg_graph *graph; /* NULL: the operations were executed once, without a graph */
+#ifdef MEG_DEBUG
+    struct meg_op_log calls; /* of a device without graphs */
+#endif
 };
 
 /* Free a graph, after its last launch is complete. */
@@ -18,6 +22,9 @@ static void graph_free(struct meg_keyed_graph *x, const struct meg_device *d)
         meg_device_synchronize(d, d->compute);
         d->op->graph_destroy(x->graph);
     }
+#ifdef MEG_DEBUG
+    meg_op_log_free(&x->calls);
+#endif
     free(x->key);
     free(x);
 }
@@ -61,22 +68,61 @@ static void free_oldest(struct meg_graphs *graphs, const struct meg_device *d)
     *link = NULL;
 }
 
+/* Add a graph that is not captured yet, without inserting it in the list. */
+static struct meg_keyed_graph *graph_new(struct meg_graphs *graphs, const struct meg_device *d, const void *key,
+                                         size_t nbytes)
+{
+    struct meg_keyed_graph *x;
+
+    free_oldest(graphs, d);
+    x = meg_new(sizeof *x);
+    x->key = meg_new(nbytes);
+    x->key_nbytes = nbytes;
+    memcpy(x->key, key, nbytes);
+    return x;
+}
+
+#ifdef MEG_DEBUG
+/*
+ * Execute the operations on a device without graphs.  If operations with this key were executed before, check that
+ * their arguments were equal.
+ */
+static void run_and_compare(struct meg_graphs *graphs, const struct meg_device *d, const void *key, size_t nbytes,
+                            void (*run)(const void *args), const void *args)
+{
+    struct meg_keyed_graph *x = take(graphs, key, nbytes);
+    struct meg_op_log calls = { 0 };
+
+    meg_op_log_begin(&calls);
+    run(args);
+    meg_op_log_end();
+    if (x) {
+        meg_op_log_require_equal(&x->calls, &calls);
+        meg_op_log_free(&calls);
+    } else {
+        x = graph_new(graphs, d, key, nbytes);
+        x->calls = calls;
+    }
+    insert(graphs, x);
+}
+#endif
+
 void meg_graphs_run(struct meg_graphs *graphs, const struct meg_device *d, const void *key, size_t nbytes,
                     void (*run)(const void *args), const void *args)
 {
     struct meg_keyed_graph *x;
 
     if (!d->op->graph_begin) {
+#ifdef MEG_DEBUG
+        run_and_compare(graphs, d, key, nbytes, run, args);
+#else
         run(args);
+#endif
         return;
     }
     x = take(graphs, key, nbytes);
     if (!x) {
-        free_oldest(graphs, d);
-        x = meg_new(sizeof *x);
-        x->key = meg_new(nbytes);
-        x->key_nbytes = nbytes;
-        memcpy(x->key, key, nbytes);
+        x = graph_new(graphs, d, key, nbytes);
         run(args);
     } else {
         if (!x->graph) {

@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include "base/err.h"
-#include "tensor/op_row.h"
+#include "tensor/op_log.h"
 
 static const struct meg_ops *op; /* the table that is called after the checks */
 static struct meg_ops checked;
@@ -278,7 +278,10 @@ static void check_args(const struct meg_op_row *row, const void *args)
 #define CHECKED(name)                                                                                                  \
     static void name(struct meg_stream *st, const struct meg_##name##_args *a)                                         \
     {                                                                                                                  \
+        struct meg_##name##_args copy = *a;                                                                            \
         check_args(&meg_row_##name, a);                                                                                \
+        MEG_CLEAR_PADDING(copy);                                                                                       \
+        meg_op_log_add(&meg_row_##name, &copy, sizeof copy);                                                           \
         op->name(st, a);                                                                                               \
     }
 MEG_TENSOR_OPS(CHECKED)

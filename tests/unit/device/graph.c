@@ -1,11 +1,15 @@
 /* Graphs of operations: which calls execute, capture and launch them, and how many graphs are kept. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <cmocka.h>
+#include <omp.h>
 #include "base/mem.h"
+#include "child.h"
 #include "device/graph.h"
+#include "tensor/suballoc.h"
 
 /* The test double of a device with graphs: a graph is the value that was added to it. */
 struct meg_graph {
@@ -142,8 +146,43 @@ static void without_graphs_each_call_executes(void **state)
     begin(false);
     for (int i = 0; i < 3; i++)
         assert_true(calls(&graphs, 1, 1));
-    assert_null(graphs.first);
+    meg_graphs_free(&graphs, &device);
 }
+
+#ifdef MEG_DEBUG
+static void scale(const void *factor)
+{
+    static float y[2];
+    const struct meg_mat m = meg_mat(y, MEG_DTYPE_F32, 1, 2);
+
+    MEG_CALL(meg_device_cpu()->op, NULL, scale, .y = m, .x = m, .factor = *(const float *)factor);
+}
+
+static void scale_by_two_factors(void *unused)
+{
+    const float factor[] = { 2, 2, 3 };
+    struct meg_graphs graphs = { 0 };
+
+    (void)unused;
+    omp_set_num_threads(1); /* the threads of the parent process do not exist */
+    for (int i = 0; i < 3; i++) {
+        fprintf(stderr, "call %d\n", i);
+        meg_graphs_run(&graphs, meg_device_cpu(), "key", 3, scale, factor + i);
+    }
+}
+
+/* An argument that is not in the key is named. */
+static void calls_with_equal_keys_have_equal_arguments(void **state)
+{
+    struct child c;
+
+    (void)state;
+    child_run(&c, scale_by_two_factors, NULL);
+    assert_int_equal(c.status, 128 + SIGABRT);
+    assert_non_null(strstr(c.err, "call 2"));
+    assert_non_null(strstr(c.err, "factor of scale is in the key of the graph"));
+}
+#endif
 
 int main(void)
 {
@@ -151,6 +190,9 @@ int main(void)
         cmocka_unit_test(the_second_call_with_a_key_captures_a_graph),
         cmocka_unit_test(the_least_recently_used_graph_is_freed),
         cmocka_unit_test(without_graphs_each_call_executes),
+#ifdef MEG_DEBUG
+        cmocka_unit_test(calls_with_equal_keys_have_equal_arguments),
+#endif
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
