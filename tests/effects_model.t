@@ -37,6 +37,7 @@ log_t5() { run meg-train -q --config t5.conf --train-iters 1 --eval-iters 0 --lr
 
 # ---- network ----
 dry_two_groups() { dry --group-query-attention --num-query-groups 2 "$@"; }
+log_rms() { log --normalization RMSNorm "$@"; }
 log_rope() { log --position-embedding-type rope "$@"; }
 log_long_rope() { log_rope --rotary-base 50000 "$@"; }
 log_llama3() { log_long_rope --use-rope-scaling "$@"; }
@@ -66,6 +67,7 @@ effect log_long_rope '^> .* lm loss' --use-rope-scaling
 effect log_llama3 '^> .* lm loss' --rope-scaling-factor 2
 effect log '^> .* lm loss' --normalization RMSNorm
 effect log '^> .* lm loss' --norm-epsilon 0.1
+effect log_rms '^> .* lm loss' --qk-layernorm
 effect log '^> .* params norm: ' --init-method-std 0.1
 effect log '^> .* params norm: ' --init-method-xavier-uniform
 effect dry '^>   all  *29 ' --untie-embeddings-and-output-weights

@@ -54,6 +54,9 @@ const struct meg_opt meg_model_opts[] = {
     { "norm-epsilon", 0, MEG_F64(C, norm_epsilon), "X", "1e-05",
       "epsilon added to the variance in normalization layers" },
     MEG_ALIAS("layernorm-epsilon", "norm-epsilon"),
+    { "qk-layernorm", 0, MEG_BOOL(C, qk_layernorm), NULL, "no",
+      "normalize each head of queries and keys before RoPE, with one weight for all heads (Qwen3); requires "
+      "--normalization RMSNorm" },
     { "init-method-std", 0, MEG_F64(C, init_method_std), "X", "0.02", "standard deviation of the initial weights" },
     { "init-method-xavier-uniform", 0, MEG_BOOL(C, init_method_xavier_uniform), NULL, "no",
       "draw initial weights from the Xavier uniform distribution instead of a normal distribution" },
@@ -252,6 +255,10 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         return r;
     if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
         return r;
+    if (c->qk_layernorm && c->family != MEG_FAMILY_GPT)
+        return meg_fail(e, MEG_EUSAGE, "--qk-layernorm: requires --model gpt");
+    if (c->qk_layernorm && c->normalization != MEG_NORM_RMS)
+        return meg_fail(e, MEG_EUSAGE, "--qk-layernorm: requires --normalization RMSNorm");
     if (c->swiglu && c->glu_activation != MEG_GLU_ACTIVATION_NONE)
         return meg_fail(e, MEG_EUSAGE, "--glu-activation: cannot be combined with --swiglu");
     if (meg_model_is_gated(c) && c->activation_func != MEG_ACTIVATION_FUNC_GELU)

@@ -36,6 +36,7 @@ struct meg_model_conf {
     enum meg_position_embedding position_embedding_type;
     int64_t relative_attention_num_buckets, relative_attention_max_distance;
     enum meg_norm normalization;
+    bool qk_layernorm; /* normalize each query and key head (Qwen3) */
     bool use_rotary; /* same as --position-embedding-type rope */
     double rotary_base, rotary_percent;
     bool rotary_interleaved;

@@ -37,6 +37,7 @@ static struct meg_attn_conf attention(const struct meg_model_conf *c, const stru
         .std_out = std_out,
         .has_qkv_bias = c->has_bias || c->add_qkv_bias,
         .has_proj_bias = c->has_bias,
+        .qk_norm_eps = c->qk_layernorm ? c->norm_epsilon : 0,
         .scale = c->softmax_scale > 0 ? c->softmax_scale : 0,
         .dropout = c->attention_dropout,
         .is_bidirectional = t->is_bidirectional,

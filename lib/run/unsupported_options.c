@@ -68,8 +68,8 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "head-lr-mult mask-type mask-factor iter-per-epoch mrope-section position-embedding-type:mrope "
       "dataloader-type:external use-te prompt-path dataloader-save tokenizer-prompt-format freeze-LM freeze-ViT "
       "language-model-type disable-vision-class-token allow-missing-vision-projection-checkpoint" },
-    { NOT_YET("normalization of queries and keys"),
-      "qk-layernorm qk-l2-norm qk-clip qk-clip-* apply-wd-to-qk-layernorm no-weight-decay-cond-type" },
+    { NOT_YET("other normalization of queries and keys"),
+      "qk-l2-norm qk-clip qk-clip-* apply-wd-to-qk-layernorm no-weight-decay-cond-type" },
     { NOT_YET("norms with zero-centered weights"),
       "apply-layernorm-1p" },
     { NOT_YET("norm of the embeddings"),

@@ -202,6 +202,8 @@ static const char *unsupported_reason(const struct meg_model_conf *m)
 {
     if (m->residual_from_norm)
         return "the format has no --apply-residual-connection-post-layernorm";
+    if (m->qk_layernorm)
+        return "the format has no --qk-layernorm";
     if (m->normalization != MEG_NORM_RMS || !m->swiglu)
         return "the format requires RMSNorm and SwiGLU";
     if (m->rotary_percent != 1 || m->rotary_interleaved)

@@ -29,7 +29,6 @@ static const struct rule {
     { "softmax_type", "vanilla", "an offset in the softmax" },
     { "window_size", "(-1,-1) (-1,0)", "sliding-window attention" },
     { "window_attn_skip_freq", "0", "sliding-window attention" },
-    { "qk_layernorm", "False", "normalized queries and keys" },
     { "qk_l2_norm", "False", "normalized queries and keys" },
     { "export_qk_l2_norm", "False", "normalized queries and keys" },
     { "no_rope_freq", "0", "layers without RoPE" },

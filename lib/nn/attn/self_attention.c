@@ -17,6 +17,61 @@ static void rotate(struct meg_ctx *c, struct meg_mat qkv, float sign, const stru
                  .sin = t->sin, .position = c->position_ids, .sign = sign);
 }
 
+/* Views of queries and keys before their norms, and arguments of the norms, which include the rotation. */
+struct qk_norm {
+    struct meg_heads x_q, x_k;
+    struct meg_qk_norm q, k;
+};
+
+static struct qk_norm qk_norm_of(const struct meg_ctx *c, struct meg_mat qk, const struct meg_attn *l)
+{
+    const struct meg_rope *t = l->rope;
+    const int64_t r = l->a / l->g;
+    const struct meg_qk_norm q = { qk.rows / c->b, c->b,           l->g,           r,
+                                   l->d,           l->qk_norm_eps, t->half,        t->is_interleaved,
+                                   t->cos,         t->sin,         c->position_ids };
+    struct qk_norm n = { nn_heads(qk, c->b, r + 1, l->d, 0), nn_heads(qk, c->b, r + 1, l->d, r), q, q };
+
+    n.k.heads = 1;
+    return n;
+}
+
+/* Normalize and rotate the query and key heads in the rows of qkv.  Keep what backward needs. */
+static void norm_and_rotate(struct meg_ctx *c, struct meg_mat qkv, const struct meg_attn_acts *a,
+                            const struct meg_attn *l)
+{
+    const int64_t r = l->a / l->g;
+    const struct nn_qkv h = nn_qkv_heads(qkv, c->b, r, l->d);
+    const struct qk_norm n = qk_norm_of(c, a->qk, l);
+
+    if (l->qk_norm_eps == 0) {
+        rotate(c, qkv, 1, l);
+        return;
+    }
+    /* the key head of a group follows its query heads, so one copy is enough */
+    MEG_CALL(c->op, c->stream, copy_heads, .dst = n.x_q, .src = h.q, .s = n.q.s, .b = c->b, .g = l->g,
+             .d = (r + 1) * l->d);
+    MEG_CALL(c->op, c->stream, qk_norm_fwd, .q = &n.q, .y = h.q, .rstd = a->q_rstd, .x = n.x_q, .w = l->q_norm.w);
+    MEG_CALL(c->op, c->stream, qk_norm_fwd, .q = &n.k, .y = h.k, .rstd = a->k_rstd, .x = n.x_k, .w = l->k_norm.w);
+}
+
+/* Replace the gradients of the heads that norm_and_rotate computed, in d_qkv, by those of its input. */
+static void norm_and_rotate_bwd(struct meg_ctx *c, struct meg_mat d_qkv, const struct meg_attn_acts *a,
+                                const struct meg_attn *l)
+{
+    const struct nn_qkv h = nn_qkv_heads(d_qkv, c->b, l->a / l->g, l->d);
+    const struct qk_norm n = qk_norm_of(c, a->qk, l);
+
+    if (l->qk_norm_eps == 0) {
+        rotate(c, d_qkv, -1, l);
+        return;
+    }
+    MEG_CALL(c->op, c->stream, qk_norm_bwd, .q = &n.q, .dx = h.q, .dw = l->q_norm.dw, .grad = c->grad_dtype, .dy = h.q,
+             .x = n.x_q, .w = l->q_norm.w, .rstd = a->q_rstd, .accumulate = c->accumulates_grads);
+    MEG_CALL(c->op, c->stream, qk_norm_bwd, .q = &n.k, .dx = h.k, .dw = l->k_norm.dw, .grad = c->grad_dtype, .dy = h.k,
+             .x = n.x_k, .w = l->k_norm.w, .rstd = a->k_rstd, .accumulate = c->accumulates_grads);
+}
+
 static struct meg_attn_desc descriptor(const struct meg_ctx *c, const struct meg_attn *l)
 {
     struct meg_attn_desc desc = nn_causal_desc(c->s, c->b, l->a, l->g, l->d);
@@ -113,7 +168,7 @@ void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
     const struct meg_mat qkv = nn_a2a_buffer(l, a->qkv); /* with all-to-all, qkv is in a2a_recv */
 
     MEG_LINEAR(c, &l->qkv, fwd, .y = qkv, .x = x, .kept = a->qkv_kept);
-    rotate(c, qkv, 1, l);
+    norm_and_rotate(c, qkv, a, l);
     if (c->kv)
         cached_attn_fwd(c, a, l);
     else
@@ -128,7 +183,7 @@ void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struc
         core_attn_fwd(c, a, a->qkv, l);
     MEG_LINEAR(c, &l->proj, bwd, .dx = d->o, .dy = dy, .x = a->o, .kept = a->proj_kept, .d_kept = d->proj_kept);
     core_attn_bwd(c, d, a, l);
-    rotate(c, d->qkv, -1, l);
+    norm_and_rotate_bwd(c, d->qkv, a, l);
     MEG_LINEAR(c, &l->qkv, bwd, .dx = dx, .dy = d->qkv, .x = x, .kept = a->qkv_kept, .d_kept = d->qkv_kept);
 }
 
@@ -145,6 +200,15 @@ struct attn_block {
     struct meg_attn attn;
     struct meg_attn_workspace workspace;
 };
+
+/* Declare the weight of the norm of the queries or keys. */
+static void bind_qk_norm(struct meg_binder *b, void **w, void **dw, const char *name, int64_t d)
+{
+    struct meg_param *row = meg_bind_vector(b, w, dw, name, d, MEG_INIT_ONE);
+
+    if (row)
+        row->grad_is_partial_over_tp = true;
+}
 
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
@@ -167,8 +231,13 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
 
     meg_bind_linear(b, &l->qkv, "self_attention.linear_qkv", &qkv);
     meg_bind_linear(b, &l->proj, "self_attention.linear_proj", &proj);
+    if (c->qk_norm_eps > 0) {
+        bind_qk_norm(b, &l->q_norm.w, &l->q_norm.dw, "self_attention.q_layernorm.weight", c->d);
+        bind_qk_norm(b, &l->k_norm.w, &l->k_norm.dw, "self_attention.k_layernorm.weight", c->d);
+    }
     if (b->step != MEG_BIND_POINTERS)
         return;
+    l->qk_norm_eps = (float)c->qk_norm_eps;
     l->rope = env->rope;
     l->a = c->a / env->tp;
     l->g = c->g / env->tp;
@@ -183,6 +252,14 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     l->cp = env->cp;
     l->workspace = &block->workspace;
     l->recomputes_core = env->recomputes_core;
+}
+
+static void suballoc_qk_norm(struct meg_attn_acts *acts, const struct meg_block_arena *a, int64_t heads, int64_t groups,
+                             int64_t d)
+{
+    acts->qk = meg_suballoc_mat(a->mem, a->dtype, a->n, (heads + groups) * d);
+    acts->q_rstd = meg_suballoc(a->mem, (size_t)(a->n * heads) * sizeof *acts->q_rstd);
+    acts->k_rstd = meg_suballoc(a->mem, (size_t)(a->n * groups) * sizeof *acts->k_rstd);
 }
 
 static void suballoc_core(struct meg_attn_acts *acts, const struct meg_block_arena *a, int64_t heads, int64_t d)
@@ -212,6 +289,8 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     switch (what) {
     case MEG_BLOCK_ACTS:
         acts->qkv = meg_suballoc_mat(a->mem, a->dtype, a->n, qkv);
+        if (c->qk_norm_eps > 0)
+            suballoc_qk_norm(acts, a, heads, groups, c->d);
         acts->qkv_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
         acts->proj_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
         if (!a->recomputes_core)
@@ -240,6 +319,7 @@ static struct meg_attn_acts acts_of_batch(const struct meg_ctx *c, const void *a
     struct meg_attn_acts a = *(const struct meg_attn_acts *)acts;
 
     a.qkv = meg_block_rows(c, a.qkv);
+    a.qk = meg_block_rows(c, a.qk);
     a.o = meg_block_rows(c, a.o);
     return a;
 }

@@ -8,6 +8,9 @@
  * The query heads have no common stride, which cuDNN requires.  A kernel can treat group j of sequence i as sequence
  * i g + j, with r query heads and one key-value head, of a batch of b g sequences, whose stride is ld_g.
  *
+ * With qk_norm_eps, an RMSNorm is applied to each query and key head before rotary positions (Dehghani et al. 2023;
+ * Qwen3).  Tensor-parallel ranks have the same weights of these norms, but different heads.
+ *
  * self_attention.c implements attention over complete sequences; cp_*.c add context parallelism (cp_groups.h).
  */
 #ifndef MEG_NN_ATTN_SELF_ATTENTION_H
@@ -38,6 +41,7 @@ struct meg_attn_conf {
     int64_t a, g, d;     /* query heads, key-value groups, head size */
     double std, std_out; /* standard deviation of the initial weights of qkv and proj */
     bool has_qkv_bias, has_proj_bias;
+    double qk_norm_eps;    /* epsilon of the RMSNorm of each query and key head (Qwen3); 0: there is none */
     double scale;          /* of the scores; 0: 1 / sqrt(d) */
     double dropout;        /* dropout probability of the attention weights */
     bool is_bidirectional; /* a query attends to all keys; otherwise, to keys up to its own position */
@@ -49,6 +53,10 @@ extern const struct meg_block_type meg_attn_block;
 
 struct meg_attn {
     struct meg_linear qkv, proj;
+    struct {
+        void *w, *dw; /* [d] weight and its gradient, for all heads */
+    } q_norm, k_norm;
+    float qk_norm_eps; /* 0: queries and keys are not normalized */
     const struct meg_rope *rope;
     int64_t a, g, d;           /* query heads and key-value groups of this rank, head size */
     int64_t head0;             /* global index of this rank's first query head */
@@ -67,9 +75,11 @@ struct meg_attn {
  * group, but only this rank's heads.
  */
 struct meg_attn_acts {
-    struct meg_mat qkv; /* [n, (a+2g)d], after rotary positions */
-    struct meg_mat o;   /* [n, a d] */
-    float *lse;         /* log-sum-exp of the scores, [b,a,s]; with context parallelism [2,b,a,s/2], chunk by chunk */
+    struct meg_mat qkv;     /* [n, (a+2g)d], after the norms of queries and keys and rotary positions */
+    struct meg_mat qk;      /* [n, (a+g)d] queries and keys before these norms; not used without norms */
+    float *q_rstd, *k_rstd; /* [n,a], [n,g] of the norms */
+    struct meg_mat o;       /* [n, a d] */
+    float *lse; /* log-sum-exp of the scores, [b,a,s]; with context parallelism [2,b,a,s/2], chunk by chunk */
     struct meg_mat qkv_kept, proj_kept; /* kept by the linear layers */
 };
 

@@ -194,7 +194,7 @@ static void complete_args_of_each_release_load(void **state)
 
         assert_true(json_object_size(args) > least[i]);
         accept(args, NULL, NULL);
-        refuse(args, "qk_layernorm", "true", "unsupported settings");
+        refuse(args, "multi_latent_attention", "true", "unsupported settings");
         json_decref(args);
     }
 }
@@ -213,7 +213,6 @@ static const struct pair {
     { "softmax_type", { "\"vanilla\"" }, { "\"off-by-one\"", "\"learnable\"" } },
     { "window_size", { "null", "[-1,-1]", "[-1,0]" }, { "[127,0]", "[8,8]" } },
     { "window_attn_skip_freq", { "null", "[0,0]" }, { "2", "[1,0]" } },
-    { "qk_layernorm", { "false" }, { "true" } },
     { "qk_l2_norm", { "false" }, { "true" } },
     { "export_qk_l2_norm", { "false" }, { "true" } },
     { "no_rope_freq", { "null", "[0,0]" }, { "4", "[0,1]" } },
