@@ -196,26 +196,13 @@ static int read_settings(struct reader *rd, const struct meg_pt *pt, struct meg_
 
 /* ---- names ---- */
 
-/*
- * Append `name` to out, with its prefix replaced according to the first row of the table that matches.  If no row
- * matches, return false and append nothing.
- */
-static bool replace_prefix(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
-{
-    for (; table->foreign; table++)
-        if (strncmp(name, table->foreign, strlen(table->foreign)) == 0) {
-            meg_str_printf(out, "%s%s", table->native, name + strlen(table->foreign));
-            return true;
-        }
-    return false;
-}
-
 /* Append the native name of a tensor of a layer or of a final norm.  `foreign` lacks the stack and the layer number. */
 static void append_native(struct meg_str *out, const char *foreign, bool has_cross_attention)
 {
-    if (has_cross_attention && replace_prefix(out, foreign, ckpt_legacy_decoder_names))
+    if (has_cross_attention && ckpt_replace_prefix(out, foreign, ckpt_legacy_decoder_names, true))
         return;
-    if (!replace_prefix(out, foreign, ckpt_te_names) && !replace_prefix(out, foreign, ckpt_legacy_names))
+    if (!ckpt_replace_prefix(out, foreign, ckpt_te_names, true) &&
+        !ckpt_replace_prefix(out, foreign, ckpt_legacy_names, true))
         meg_str_printf(out, "%s", foreign);
 }
 
@@ -244,8 +231,8 @@ static char *native_name(const char *foreign, enum meg_model_family family, cons
     foreign = skip_language_model(foreign);
     if (strcmp(foreign, "word_embeddings_for_head.weight") == 0)
         return meg_strdup("output_layer.weight");
-    if ((family == MEG_FAMILY_T5 && replace_prefix(&out, foreign, ckpt_t5_copies)) ||
-        (family != MEG_FAMILY_GPT && replace_prefix(&out, foreign, ckpt_legacy_head_names)))
+    if ((family == MEG_FAMILY_T5 && ckpt_replace_prefix(&out, foreign, ckpt_t5_copies, true)) ||
+        (family != MEG_FAMILY_GPT && ckpt_replace_prefix(&out, foreign, ckpt_legacy_head_names, true)))
         return out.s;
     for (int i = 0; i < 3 && n == 0; i++)
         if (strncmp(foreign, stack[i], strlen(stack[i])) == 0)

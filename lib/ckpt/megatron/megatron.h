@@ -45,6 +45,11 @@ int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err 
 struct ckpt_prefix_map {
     const char *foreign, *native;
 };
+/*
+ * Append `name`, which is foreign or native, with its prefix replaced by the other one of the first row that matches.
+ * If no row matches, return false and append nothing.
+ */
+bool ckpt_replace_prefix(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table, bool is_foreign);
 extern const struct ckpt_prefix_map ckpt_legacy_names[], ckpt_legacy_decoder_names[], ckpt_te_names[];
 /* Prefixes for the language-model head of BERT and T5, which is not in a layer stack: compared with complete names. */
 extern const struct ckpt_prefix_map ckpt_legacy_head_names[];

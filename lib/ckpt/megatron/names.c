@@ -36,6 +36,20 @@ const char *ckpt_arg_name(char buf[64], const struct meg_opt *row)
     return buf;
 }
 
+bool ckpt_replace_prefix(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table, bool is_foreign)
+{
+    for (; table->foreign; table++) {
+        const char *from = is_foreign ? table->foreign : table->native;
+        const size_t n = strlen(from);
+
+        if (strncmp(name, from, n) == 0) {
+            meg_str_printf(out, "%s%s", is_foreign ? table->native : table->foreign, name + n);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Names before Megatron core.  The writer uses the first row of each native name; later rows are older names. */
 const struct ckpt_prefix_map ckpt_legacy_names[] = { { "input_norm.", "input_layernorm." },
                                                      { "self_attention.query_key_value.",

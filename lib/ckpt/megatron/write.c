@@ -102,20 +102,6 @@ static int check(const struct export *x, struct meg_err *e)
 
 /* ---- names ---- */
 
-/*
- * Append `name` with its prefix replaced by the foreign prefix of the first row that matches.  If no row matches,
- * return false and append nothing.
- */
-static bool replace_prefix(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
-{
-    for (; table->foreign; table++)
-        if (strncmp(name, table->native, strlen(table->native)) == 0) {
-            meg_str_printf(out, "%s%s", table->foreign, name + strlen(table->native));
-            return true;
-        }
-    return false;
-}
-
 /* Return whether the tensor `name` is in a decoder with cross-attention, which only T5 has. */
 static bool has_cross_attention(const struct export *x, const char *name)
 {
@@ -127,10 +113,10 @@ static void append_in_stack(struct meg_str *out, const struct export *x, const c
 {
     const bool is_legacy = x->to->names == MEG_CKPT_NAMES_LEGACY;
 
-    if (is_legacy && has_cross_attention(x, name) && replace_prefix(out, rest, ckpt_legacy_decoder_names))
+    if (is_legacy && has_cross_attention(x, name) && ckpt_replace_prefix(out, rest, ckpt_legacy_decoder_names, false))
         return;
     if (x->to->names == MEG_CKPT_NAMES_MCORE ||
-        !replace_prefix(out, rest, is_legacy ? ckpt_legacy_names : ckpt_te_names))
+        !ckpt_replace_prefix(out, rest, is_legacy ? ckpt_legacy_names : ckpt_te_names, false))
         meg_str_printf(out, "%s", rest);
 }
 
@@ -160,7 +146,7 @@ static void legacy_outside_layers(struct meg_str *out, const struct export *x, c
         meg_str_printf(out, "%s", legacy_stack(x, name));
         append_in_stack(out, x, name, name + 8);
     } else if (is_head) {
-        if (!replace_prefix(out, name, ckpt_legacy_head_names))
+        if (!ckpt_replace_prefix(out, name, ckpt_legacy_head_names, false))
             meg_str_printf(out, "%s", name);
         *strchr(out->s, '.') = '/';
     } else {
@@ -247,7 +233,7 @@ static int add_t5_copies(struct item *v, int n)
     for (int i = n - 1; i >= 0; i--) {
         struct meg_str name = { 0 };
 
-        if (!replace_prefix(&name, v[i].name, ckpt_t5_copies))
+        if (!ckpt_replace_prefix(&name, v[i].name, ckpt_t5_copies, false))
             continue;
         v[n] = v[i];
         snprintf(v[n++].name, CKPT_NAME_CHARS, "%s", name.s);
