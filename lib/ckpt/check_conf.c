@@ -45,16 +45,8 @@ static bool changes_params(const struct meg_model_conf *m, const char *line)
 static void list_differences(struct meg_str *diff, const struct meg_model_conf *saved,
                              const struct meg_model_conf *model)
 {
-    struct meg_model_conf conf[2] = { *saved, *model };
-    struct meg_str dump[2] = { { 0 } };
-
-    for (int i = 0; i < 2; i++) {
-        const struct meg_optgroup groups[] = { { "model", meg_model_opts, &conf[i] }, { 0 } };
-
-        meg_opt_dump(groups, &dump[i]);
-    }
     for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
-        char *old = ckpt_option_value(dump[0].s, row->name), *new = ckpt_option_value(dump[1].s, row->name);
+        char *old = ckpt_value_of(row, saved), *new = ckpt_value_of(row, model);
         struct meg_str line = { 0 };
 
         meg_str_printf(&line, "%s = %s\n", row->name, old);
@@ -65,8 +57,6 @@ static void list_differences(struct meg_str *diff, const struct meg_model_conf *
         free(old);
         free(new);
     }
-    for (int i = 0; i < 2; i++)
-        meg_str_free(&dump[i]);
 }
 
 int meg_ckpt_check_tokenizer(const struct meg_ckpt *c, const struct meg_tokenizer *tok, int64_t rows, bool is_own,

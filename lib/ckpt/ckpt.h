@@ -359,10 +359,9 @@ struct meg_ckpt_hf_conf {
 /*
  * Write a Hugging Face directory: config.json, the weights and the tokenizer's files.  The files are written to a
  * temporary directory, which is renamed to s->dir (meg_lock_commit_dir).  If s->dir exists and is not empty, it is
- * removed with all of its contents, after meg_ckpt_check_replaceable has accepted it at that time.  A BERT model is exported as model type bert if its norms
- * are after the residual connections, else as megatron-bert.  A T5 model is exported as t5.  A GPT model with
- * learned positions is exported as gpt2, and one with rotary positions as llama or qwen2.  Returns MEG_EUSAGE if the
- * chosen type cannot represent the model.
+ * removed with all of its contents, after meg_ckpt_check_replaceable has accepted it at that time.  The model type is
+ * the one whose config.json, read back, gives the same model.  Returns MEG_EUSAGE, with the names and values of the
+ * options that would be lost, if no model type can represent the model.
  * Members of s that are used: dir, model, params, reader or weights (unsharded, f32), tok.
  */
 int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf_conf *to, struct meg_err *e);

@@ -21,31 +21,6 @@ const struct meg_opt *meg_given_model_opts(void)
     return rows;
 }
 
-/* Return whether an option affects only training. */
-static bool is_for_training(const char *name)
-{
-    static const char *const names[] = { "attention-dropout", "hidden-dropout", "init-method-std",
-                                         "init-method-xavier-uniform" };
-
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(name, names[i]) == 0)
-            return true;
-    return false;
-}
-
-/* Return the value of an option of the model in the format of a config file; the caller frees it. */
-static char *value_of(const struct meg_opt *row, struct meg_model_conf *m)
-{
-    const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { 0 } };
-    struct meg_str dump = { 0 };
-    char *value;
-
-    meg_opt_dump(groups, &dump);
-    value = ckpt_option_value(dump.s, row->name);
-    meg_str_free(&dump);
-    return value;
-}
-
 /* Append the difference, if any, between the given value of an option and that of the checkpoint's model. */
 static int compare(struct meg_str *diff, const struct meg_opt *row, const char *text,
                    const struct meg_model_conf *saved, struct meg_err *e)
@@ -59,7 +34,7 @@ static int compare(struct meg_str *diff, const struct meg_opt *row, const char *
     if (conf[1].use_rotary) /* another name of --position-embedding-type rope */
         conf[0].use_rotary = saved->position_embedding_type == MEG_POSITION_ROPE;
     for (int i = 0; i < 2; i++)
-        value[i] = value_of(row, &conf[i]);
+        value[i] = ckpt_value_of(row, &conf[i]);
     if (strcmp(value[0], value[1]) != 0)
         meg_str_printf(diff, "%s--%s is %s in the checkpoint, but %s on the command line", diff->n ? "; " : "",
                        row->name, value[0], value[1]);
@@ -78,7 +53,7 @@ int meg_given_model_check(const struct meg_given_model *given, const struct meg_
         const struct meg_opt *row = &meg_model_opts[i];
         const char *text = given->is_set[i] ? "yes" : given->value[i];
 
-        if (text && !is_for_training(row->name))
+        if (text && !ckpt_is_for_training(row->name))
             r = compare(&diff, row, text, &saved, e);
     }
     if (r == 0 && diff.n)

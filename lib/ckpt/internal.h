@@ -76,6 +76,23 @@ static inline bool ckpt_is_optim_name(const char *name)
     return strncmp(name, CKPT_OPTIM_PREFIX, sizeof CKPT_OPTIM_PREFIX - 1) == 0;
 }
 
+/* ---- lost_options.c ---- */
+
+/* Return whether a model option affects only training. */
+bool ckpt_is_for_training(const char *option);
+/* Return the value of an option of a model, in the notation of an option file; the caller frees it. */
+char *ckpt_value_of(const struct meg_opt *row, const struct meg_model_conf *m);
+/*
+ * Compare a model with the model that a format's reader returns after the format's writer.  Return the number of
+ * options that affect the model and have different values.  Unless out is NULL, append the first CKPT_MAX_LISTED of
+ * them.
+ */
+enum { CKPT_MAX_LISTED = 3 };
+int ckpt_list_lost_options(struct meg_str *out, const struct meg_model_conf *m, const struct meg_model_conf *back);
+/* Return MEG_EUSAGE, with the names and values of the options, if options are lost.  `format` is a phrase. */
+int ckpt_refuse_lost_options(const struct meg_model_conf *m, const struct meg_model_conf *back, const char *format,
+                             struct meg_err *e);
+
 /* ---- rename.c: tensor names of other formats ---- */
 
 /*

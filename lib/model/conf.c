@@ -269,3 +269,44 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         return r;
     return check_size(c, e);
 }
+
+/* Express the types of GELU in one of the two settings, unless a BERT has two of them. */
+static void normalize_gelu(struct meg_model_conf *c)
+{
+    const bool is_gated = meg_model_is_gated(c), is_bert = c->family == MEG_FAMILY_BERT;
+    const bool has_gelu = !is_gated && c->activation_func == MEG_ACTIVATION_FUNC_GELU;
+
+    c->bias_gelu_fusion = !has_gelu || c->openai_gelu || (c->bias_gelu_fusion && c->has_bias);
+    if (!is_bert && c->glu_activation != MEG_GLU_ACTIVATION_GEGLU)
+        c->openai_gelu = false;
+}
+
+void meg_model_conf_normalize(struct meg_model_conf *c)
+{
+    struct meg_model_conf def = { 0 };
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &def }, { 0 } };
+
+    meg_opt_defaults(groups);
+    c->use_rotary = false; /* same as position_embedding_type */
+    c->group_query_attention = c->num_query_groups != c->num_attention_heads;
+    if (!meg_model_is_rotary(c)) {
+        c->rotary_base = def.rotary_base;
+        c->rotary_percent = def.rotary_percent;
+        c->rotary_interleaved = c->use_rope_scaling = false;
+        c->rotary_interpolation = 1;
+    }
+    if (!c->use_rope_scaling)
+        c->rope_scaling_factor = def.rope_scaling_factor;
+    if (c->position_embedding_type != MEG_POSITION_RELATIVE) {
+        c->relative_attention_num_buckets = def.relative_attention_num_buckets;
+        c->relative_attention_max_distance = def.relative_attention_max_distance;
+    }
+    normalize_gelu(c);
+    c->add_qkv_bias = c->add_qkv_bias && !c->has_bias;
+    if (!(c->softmax_scale > 0))
+        c->softmax_scale = NAN;
+    if (!(c->logits_scale > 0) || c->logits_scale == 1)
+        c->logits_scale = NAN;
+    if (c->family != MEG_FAMILY_BERT)
+        c->bert_binary_head = def.bert_binary_head;
+}

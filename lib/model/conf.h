@@ -72,6 +72,12 @@ int meg_model_check_positive(int64_t v, const char *option, struct meg_err *e);
 
 /* The functions below require a configuration that meg_model_conf_check has accepted. */
 
+/*
+ * Set the settings that do not affect the outputs of this model to their defaults, and those that express the same in
+ * several ways to one of them.  Configurations of equal models then differ only in the settings of training.
+ */
+void meg_model_conf_normalize(struct meg_model_conf *c);
+
 static inline bool meg_model_is_rotary(const struct meg_model_conf *c)
 {
     return c->position_embedding_type == MEG_POSITION_ROPE;

@@ -177,7 +177,7 @@ for model in learned v0 v1; do
 done
 status 'a T5 with learned positions is not written to Hugging Face' 2 \
     meg-convert --load-dir "$T/learned" --save-dir "$T/no" --saver hf
-like 'the message names the option' "$(cat "$T/err")" '--position-embedding-type relative'
+like 'the message names the option' "$(cat "$T/err")" 't5 format: --position-embedding-type learned_absolute would be read as relative'
 is 'the decoder starts with the token of training' \
     "$(jq .decoder_start_token_id "$T/v0-hf/config.json")" "$(jq '.added_tokens[] | select(.content == "[BOS]").id' "$T/v0-hf/tokenizer.json")"
 is 'the tokenizer has the extra ids' "$(jq -c '.meg_tokenizer[:2]' "$T/v0-hf/tokenizer_config.json")" \

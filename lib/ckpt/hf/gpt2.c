@@ -3,9 +3,7 @@
  *
  * GPT-2's linear layers are Conv1D with weights [in, out]; c_attn has all queries, then all keys, then all values.
  */
-#include <string.h>
 #include "base/log.h"
-#include "base/num.h"
 #include "ckpt/hf/internal.h"
 #include "io/json.h"
 
@@ -39,84 +37,50 @@ static const struct ckpt_format format = {
     .name = "hf", .rename = names, .prefix = "transformer.", .ignored = ignored
 };
 
-/* Settings that change the output; meg's GPT supports only these values. */
-static const struct ckpt_hf_fixed fixed[] = { { "scale_attn_weights", true },
-                                              { "scale_attn_by_inverse_layer_idx", false },
-                                              { "add_cross_attention", false },
-                                              { 0 } };
+/* ---- config.json ---- */
 
-static int read_config(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
+/* Read embd_pdrop, which should equal resid_pdrop. */
+static int read_embd_pdrop(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
-    double embd_dropout;
-    bool is_tied = true;
-    int r;
+    const double p = r->m->hidden_dropout;
+    double embd = p;
+    int code = meg_json_get_f64(r->object, row->key, MEG_JSON_OPTIONAL, &embd, r->from, r->e);
 
-    m->ffn_hidden_size = MEG_UNSET;
-    m->norm_epsilon = 1e-5;
-    m->attention_dropout = m->hidden_dropout = 0.1;
-    if ((r = meg_json_get_i64(config, "n_layer", MEG_JSON_REQUIRED, &m->num_layers, from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "n_embd", MEG_JSON_REQUIRED, &m->hidden_size, from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "n_head", MEG_JSON_REQUIRED, &m->num_attention_heads, from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "n_inner", MEG_JSON_OPTIONAL, &m->ffn_hidden_size, from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "n_positions", MEG_JSON_REQUIRED, &m->max_position_embeddings, from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "vocab_size", MEG_JSON_REQUIRED, &m->vocab_size, from, e)) < 0 ||
-        (r = meg_json_get_f64(config, "layer_norm_epsilon", MEG_JSON_OPTIONAL, &m->norm_epsilon, from, e)) < 0 ||
-        (r = meg_json_get_f64(config, "initializer_range", MEG_JSON_OPTIONAL, &m->init_method_std, from, e)) < 0 ||
-        (r = meg_json_get_f64(config, "attn_pdrop", MEG_JSON_OPTIONAL, &m->attention_dropout, from, e)) < 0 ||
-        (r = meg_json_get_f64(config, "resid_pdrop", MEG_JSON_OPTIONAL, &m->hidden_dropout, from, e)) < 0 ||
-        (r = meg_json_get_bool(config, "tie_word_embeddings", MEG_JSON_OPTIONAL, &is_tied, from, e)) < 0 ||
-        (r = ckpt_hf_read_gelu(&m->bias_gelu_fusion, config, "activation_function", "gelu_new", from, e)) < 0)
-        return r;
-    m->is_untied = !is_tied;
-    embd_dropout = m->hidden_dropout;
-    if ((r = meg_json_get_f64(config, "embd_pdrop", MEG_JSON_OPTIONAL, &embd_dropout, from, e)) < 0)
-        return r;
-    if (embd_dropout != m->hidden_dropout)
-        meg_warn("%s: embd_pdrop %g differs from resid_pdrop %g; --hidden-dropout, used for both, is set to %g", from,
-                 embd_dropout, m->hidden_dropout, m->hidden_dropout);
-    return ckpt_hf_check_fixed(config, fixed, from, e);
+    if (code == 0 && embd != p)
+        meg_warn("%s: embd_pdrop %g differs from resid_pdrop %g; --hidden-dropout, used for both, is set to %g",
+                 r->from, embd, p, p);
+    return code;
 }
 
-static const char *unsupported_reason(const struct meg_model_conf *m)
-{
-    if (m->residual_from_norm)
-        return "the format has no --apply-residual-connection-post-layernorm";
-    if (m->kv_channels * m->num_attention_heads != m->hidden_size)
-        return "GPT-2 requires --kv-channels equal to --hidden-size / --num-attention-heads";
-    if (m->normalization != MEG_NORM_LAYER || m->swiglu || !m->has_bias)
-        return "GPT-2 requires LayerNorm, GELU and biases";
-    if (m->num_query_groups != m->num_attention_heads)
-        return "GPT-2 requires one key and value head per query head";
-    return NULL;
-}
+static const struct ckpt_hf_choice gelus[] = { CKPT_HF_GELUS("no-bias-gelu-fusion = no",
+                                                             "no-bias-gelu-fusion = yes\nopenai-gelu = no") };
+static const struct ckpt_hf_convert activation = { .choices = gelus }, embd_pdrop = { .read = read_embd_pdrop };
 
-static json_t *make_config(const struct meg_model_conf *m)
-{
-    json_t *c = json_object();
+/* clang-format off */
+static const struct ckpt_hf_row rows[] = {
+    { "n_layer", "num-layers", NULL, NULL },
+    { "n_embd", "hidden-size", NULL, NULL },
+    { "n_head", "num-attention-heads", NULL, NULL },
+    { "n_inner", "ffn-hidden-size", "", NULL },
+    { "n_ctx", "max-position-embeddings", "", NULL }, /* an older name of n_positions, which is used */
+    { "n_positions", "max-position-embeddings", NULL, NULL },
+    { "layer_norm_epsilon", "norm-epsilon", "1e-05", NULL },
+    { "initializer_range", "init-method-std", "", NULL },
+    { "attn_pdrop", "attention-dropout", "0.1", NULL },
+    { "resid_pdrop", "hidden-dropout", "0.1", NULL },
+    { "embd_pdrop", "hidden-dropout", NULL, &embd_pdrop },
+    { "tie_word_embeddings", "!untie-embeddings-and-output-weights", "no", NULL },
+    { "activation_function", NULL, "gelu_new", &activation },
+    { "scale_attn_weights", NULL, "true", NULL },
+    { "scale_attn_by_inverse_layer_idx", NULL, "false", NULL },
+    { "add_cross_attention", NULL, "false", NULL },
+    { 0 }
+};
+/* clang-format on */
 
-    json_object_set_new(c, "activation_function",
-                        json_string(m->bias_gelu_fusion || m->openai_gelu ? "gelu_new" : "gelu"));
-    json_object_set_new(c, "architectures", json_pack("[s]", "GPT2LMHeadModel"));
-    json_object_set_new(c, "attn_pdrop", json_real(m->attention_dropout));
-    json_object_set_new(c, "embd_pdrop", json_real(m->hidden_dropout));
-    json_object_set_new(c, "initializer_range", json_real(m->init_method_std));
-    json_object_set_new(c, "layer_norm_epsilon", json_real(m->norm_epsilon));
-    json_object_set_new(c, "model_type", json_string("gpt2"));
-    json_object_set_new(c, "n_ctx", json_integer(m->max_position_embeddings));
-    json_object_set_new(c, "n_embd", json_integer(m->hidden_size));
-    json_object_set_new(c, "n_head", json_integer(m->num_attention_heads));
-    json_object_set_new(c, "n_inner", json_integer(m->ffn_hidden_size));
-    json_object_set_new(c, "n_layer", json_integer(m->num_layers));
-    json_object_set_new(c, "n_positions", json_integer(m->max_position_embeddings));
-    json_object_set_new(c, "resid_pdrop", json_real(m->hidden_dropout));
-    json_object_set_new(c, "tie_word_embeddings", json_boolean(!m->is_untied));
-    json_object_set_new(c, "vocab_size", json_integer(m->vocab_size));
-    return c;
-}
-
-static const char *const model_types[] = { "gpt2", NULL };
-const struct ckpt_hf_family ckpt_hf_gpt2 = { .model_types = model_types,
-                                             .format = &format,
-                                             .read_config = read_config,
-                                             .unsupported_reason = unsupported_reason,
-                                             .make_config = make_config };
+const struct ckpt_hf_family ckpt_hf_gpt2 = { .model_type = "gpt2",
+                                             .class_prefix = "GPT2",
+                                             .options = "",
+                                             .rows = { rows },
+                                             .constants = "{\"architectures\": [\"GPT2LMHeadModel\"]}",
+                                             .format = &format };

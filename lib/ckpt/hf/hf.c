@@ -105,15 +105,13 @@ static int read_text_ids(struct meg_ckpt *c, const struct ckpt_hf_family *family
 static int read_config(struct meg_ckpt *c, const struct ckpt_hf_family **family, struct meg_model_conf *m,
                        struct meg_err *e)
 {
-    const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { 0 } };
     char *path = ckpt_path(c->path, "config.json");
     const struct ckpt_hf_family *f;
     int r;
 
     if ((r = meg_json_load_regular(&c->state, path, e)) < 0 || (r = ckpt_hf_find_family(&f, c->state, path, e)) < 0)
         goto out;
-    meg_opt_defaults(groups);
-    if ((r = f->read_config(m, c->state, path, e)) < 0 || (r = read_text_ids(c, f, m->vocab_size, e)) < 0)
+    if ((r = ckpt_hf_read_config(m, f, c->state, path, e)) < 0 || (r = read_text_ids(c, f, m->vocab_size, e)) < 0)
         goto out;
     *family = f;
     c->format = ckpt_hf_format_of(f, m);

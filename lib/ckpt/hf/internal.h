@@ -1,4 +1,4 @@
-/* internal.h - declarations private to lib/ckpt/hf: families of models, and the files of a Hugging Face directory. */
+/* internal.h - declarations private to lib/ckpt/hf: model types, and the files of a Hugging Face directory. */
 #ifndef MEG_CKPT_HF_INTERNAL_H
 #define MEG_CKPT_HF_INTERNAL_H
 #include "ckpt/internal.h"
@@ -7,20 +7,59 @@ MEG_BEGIN_DECLS
 
 /* ---- gpt2.c, llama.c, bert.c, t5.c ---- */
 
-/* A Hugging Face model family: model types with common tensor names and settings. */
+/*
+ * A member of config.json.  A table ends with { 0 }.  Members are read in order; later rows may depend on earlier ones.
+ * key      name of the member
+ * option   model option with the value of the member (of a flag: its field); "!NAME": with the opposite value; NULL: the
+ *          member is not written, and `def`, in JSON, is the only supported value; if that is NULL, all are supported
+ * def      value of the option if the member is missing or null, as in an option file; NULL: the member is required;
+ *          "": the option is not changed
+ * convert  how the member is read and written instead, or NULL
+ */
+struct ckpt_hf_row {
+    const char *key, *option, *def;
+    const struct ckpt_hf_convert *convert;
+};
+/* The object to read, from the file `from`, and the model whose options are set. */
+struct ckpt_hf_reader {
+    struct meg_model_conf *m;
+    const json_t *object;
+    const char *from;
+    struct meg_err *e;
+};
+/* A value of a member that is a name, and the model options that it sets, as in an option file. */
+struct ckpt_hf_choice {
+    const char *name, *options;
+};
+/* Functions and lists that are NULL do not change how a member is read or written. */
+struct ckpt_hf_convert {
+    /* Return MEG_EFORMAT if the value is not supported. */
+    int (*read)(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row);
+    /* Return NULL if the member cannot hold the value of the option. */
+    json_t *(*write)(const struct meg_model_conf *m, const struct ckpt_hf_row *row);
+    /* The member is a name, `def` if it is missing.  The first of several equal choices is written.  Ends with { 0 }. */
+    const struct ckpt_hf_choice *choices;
+};
+
+enum { CKPT_HF_TABLES = 2 };
+/* A Hugging Face model type: its config.json and its tensor names. */
 struct ckpt_hf_family {
-    const char *const *model_types; /* list that ends with NULL; messages print the first name */
+    const char *model_type, *class_prefix; /* "gpt2", and the beginning of the names of its classes, such as "GPT2" */
+    const char *options; /* model options that all models of the type have, as in an option file, each with a newline */
+    const struct ckpt_hf_row *rows[CKPT_HF_TABLES];
+    const char *constants; /* JSON object of the members that are written for every model */
     const struct ckpt_format *format;
     const struct ckpt_format *gated_format; /* T5: the format if the MLP is gated */
-    int (*read_config)(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e);
     /*
-     * Adapt a model that read_config returned to the tensors in the files of c, and set c->lacks_head.  NULL:
+     * Adapt a model that config.json describes to the tensors in the files of c, and set c->lacks_head.  NULL:
      * config.json determines the model.
      */
     void (*fit_tensors)(struct meg_model_conf *m, struct meg_ckpt *c);
-    /* Return the reason why the family cannot represent a model, or NULL if it can. */
-    const char *(*unsupported_reason)(const struct meg_model_conf *m);
-    json_t *(*make_config)(const struct meg_model_conf *m); /* config.json without the members common to all families */
+    /*
+     * Change a model that the type cannot represent exactly to the nearly equal model that an export writes.  Return a
+     * warning about the difference, or NULL if there is none.  A NULL function changes nothing.
+     */
+    const char *(*approximate)(struct meg_model_conf *m);
     const char *bos_key; /* member of config.json with the id that begins a text; NULL: bos_token_id */
     /*
      * A BERT: texts begin and end with [CLS] and [SEP] instead of bos and eos ids, vocab.txt is a WordPiece vocabulary,
@@ -28,15 +67,12 @@ struct ckpt_hf_family {
      */
     bool is_bert;
 };
-/* A boolean member of config.json that may be missing, and otherwise must be `value`.  A list ends with { 0 }. */
-struct ckpt_hf_fixed {
-    const char *key;
-    bool value;
-};
-extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_bert, ckpt_hf_megatron_bert, ckpt_hf_t5;
+extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_mistral, ckpt_hf_qwen2, ckpt_hf_bert,
+    ckpt_hf_megatron_bert, ckpt_hf_t5;
 
 /* ---- model_type.c ---- */
 
+extern const struct ckpt_hf_family *const ckpt_hf_families[]; /* ends with NULL */
 /*
  * Find the family of a model by config.json, which was read from the file `from`.  If config has no model_type, as in
  * directories from before 2020, infer it from the class of the model or from other members, and set it.  Returns
@@ -44,16 +80,27 @@ extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_bert, ck
  */
 int ckpt_hf_find_family(const struct ckpt_hf_family **out, json_t *config, const char *from, struct meg_err *e);
 
-/* ---- settings.c: members of config.json that several families have ---- */
+/* ---- config.c ---- */
 
-/* Return MEG_EFORMAT if a member has an unsupported value. */
-int ckpt_hf_check_fixed(const json_t *config, const struct ckpt_hf_fixed *fixed, const char *from, struct meg_err *e);
+/* Set *m to the model that config.json describes.  Return MEG_EFORMAT if a member is missing or not supported. */
+int ckpt_hf_read_config(struct meg_model_conf *m, const struct ckpt_hf_family *family, const json_t *config,
+                        const char *from, struct meg_err *e);
 /*
- * Read the member `key`, the name of a GELU; `def` is the name if the member is missing.  Set *is_tanh to whether this
- * GELU is the tanh approximation.  Return MEG_EFORMAT for other activations.
+ * Return config.json of a model.  If the family cannot represent the model, ckpt_hf_read_config fails or returns another
+ * model.
  */
-int ckpt_hf_read_gelu(bool *is_tanh, const json_t *config, const char *key, const char *def, const char *from,
-                      struct meg_err *e);
+json_t *ckpt_hf_make_config(const struct ckpt_hf_family *family, const struct meg_model_conf *m);
+int ckpt_hf_read_rows(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *rows);
+
+/* Read a bool that may be missing. */
+int ckpt_hf_read_bool(const struct ckpt_hf_reader *r, const char *key, bool *out);
+/* Return the name of the choice whose options differ least from those of the model. */
+const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_hf_choice *choices);
+/* clang-format off */
+/* The choices of an activation that is a GELU, given the options of the tanh approximation and of exact GELU. */
+#define CKPT_HF_GELUS(tanh, exact) \
+    { "gelu_new", tanh }, { "gelu", exact }, { "gelu_pytorch_tanh", tanh }, { "gelu_fast", tanh }, { 0 }
+/* clang-format on */
 
 /* ---- hf.c ---- */
 

@@ -3,20 +3,10 @@
 #include "ckpt/hf/internal.h"
 #include "io/json.h"
 
-static const struct ckpt_hf_family *const families[] = { &ckpt_hf_gpt2, &ckpt_hf_llama, &ckpt_hf_bert,
-                                                         &ckpt_hf_megatron_bert, &ckpt_hf_t5 };
-enum { NFAMILIES = sizeof families / sizeof families[0] };
-
-static const struct ckpt_hf_family *family_of(const char *model_type, struct meg_str *known)
-{
-    for (int i = 0; i < NFAMILIES; i++)
-        for (const char *const *name = families[i]->model_types; *name; name++) {
-            if (strcmp(*name, model_type) == 0)
-                return families[i];
-            meg_str_printf(known, "%s%s", known->n ? ", " : "", *name);
-        }
-    return NULL;
-}
+const struct ckpt_hf_family *const ckpt_hf_families[] = { &ckpt_hf_gpt2,    &ckpt_hf_llama,
+                                                          &ckpt_hf_mistral, &ckpt_hf_qwen2,
+                                                          &ckpt_hf_bert,    &ckpt_hf_megatron_bert,
+                                                          &ckpt_hf_t5,      NULL };
 
 /*
  * Return the model type of a class of transformers, such as BertForMaskedLM, or NULL.  The name of a class is that of a
@@ -24,19 +14,14 @@ static const struct ckpt_hf_family *family_of(const char *model_type, struct meg
  */
 static const char *type_of_class(const char *class)
 {
-    static const char *const model[][2] = {
-        { "GPT2", "gpt2" },   { "Llama", "llama" }, { "Mistral", "mistral" },
-        { "Qwen2", "qwen2" }, { "Bert", "bert" },   { "MegatronBert", "megatron-bert" },
-        { "T5", "t5" }
-    };
     static const char *const suffix[] = { "For", "LMHead", "Model", "DoubleHeads" };
 
-    for (size_t i = 0; i < sizeof model / sizeof *model; i++) {
-        const size_t n = strlen(model[i][0]);
+    for (const struct ckpt_hf_family *const *f = ckpt_hf_families; *f; f++) {
+        const size_t n = strlen((*f)->class_prefix);
 
-        for (size_t k = 0; strncmp(class, model[i][0], n) == 0 && k < sizeof suffix / sizeof *suffix; k++)
+        for (size_t k = 0; strncmp(class, (*f)->class_prefix, n) == 0 && k < sizeof suffix / sizeof *suffix; k++)
             if (strncmp(class + n, suffix[k], strlen(suffix[k])) == 0)
-                return model[i][1];
+                return (*f)->model_type;
     }
     return NULL;
 }
@@ -75,9 +60,15 @@ int ckpt_hf_find_family(const struct ckpt_hf_family **out, json_t *config, const
     infer_model_type(config);
     if ((r = meg_json_get_str(config, "model_type", MEG_JSON_REQUIRED, &type, from, e)) < 0)
         return r;
-    *out = family_of(type, &known);
-    if (!*out)
-        r = meg_fail(e, MEG_EFORMAT, "%s: unsupported model_type %.40s; expected one of %s", from, type, known.s);
+    for (const struct ckpt_hf_family *const *f = ckpt_hf_families; *f; f++) {
+        if (strcmp((*f)->model_type, type) == 0) {
+            *out = *f;
+            goto out;
+        }
+        meg_str_printf(&known, "%s%s", known.n ? ", " : "", (*f)->model_type);
+    }
+    r = meg_fail(e, MEG_EFORMAT, "%s: unsupported model_type %.40s; expected one of %s", from, type, known.s);
+out:
     meg_str_free(&known);
     return r;
 }

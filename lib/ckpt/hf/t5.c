@@ -7,7 +7,6 @@
  */
 #include <math.h>
 #include <string.h>
-#include "base/log.h"
 #include "ckpt/hf/internal.h"
 #include "io/json.h"
 
@@ -79,70 +78,34 @@ static bool copies_output_weight(const struct meg_model_conf *m)
     return !m->is_untied && !has_scaled_output(m);
 }
 
-static const struct ckpt_format format = { .name = "hf",
-                                           .rename = names,
-                                           .ignored = ignored,
-                                           .copies = copies,
-                                           .copies_output_weight = copies_output_weight,
-                                           .advice = ADVICE };
-static const struct ckpt_format gated_format = { .name = "hf",
-                                                 .rename = gated_names,
-                                                 .ignored = ignored,
-                                                 .copies = copies,
-                                                 .copies_output_weight = copies_output_weight,
-                                                 .advice = ADVICE };
+#define FORMAT(names)                                                                                                  \
+    {                                                                                                                  \
+        .name = "hf", .rename = names, .ignored = ignored, .copies = copies,                                           \
+        .copies_output_weight = copies_output_weight, .advice = ADVICE                                                 \
+    }
+static const struct ckpt_format format = FORMAT(names), gated_format = FORMAT(gated_names);
 
 /* ---- config.json ---- */
 
-/* A value of feed_forward_proj, and the options that it sets. */
-static const struct activation {
-    const char *name, *function;
-    bool swiglu;
-    enum meg_glu_activation glu;
-    enum meg_activation_func func;
-    bool is_tanh; /* GELU is the tanh approximation */
-} activations[] = {
-    { "relu", "relu", false, MEG_GLU_ACTIVATION_NONE, MEG_ACTIVATION_FUNC_RELU, false },
-    { "gelu", "gelu", false, MEG_GLU_ACTIVATION_NONE, MEG_ACTIVATION_FUNC_GELU, false },
-    { "gelu_new", "gelu_new", false, MEG_GLU_ACTIVATION_NONE, MEG_ACTIVATION_FUNC_GELU, true },
-    { "gated-gelu", "gelu_new", false, MEG_GLU_ACTIVATION_GEGLU, MEG_ACTIVATION_FUNC_GELU, true },
-    { "gated-relu", "relu", false, MEG_GLU_ACTIVATION_REGLU, MEG_ACTIVATION_FUNC_GELU, false },
-    { "gated-silu", "silu", true, MEG_GLU_ACTIVATION_NONE, MEG_ACTIVATION_FUNC_GELU, false },
-};
-enum { NACTIVATIONS = sizeof activations / sizeof *activations };
+#define MLP_OPTIONS(swiglu, glu, func, tanh)                                                                           \
+    "swiglu = " swiglu "\nglu-activation = " glu "\nactivation-func = " func "\nopenai-gelu = " tanh
+static const struct ckpt_hf_choice activations[] = { { "relu", MLP_OPTIONS("no", "none", "relu", "no") },
+                                                     { "gated-gelu", MLP_OPTIONS("no", "geglu", "gelu", "yes") },
+                                                     { "gated-relu", MLP_OPTIONS("no", "reglu", "gelu", "no") },
+                                                     { "gated-silu", MLP_OPTIONS("yes", "none", "gelu", "no") },
+                                                     { "gelu", MLP_OPTIONS("no", "none", "gelu", "no") },
+                                                     { "gelu_new", MLP_OPTIONS("no", "none", "gelu", "yes") },
+                                                     { 0 } };
 
-static int read_activation(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
+/* Write the two parts of feed_forward_proj: whether it is gated, and its function.  That of gated-gelu is gelu_new. */
+static json_t *write_part(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
 {
-    const char *name = "relu";
-    int r = meg_json_get_str(config, "feed_forward_proj", MEG_JSON_OPTIONAL, &name, from, e);
+    const char *name = ckpt_hf_choice_of(m, activations);
+    const size_t n = strncmp(name, "gated-", 6) == 0 ? 6 : 0;
 
-    for (int i = 0; r == 0 && i < NACTIVATIONS; i++)
-        if (strcmp(activations[i].name, name) == 0) {
-            m->swiglu = activations[i].swiglu;
-            m->glu_activation = activations[i].glu;
-            m->activation_func = activations[i].func;
-            m->openai_gelu = activations[i].is_tanh;
-            return 0;
-        }
-    return r < 0 ? r
-                 : meg_fail(e, MEG_EFORMAT,
-                            "%s: unsupported feed_forward_proj %.40s; expected relu, gelu, gelu_new, gated-gelu, "
-                            "gated-relu or gated-silu",
-                            from, name);
-}
-
-/* Return the activation of a model, or NULL if the format does not have it. */
-static const struct activation *activation_of(const struct meg_model_conf *m)
-{
-    for (int i = 0; i < NACTIVATIONS; i++) {
-        const struct activation *a = &activations[i];
-        const bool is_gelu = strstr(a->name, "gelu") != NULL;
-
-        if (a->swiglu == m->swiglu && a->glu == m->glu_activation && a->func == m->activation_func &&
-            (!is_gelu || a->is_tanh == m->openai_gelu))
-            return a;
-    }
-    return NULL;
+    if (strcmp(row->key, "is_gated_act") == 0)
+        return json_boolean(n > 0);
+    return json_string(strcmp(name, "gated-gelu") == 0 ? "gelu_new" : name + n);
 }
 
 /*
@@ -150,64 +113,29 @@ static const struct activation *activation_of(const struct meg_model_conf *m)
  * layer is tied, except in a model without lm_head.weight (fit_tensors).  transformers 5 stores this in
  * scale_decoder_outputs, and always sets tie_word_embeddings to true.
  */
-static int read_tie(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
+static int read_scaled(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
     bool is_tied = true, is_scaled;
-    int r = meg_json_get_bool(config, "tie_word_embeddings", MEG_JSON_OPTIONAL, &is_tied, from, e);
+    int code = ckpt_hf_read_bool(r, "tie_word_embeddings", &is_tied);
 
     is_scaled = is_tied;
-    if (r < 0 || (r = meg_json_get_bool(config, "scale_decoder_outputs", MEG_JSON_OPTIONAL, &is_scaled, from, e)) < 0)
-        return r;
+    if (code < 0 || (code = ckpt_hf_read_bool(r, row->key, &is_scaled)) < 0)
+        return code;
     if (is_scaled && !is_tied)
-        return meg_fail(e, MEG_EFORMAT,
+        return meg_fail(r->e, MEG_EFORMAT,
                         "%s: scale_decoder_outputs is true and tie_word_embeddings is false, but only tied embeddings "
                         "are supported with scaled outputs",
-                        from);
-    m->is_untied = !is_scaled;
+                        r->from);
+    r->m->is_untied = !is_scaled;
     if (is_scaled)
-        m->logits_scale = 1 / sqrt((double)m->hidden_size);
+        r->m->logits_scale = 1 / sqrt((double)r->m->hidden_size);
     return 0;
 }
 
-static int read_config(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
+static json_t *write_scaled(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
 {
-    static const struct ckpt_hf_fixed fixed[] = { { "is_decoder", false }, { "is_encoder_decoder", true }, { 0 } };
-    const struct {
-        const char *key;
-        enum meg_json_presence need;
-        int64_t *v;
-    } number[] = {
-        { "num_layers", MEG_JSON_REQUIRED, &m->num_layers },
-        { "num_decoder_layers", MEG_JSON_OPTIONAL, &m->decoder_num_layers },
-        { "d_model", MEG_JSON_REQUIRED, &m->hidden_size },
-        { "d_ff", MEG_JSON_REQUIRED, &m->ffn_hidden_size },
-        { "num_heads", MEG_JSON_REQUIRED, &m->num_attention_heads },
-        { "d_kv", MEG_JSON_OPTIONAL, &m->kv_channels },
-        { "n_positions", MEG_JSON_OPTIONAL, &m->max_position_embeddings },
-        { "relative_attention_num_buckets", MEG_JSON_OPTIONAL, &m->relative_attention_num_buckets },
-        { "relative_attention_max_distance", MEG_JSON_OPTIONAL, &m->relative_attention_max_distance },
-        { "vocab_size", MEG_JSON_REQUIRED, &m->vocab_size },
-    };
-    int r;
-
-    m->family = MEG_FAMILY_T5;
-    m->position_embedding_type = MEG_POSITION_RELATIVE;
-    m->max_position_embeddings = 512; /* the longest sequence of the original T5; the relative bias has no limit */
-    m->kv_channels = 64;
-    m->normalization = MEG_NORM_RMS;
-    m->norm_epsilon = 1e-6;
-    m->has_bias = false;
-    m->softmax_scale = 1;
-    m->hidden_dropout = 0.1;
-    for (size_t i = 0; i < sizeof number / sizeof number[0]; i++)
-        if ((r = meg_json_get_i64(config, number[i].key, number[i].need, number[i].v, from, e)) < 0)
-            return r;
-    if ((r = meg_json_get_f64(config, "layer_norm_epsilon", MEG_JSON_OPTIONAL, &m->norm_epsilon, from, e)) < 0 ||
-        (r = meg_json_get_f64(config, "dropout_rate", MEG_JSON_OPTIONAL, &m->hidden_dropout, from, e)) < 0 ||
-        (r = read_activation(m, config, from, e)) < 0 || (r = read_tie(m, config, from, e)) < 0)
-        return r;
-    m->attention_dropout = m->hidden_dropout;
-    return ckpt_hf_check_fixed(config, fixed, from, e);
+    (void)row;
+    return json_boolean(!m->is_untied && has_scaled_output(m));
 }
 
 /*
@@ -224,64 +152,60 @@ static void fit_tensors(struct meg_model_conf *m, struct meg_ckpt *c)
         m->is_untied = false;
 }
 
-static const char *unsupported_reason(const struct meg_model_conf *m)
+static const char *approximate(struct meg_model_conf *m)
 {
-    if (m->position_embedding_type != MEG_POSITION_RELATIVE)
-        return "the format requires --position-embedding-type relative";
-    if (m->normalization != MEG_NORM_RMS || m->has_bias || m->add_qkv_bias)
-        return "the format requires RMSNorm and no biases";
-    if (m->softmax_scale != 1)
-        return "the format requires --softmax-scale 1";
-    if (!activation_of(m))
-        return "the format requires --openai-gelu with --glu-activation geglu";
-    if (m->logits_scale > 0 && m->logits_scale != 1 && (m->is_untied || !has_scaled_output(m)))
-        return "the format requires a --logits-scale of 1 or, without --untie-embeddings-and-output-weights, of 1 "
-               "divided by the square root of --hidden-size";
-    return NULL;
+    if (m->is_untied)
+        return NULL;
+    if (has_scaled_output(m)) {
+        m->logits_scale = 1 / sqrt((double)m->hidden_size); /* the value that read_scaled sets */
+        return NULL;
+    }
+    m->is_untied = true;
+    return "the output layer is tied to the word embedding and not scaled, but transformers 4 scales tied output "
+           "layers: lm_head.weight, a copy of the word embedding, is written, with tie_word_embeddings false";
 }
 
-static json_t *make_config(const struct meg_model_conf *m)
-{
-    const struct activation *a = activation_of(m);
-    const bool is_scaled = !m->is_untied && has_scaled_output(m);
-    json_t *c = json_object();
+static const struct ckpt_hf_convert activation = { .choices = activations }, part = { .write = write_part },
+                                    scaled = { .read = read_scaled, .write = write_scaled },
+                                    tied = { .write = write_scaled };
 
-    if (copies_output_weight(m))
-        meg_warn("the output layer is tied to the word embedding and not scaled, but transformers 4 scales tied output "
-                 "layers: lm_head.weight, a copy of the word embedding, is written, with tie_word_embeddings false");
-    json_object_set_new(c, "architectures", json_pack("[s]", "T5ForConditionalGeneration"));
-    json_object_set_new(c, "d_ff", json_integer(m->ffn_hidden_size));
-    json_object_set_new(c, "d_kv", json_integer(m->kv_channels));
-    json_object_set_new(c, "d_model", json_integer(m->hidden_size));
-    json_object_set_new(c, "decoder_start_token_id", json_integer(0));
-    json_object_set_new(c, "dense_act_fn", json_string(a->function));
-    json_object_set_new(c, "dropout_rate", json_real(m->hidden_dropout));
-    json_object_set_new(c, "eos_token_id", json_integer(1));
-    json_object_set_new(c, "feed_forward_proj", json_string(a->name));
-    json_object_set_new(c, "initializer_factor", json_real(1));
-    json_object_set_new(c, "is_encoder_decoder", json_true());
-    json_object_set_new(c, "is_gated_act", json_boolean(meg_model_is_gated(m)));
-    json_object_set_new(c, "layer_norm_epsilon", json_real(m->norm_epsilon));
-    json_object_set_new(c, "model_type", json_string("t5"));
-    json_object_set_new(c, "n_positions", json_integer(m->max_position_embeddings));
-    json_object_set_new(c, "num_decoder_layers", json_integer(m->decoder_num_layers));
-    json_object_set_new(c, "num_heads", json_integer(m->num_attention_heads));
-    json_object_set_new(c, "num_layers", json_integer(m->num_layers));
-    json_object_set_new(c, "pad_token_id", json_integer(0));
-    json_object_set_new(c, "relative_attention_max_distance", json_integer(m->relative_attention_max_distance));
-    json_object_set_new(c, "relative_attention_num_buckets", json_integer(m->relative_attention_num_buckets));
-    json_object_set_new(c, "scale_decoder_outputs", json_boolean(is_scaled));
-    json_object_set_new(c, "tie_word_embeddings", json_boolean(is_scaled));
-    json_object_set_new(c, "vocab_size", json_integer(m->vocab_size));
-    return c;
-}
+/* clang-format off */
+static const struct ckpt_hf_row rows[] = {
+    { "num_layers", "num-layers", NULL, NULL },
+    { "num_decoder_layers", "decoder-num-layers", "", NULL },
+    { "d_model", "hidden-size", NULL, NULL },
+    { "d_ff", "ffn-hidden-size", NULL, NULL },
+    { "num_heads", "num-attention-heads", NULL, NULL },
+    { "d_kv", "kv-channels", "64", NULL },
+    { "n_positions", "max-position-embeddings", "512", NULL }, /* the original limit; the relative bias has none */
+    { "relative_attention_num_buckets", "relative-attention-num-buckets", "", NULL },
+    { "relative_attention_max_distance", "relative-attention-max-distance", "", NULL },
+    { "layer_norm_epsilon", "norm-epsilon", "1e-06", NULL },
+    { "dropout_rate", "attention-dropout", "0.1", NULL },
+    { "dropout_rate", "hidden-dropout", "0.1", NULL },
+    { "feed_forward_proj", NULL, "relu", &activation },
+    { "dense_act_fn", NULL, NULL, &part },
+    { "is_gated_act", NULL, NULL, &part },
+    { "scale_decoder_outputs", NULL, NULL, &scaled },
+    { "tie_word_embeddings", NULL, NULL, &tied },
+    { "is_decoder", NULL, "false", NULL },
+    { "is_encoder_decoder", NULL, "true", NULL },
+    { 0 }
+};
+/* clang-format on */
 
-static const char *const model_types[] = { "t5", NULL };
-const struct ckpt_hf_family ckpt_hf_t5 = { .model_types = model_types,
-                                           .format = &format,
-                                           .gated_format = &gated_format,
-                                           .read_config = read_config,
-                                           .fit_tensors = fit_tensors,
-                                           .unsupported_reason = unsupported_reason,
-                                           .make_config = make_config,
-                                           .bos_key = "decoder_start_token_id" };
+const struct ckpt_hf_family ckpt_hf_t5 = {
+    .model_type = "t5",
+    .class_prefix = "T5",
+    .options = "model = t5\nposition-embedding-type = relative\nnormalization = RMSNorm\ndisable-bias-linear = yes\n"
+               "softmax-scale = 1\n",
+    .rows = { rows },
+    .constants = "{\"architectures\": [\"T5ForConditionalGeneration\"], \"decoder_start_token_id\": 0, "
+                 "\"eos_token_id\": 1, \"initializer_factor\": 1.0, \"is_encoder_decoder\": true, "
+                 "\"pad_token_id\": 0}",
+    .format = &format,
+    .gated_format = &gated_format,
+    .fit_tensors = fit_tensors,
+    .approximate = approximate,
+    .bos_key = "decoder_start_token_id"
+};

@@ -1,36 +1,25 @@
 /* write.c - write a Hugging Face directory; weights.c writes the weights. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/log.h"
 #include "ckpt/hf/internal.h"
 #include "file/temporary.h"
 #include "io/json.h"
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Write a JSON object with its members sorted by name, as Hugging Face does. */
-static int write_sorted(const char *dir, const char *name, json_t *object, struct meg_err *e)
+static int write_sorted(const char *dir, const char *name, const json_t *object, struct meg_err *e)
 {
-    const char **key = meg_new(json_object_size(object) * sizeof *key), *k;
-    json_t *sorted = json_object(), *value;
+    char *members = json_dumps(object, JSON_SORT_KEYS);
+    json_t *sorted = json_loads(members, 0, NULL);
     struct meg_str text = { 0 };
-    size_t n = 0;
     int r;
 
-    json_object_foreach(object, k, value)
-    {
-        key[n++] = k;
-    }
-    qsort(key, n, sizeof *key, by_name);
-    for (size_t i = 0; i < n; i++)
-        json_object_set(sorted, key[i], json_object_get(object, key[i]));
     meg_json_dump(sorted, 2, &text);
     meg_str_add(&text, "\n", 1);
     r = ckpt_write_text(dir, name, &text, e);
     json_decref(sorted);
-    free(key);
+    free(members);
     meg_str_free(&text);
     return r;
 }
@@ -75,19 +64,19 @@ static int64_t pad_id_of(const struct meg_str *vocab)
     return found;
 }
 
-static int write_config(const char *dir, const struct ckpt_hf_family *family, const struct meg_ckpt_save_args *s,
-                        enum meg_dtype dtype, struct meg_err *e)
+static int write_config(const char *dir, const struct ckpt_hf_family *family, const struct meg_model_conf *m,
+                        const struct meg_ckpt_tokenizer *tok, enum meg_dtype dtype, struct meg_err *e)
 {
     static const char *const name[MEG_DTYPES] = {
         [MEG_DTYPE_F32] = "float32", [MEG_DTYPE_BF16] = "bfloat16", [MEG_DTYPE_F16] = "float16"
     };
-    json_t *config = family->make_config(s->model);
+    json_t *config = ckpt_hf_make_config(family, m);
     int r;
 
-    if (s->tok)
-        set_text_ids(config, family, s->tok);
-    if (s->tok && json_object_get(config, "pad_token_id"))
-        json_object_set_new(config, "pad_token_id", json_integer(pad_id_of(&s->tok->file[MEG_TOK_FILE_BERT_VOCAB])));
+    if (tok)
+        set_text_ids(config, family, tok);
+    if (tok && json_object_get(config, "pad_token_id"))
+        json_object_set_new(config, "pad_token_id", json_integer(pad_id_of(&tok->file[MEG_TOK_FILE_BERT_VOCAB])));
     json_object_set_new(config, "torch_dtype", json_string(name[dtype]));
     r = write_sorted(dir, "config.json", config, e);
     json_decref(config);
@@ -114,13 +103,13 @@ static int write_extras(const char *dir, const struct ckpt_hf_family *family, co
     return r;
 }
 
-static int write_folder(const char *dir, const struct ckpt_hf_family *family, const struct meg_ckpt_save_args *s,
-                        const struct meg_ckpt_hf_conf *to, struct meg_err *e)
+static int write_folder(const char *dir, const struct ckpt_hf_family *family, const struct meg_model_conf *m,
+                        const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf_conf *to, struct meg_err *e)
 {
     int r;
 
     if ((r = ckpt_write_hf_weights(dir, ckpt_hf_format_of(family, s->model), s, to, e)) < 0 ||
-        (r = write_config(dir, family, s, to->dtype, e)) < 0 ||
+        (r = write_config(dir, family, m, s->tok, to->dtype, e)) < 0 ||
         (s->tok && (r = write_extras(dir, family, s->tok, e)) < 0))
         return r;
     for (int i = 0; s->tok && i < MEG_NUM_TOK_FILES && r == 0; i++)
@@ -131,51 +120,57 @@ static int write_folder(const char *dir, const struct ckpt_hf_family *family, co
     return r;
 }
 
-static const struct ckpt_hf_family *family_of_model(const struct meg_model_conf *m)
-{
-    if (m->family == MEG_FAMILY_BERT)
-        return m->residual_from_norm ? &ckpt_hf_bert : &ckpt_hf_megatron_bert;
-    if (m->family == MEG_FAMILY_T5)
-        return &ckpt_hf_t5;
-    return meg_model_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;
-}
-
 /*
- * If the model has a setting that only T5's format can express, return the reason why other formats cannot represent
- * the model.  Otherwise return NULL.
+ * Set *out to the family that loses the fewest options of a model when its config.json is read back, preferably one of
+ * the same --model.  Set *written to the model that config.json describes.  Return MEG_EUSAGE, with the lost options,
+ * if the family cannot represent the model.
  */
-static const char *t5_option_of(const struct meg_model_conf *m)
+static int choose_family(const struct ckpt_hf_family **out, struct meg_model_conf *written,
+                         const struct meg_model_conf *m, struct meg_err *e)
 {
-    if (m->glu_activation != MEG_GLU_ACTIVATION_NONE || m->activation_func != MEG_ACTIVATION_FUNC_GELU)
-        return "the format has neither --glu-activation nor --activation-func relu";
-    return m->softmax_scale > 0 ? "the format has no --softmax-scale" : NULL;
-}
+    struct meg_model_conf back = { 0 };
+    const char *warning = NULL;
+    int fewest = INT32_MAX;
+    char format[64];
 
-/* Choose the family of a model.  Return MEG_EUSAGE, with the reason, if the family cannot represent the model. */
-static int choose_family(const struct ckpt_hf_family **out, const struct meg_model_conf *m, struct meg_err *e)
-{
-    const struct ckpt_hf_family *f = family_of_model(m);
-    const char *why = f->unsupported_reason(m);
+    for (const struct ckpt_hf_family *const *f = ckpt_hf_families; *f && fewest > 0; f++) {
+        struct meg_model_conf to = *m, from;
+        const char *why = (*f)->approximate ? (*f)->approximate(&to) : NULL;
+        json_t *config = ckpt_hf_make_config(*f, &to);
+        int n = INT32_MAX;
 
-    if (!why && f != &ckpt_hf_t5)
-        why = t5_option_of(m);
-    if (why)
-        return meg_fail(e, MEG_EUSAGE, "the model cannot be converted to Hugging Face's %s format: %s",
-                        f->model_types[0], why);
-    *out = f;
+        if (ckpt_hf_read_config(&from, *f, config, "config.json", NULL) == 0) {
+            meg_model_conf_check(&from, NULL);
+            n = ckpt_list_lost_options(NULL, &to, &from) + (from.family == m->family ? 0 : 1000);
+        }
+        json_decref(config);
+        if (n < fewest) {
+            fewest = n;
+            *out = *f;
+            *written = to;
+            back = from;
+            warning = why;
+        }
+    }
+    snprintf(format, sizeof format, "Hugging Face's %s format", (*out)->model_type);
+    if (fewest > 0)
+        return ckpt_refuse_lost_options(written, &back, format, e);
+    if (warning)
+        meg_warn("%s", warning);
     return 0;
 }
 
 int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf_conf *to, struct meg_err *e)
 {
     const struct ckpt_hf_family *family = NULL;
+    struct meg_model_conf written;
     char *tmp = NULL;
-    int r = choose_family(&family, s->model, e);
+    int r = choose_family(&family, &written, s->model, e);
 
     if (r < 0)
         return r;
     meg_temporary_remove_stale(s->dir);
-    if ((r = meg_temporary_dir(&tmp, s->dir, e)) == 0 && (r = write_folder(tmp, family, s, to, e)) == 0)
+    if ((r = meg_temporary_dir(&tmp, s->dir, e)) == 0 && (r = write_folder(tmp, family, &written, s, to, e)) == 0)
         r = meg_lock_commit_dir(to->lock, tmp, s->dir, meg_ckpt_check_replaceable, e);
     if (r < 0 && tmp)
         meg_remove_tree(tmp, NULL);

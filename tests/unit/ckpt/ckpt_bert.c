@@ -230,9 +230,10 @@ static void refuses_unsupported_settings(void **state)
         { "{\"model_type\":\"bert\",\"num_hidden_layers\":4,\"hidden_size\":16,\"intermediate_size\":12,"
           "\"num_attention_heads\":4,\"max_position_embeddings\":8}",
           "\"vocab_size\" is missing" },
-        { CONFIG(",\"hidden_act\":\"relu\""), "unsupported hidden_act relu; expected gelu, gelu_new" },
+        { CONFIG(",\"hidden_act\":\"relu\""), "unsupported hidden_act relu; expected gelu_new, gelu, " },
         { CONFIG(",\"hidden_act\":7"), "hidden_act" },
-        { CONFIG(",\"position_embedding_type\":\"relative_key\""), "position_embedding_type relative_key" },
+        { CONFIG(",\"position_embedding_type\":\"relative_key\""),
+          "position_embedding_type is \"relative_key\", but only \"absolute\"" },
         { CONFIG(",\"is_decoder\":true"), "is_decoder is true, but only false" },
         { CONFIG(",\"add_cross_attention\":true"), "add_cross_attention is true" },
         { CONFIG(",\"tie_word_embeddings\":false"), "tie_word_embeddings is false, but only true" },
@@ -505,15 +506,15 @@ static void refuses_to_export_what_hf_cannot_express(void **state)
         void (*tune)(struct meg_model_conf *m);
         const char *message;
     } bad[] = {
-        { set_rotary, "Hugging Face's megatron-bert format|learned positions" },
-        { set_rotary_post_norm, "Hugging Face's bert format|learned positions" },
-        { set_rms_norm, "LayerNorm, GELU and biases" },
-        { set_swiglu, "LayerNorm, GELU and biases" },
-        { set_no_bias, "LayerNorm, GELU and biases" },
-        { set_untied, "--untie-embeddings-and-output-weights" },
-        { set_groups, "one key and value head per query head" },
-        { set_wide_heads, "--kv-channels" },
-        { set_no_binary_head, "token types|--bert-no-binary-head" },
+        { set_rotary, "Hugging Face's megatron-bert format|--position-embedding-type rope would" },
+        { set_rotary_post_norm, "Hugging Face's bert format|--position-embedding-type rope would" },
+        { set_rms_norm, "--normalization RMSNorm would be read as LayerNorm; use" },
+        { set_swiglu, "--swiglu yes would be read as no; use" },
+        { set_no_bias, "--disable-bias-linear yes would be read as no; use" },
+        { set_untied, "--untie-embeddings-and-output-weights yes would be read as no; use" },
+        { set_groups, "--group-query-attention yes would be read as no|--num-query-groups 2 would be read as 4; use" },
+        { set_wide_heads, "--kv-channels 8 would be read as 4; use" },
+        { set_no_binary_head, "--num-tokentypes 0 would be read as 2; use" },
     };
 
     (void)state;

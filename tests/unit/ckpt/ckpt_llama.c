@@ -143,7 +143,8 @@ static void refuses_unsupported_llama_settings(void **state)
     static const struct {
         const char *config, *message;
     } bad[] = {
-        { LLAMA(",\"hidden_act\":\"gelu\""), "hidden_act gelu|silu" },
+        { LLAMA(",\"hidden_act\":\"gelu\""), "hidden_act is \"gelu\", but only \"silu\"" },
+        { LLAMA(",\"hidden_act\":0"), "hidden_act is 0, but only \"silu\"" },
         { LLAMA(",\"attention_bias\":true"), "attention_bias is true but mlp_bias is false" },
         { LLAMA(",\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5|only 1" },
         { LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1.5}"), "the factor of linear rope_scaling is 1.5" },
@@ -195,9 +196,10 @@ static void refuses_to_export_what_llama_cannot_express(void **state)
         void (*tune)(struct meg_model_conf *m);
         const char *message;
     } bad[] = {
-        { interleaved, "Hugging Face's llama|halves" },
-        { layer_norm, "Hugging Face's llama|RMSNorm" },
-        { learned, "Hugging Face's gpt2|LayerNorm, GELU and biases" },
+        { interleaved, "Hugging Face's llama format|--rotary-interleaved yes would be read as no; use" },
+        { layer_norm, "Hugging Face's llama format|--normalization LayerNorm would be read as RMSNorm; use" },
+        { learned,
+          "Hugging Face's llama format|--position-embedding-type learned_absolute would be read as rope; use" },
     };
     struct ckpt_fixture b;
 

@@ -378,13 +378,14 @@ static void refuses_to_export_what_hf_cannot_express(void **state)
         void (*tune)(struct meg_model_conf *m);
         const char *message;
     } bad[] = {
-        { set_megatron, "Hugging Face's t5 format|--position-embedding-type relative" },
-        { set_relative, "RMSNorm and no biases" },
-        { set_biases, "RMSNorm and no biases" },
-        { set_default_scale, "--softmax-scale 1" },
-        { set_exact_geglu, "--openai-gelu with --glu-activation geglu" },
-        { set_other_scale, "--logits-scale of 1 or, without --untie-embeddings-and-output-weights, of 1 divided by" },
-        { set_scaled_logits, "--logits-scale of 1 or" },
+        { set_megatron,
+          "Hugging Face's t5 format|--position-embedding-type learned_absolute would be read as relative|and " },
+        { set_relative, "--normalization LayerNorm would be read as RMSNorm|--disable-bias-linear no" },
+        { set_biases, "--disable-bias-linear no would be read as yes; use" },
+        { set_default_scale, "--softmax-scale unset would be read as 1.0; use" },
+        { set_exact_geglu, "--openai-gelu no would be read as yes; use" },
+        { set_other_scale, "--logits-scale 0.5 would be read as unset; use" },
+        { set_scaled_logits, "--logits-scale 0.25 would be read as unset; use" },
     };
 
     (void)state;
@@ -456,9 +457,9 @@ static void other_families_do_not_have_settings_of_t5(void **state)
         void (*tune)(struct meg_model_conf *m);
         const char *message;
     } bad[] = {
-        { set_gpt_relu, "gpt2 format|neither --glu-activation nor --activation-func relu" },
-        { set_gpt_geglu, "gpt2 format|neither --glu-activation nor --activation-func relu" },
-        { set_gpt_scale, "gpt2 format|no --softmax-scale" },
+        { set_gpt_relu, "gpt2 format|--activation-func relu would be read as gelu; use" },
+        { set_gpt_geglu, "gpt2 format|--glu-activation geglu would be read as none; use" },
+        { set_gpt_scale, "gpt2 format|--softmax-scale 0.5 would be read as unset; use" },
     };
 
     (void)state;

@@ -1,0 +1,63 @@
+/*
+ * lost_options.c - refuse to export a model that a format cannot represent: the options of the model are written in the
+ * format and read back, and an option whose value differs is lost.
+ */
+#include <stdlib.h>
+#include "ckpt/internal.h"
+
+bool ckpt_is_for_training(const char *option)
+{
+    static const char *const names[] = { "attention-dropout", "hidden-dropout", "init-method-std",
+                                         "init-method-xavier-uniform" };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(option, names[i]) == 0)
+            return true;
+    return false;
+}
+
+char *ckpt_value_of(const struct meg_opt *row, const struct meg_model_conf *m)
+{
+    const struct meg_opt rows[] = { *row, { 0 } };
+    struct meg_model_conf copy = *m;
+    struct meg_str dump = { 0 };
+    char *value;
+
+    meg_opt_dump((const struct meg_optgroup[]){ { "model", rows, &copy }, { 0 } }, &dump);
+    value = ckpt_option_value(dump.s, row->name);
+    meg_str_free(&dump);
+    return value;
+}
+
+int ckpt_list_lost_options(struct meg_str *out, const struct meg_model_conf *m, const struct meg_model_conf *back)
+{
+    struct meg_model_conf conf[2] = { *m, *back };
+    int n = 0;
+
+    meg_model_conf_normalize(&conf[0]);
+    meg_model_conf_normalize(&conf[1]);
+    for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
+        char *was = ckpt_value_of(row, &conf[0]), *is = ckpt_value_of(row, &conf[1]);
+
+        if (!ckpt_is_for_training(row->name) && strcmp(was, is) != 0 && n++ < CKPT_MAX_LISTED && out)
+            meg_str_printf(out, "%s--%s %s would be read as %s", n > 1 ? "; " : "", row->name, was, is);
+        free(was);
+        free(is);
+    }
+    return n;
+}
+
+int ckpt_refuse_lost_options(const struct meg_model_conf *m, const struct meg_model_conf *back, const char *format,
+                             struct meg_err *e)
+{
+    struct meg_str lost = { 0 };
+    const int n = ckpt_list_lost_options(&lost, m, back);
+    int r = 0;
+
+    if (n > CKPT_MAX_LISTED)
+        meg_str_printf(&lost, "; and %d more", n - CKPT_MAX_LISTED);
+    if (n > 0)
+        r = meg_fail(e, MEG_EUSAGE, "the model cannot be converted to %s: %s; use --saver native", format, lost.s);
+    meg_str_free(&lost);
+    return r;
+}
