@@ -391,8 +391,7 @@ struct meg_ckpt_megatron_conf {
  * the directory is DIR/release.  Optimizer state is not written.  The write is atomic, as in meg_ckpt_save.  Padding
  * rows of the vocabulary are copies of the last vocabulary row; in a bias, they are 0.  Returns MEG_EUSAGE if
  *   - a parallel size or vocab_multiple is out of range
- *   - the model has norms after the residual connections, and the names are Megatron core's
- *   - the model is a T5 with a relative bias, and the names are those before Megatron core
+ *   - an option of the model would be lost, because the version of Megatron with these names does not have it
  *   - the number of attention heads, the number of query groups or the width of the MLP is not a multiple of the
  *     tensor-parallel size
  *   - the pipeline-parallel size does not divide the number of layers, or a stage would have layers of both the encoder

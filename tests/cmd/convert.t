@@ -425,7 +425,7 @@ is '--info knows the family' "$(meg-convert --info t5-ranks --json | jq -r .mode
 status 'a stage with layers of both stacks is refused' 2 \
     meg-convert --load-dir t5-1 --save-dir t5-no --saver mcore --target-pipeline-parallel-size 3
 status 'a relative bias has no name before Megatron Core' 2 meg-convert --load-dir t5-1 --save-dir t5-no --saver megatron
-like 'the message names the other format' "$(cat err)" 'relative.*use --saver mcore'
+like 'the message names the option' "$(cat err)" '--position-embedding-type relative would be read as .*use --saver native'
 cp -R "$golden/models/t5-v1_1-tiny" t5-files
 cat "$top/tests/data/spm/14.model" >t5-files/spiece.model
 printf '{"chat_template":"{{x}}"}' >t5-files/tokenizer_config.json

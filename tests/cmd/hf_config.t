@@ -66,7 +66,7 @@ meg-eval --task fill-mask --load "$T/masked" --input "$T/line" >"$T/want"
 is 'a mask is filled' "$(jq ".ids | length > 4" "$T/want")" true
 is 'both formats fill the mask alike' "$(meg-eval --task fill-mask --load "$T/masked-hf" --input "$T/line")" "$(cat "$T/want")"
 status 'Megatron has no such model' 2 meg-convert --load-dir "$T/masked" --save-dir "$T/pt" --saver megatron
-like 'the message has the number of token types' "$(cat "$T/err")" 'the model has 3 token types and no binary head, but'
+like 'the message has the option and its value' "$(cat "$T/err")" 'before core: --num-tokentypes 3 would be read as 0; use'
 status 'a second segment requires two token types' 2 meg-train -q --config "$T/conf" --num-tokentypes 1
 like 'the message says so' "$(cat "$T/err")" '--num-tokentypes 1: samples have two segments'
 status 'a GPT has no token types' 2 meg-train -q --config "$T/conf" --model gpt --num-tokentypes 2

@@ -140,7 +140,7 @@ static int choose_family(const struct ckpt_hf_family **out, struct meg_model_con
         int n = INT32_MAX;
 
         if (ckpt_hf_read_config(&from, *f, config, "config.json", NULL) == 0) {
-            meg_model_conf_check(&from, NULL);
+            meg_model_conf_check(&from, NULL); /* derive unset options */
             n = ckpt_list_lost_options(NULL, &to, &from) + (from.family == m->family ? 0 : 1000);
         }
         json_decref(config);

@@ -171,7 +171,7 @@ static bool has_no_effect(const char *name)
     return false;
 }
 
-/* Return whether collect_options in megatron.c converts this attribute to a model option. */
+/* Return whether ckpt_read_args converts this attribute to a model option. */
 static bool is_option(const char *name)
 {
     char buf[64];

@@ -77,40 +77,58 @@ static bool is_true(const struct meg_py *v)
 }
 
 /* Append the model options in args, one per line. */
-static int collect_options(const struct reader *rd, struct meg_str *out, struct meg_err *e)
+static int list_options(struct meg_str *out, const struct meg_py *args, enum meg_model_family family, const char *from,
+                        struct meg_err *e)
 {
     /* Each of these settings selects the tanh approximation of GELU.  Transformer Engine has no other GELU. */
     static const char *const tanh_gelu[] = { "openai_gelu", "use_te_activation_func",
                                              "use_transformer_engine_op_fuser" };
-    const bool is_grouped = is_true(meg_py_attr(rd->args, "group_query_attention"));
+    const bool is_grouped = is_true(meg_py_attr(args, "group_query_attention"));
     char buf[64];
 
     for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
         const char *name = ckpt_arg_name(buf, row);
-        const struct meg_py *v = name ? meg_py_attr(rd->args, name) : NULL;
+        const struct meg_py *v = name ? meg_py_attr(args, name) : NULL;
 
-        if (name && rd->family != MEG_FAMILY_BERT && strcmp(name, "bert_binary_head") == 0)
+        if (name && family != MEG_FAMILY_BERT && strcmp(name, "bert_binary_head") == 0)
             continue; /* args contains this option, which only BERT uses, for every model */
-        if (name && rd->family == MEG_FAMILY_T5 && strcmp(name, "num_layers") == 0 &&
-            meg_py_attr(rd->args, "encoder_num_layers"))
-            v = meg_py_attr(rd->args, "encoder_num_layers");
+        if (name && family == MEG_FAMILY_T5 && strcmp(name, "num_layers") == 0 &&
+            meg_py_attr(args, "encoder_num_layers"))
+            v = meg_py_attr(args, "encoder_num_layers");
         if (name && !v && strcmp(name, "norm_epsilon") == 0)
-            v = meg_py_attr(rd->args, "layernorm_epsilon");
+            v = meg_py_attr(args, "layernorm_epsilon");
         if (!v || v->type == MEG_PY_NONE || (strcmp(name, "num_query_groups") == 0 && !is_grouped))
             continue;
         meg_str_printf(out, "%s = ", row->name);
         if (!as_text(out, v, row->type == MEG_OPT_STORE_FALSE))
             return meg_fail(e, MEG_EFORMAT,
                             "%s: %s in args is not a number, a bool or a string of letters, digits and underscores",
-                            rd->first, name);
+                            from, name);
         meg_str_printf(out, "\n");
     }
     for (size_t i = 0; i < sizeof tanh_gelu / sizeof *tanh_gelu; i++)
-        if (is_true(meg_py_attr(rd->args, tanh_gelu[i])))
+        if (is_true(meg_py_attr(args, tanh_gelu[i])))
             meg_str_printf(out, "no-bias-gelu-fusion = no\n");
-    if (rd->family != MEG_FAMILY_GPT)
-        meg_str_printf(out, "model = %s\n", rd->family == MEG_FAMILY_BERT ? "bert" : "t5");
+    if (family != MEG_FAMILY_GPT)
+        meg_str_printf(out, "model = %s\n", family == MEG_FAMILY_BERT ? "bert" : "t5");
     return 0;
+}
+
+int ckpt_read_args(struct meg_model_conf *m, const struct meg_py *args, enum meg_model_family family, const char *from,
+                   struct meg_err *e)
+{
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { 0 } };
+    struct meg_str text = { 0 };
+    struct meg_err why;
+    int r;
+
+    meg_opt_defaults(groups);
+    meg_str_add(&text, "", 0);
+    r = list_options(&text, args, family, from, e);
+    if (r == 0 && meg_opt_apply(groups, text.s, "args", &why) < 0)
+        r = meg_fail(e, MEG_EFORMAT, "%s: %s", from, why.msg);
+    meg_str_free(&text);
+    return r;
 }
 
 static int read_options(const struct reader *rd, struct meg_err *e)
@@ -120,21 +138,13 @@ static int read_options(const struct reader *rd, struct meg_err *e)
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, &m },
                                            { "tokenizer", meg_tok_opts, &tok },
                                            { 0 } };
-    struct meg_str text = { 0 }, dump = { 0 };
-    struct meg_err why;
-    int r;
+    struct meg_str dump = { 0 };
+    int r = ckpt_read_args(&m, rd->args, rd->family, rd->first, e);
 
-    meg_opt_defaults(groups);
-    if ((r = collect_options(rd, &text, e)) < 0)
-        goto out;
-    if (meg_opt_apply(groups, text.s ? text.s : "", "args", &why) < 0) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: %s", rd->first, why.msg);
-        goto out;
-    }
-    meg_opt_dump(groups, &dump);
+    meg_opt_defaults(groups + 1);
+    if (r == 0)
+        meg_opt_dump(groups, &dump);
     rd->c->options = dump.s;
-out:
-    meg_str_free(&text);
     return r;
 }
 

@@ -38,6 +38,13 @@ const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err *e);
 
 /*
+ * Set *m to the options in args, an object with attributes, of a model of the family.  Return MEG_EFORMAT, with a message
+ * that begins with `from`, if an option cannot have its value.
+ */
+int ckpt_read_args(struct meg_model_conf *m, const struct meg_py *args, enum meg_model_family family, const char *from,
+                   struct meg_err *e);
+
+/*
  * A prefix of tensor names in Megatron's files and its native equivalent.  The prefix is compared after the name of the
  * layer stack ("decoder.", "encoder." or, in old files, "transformer.") and "layers.N." are removed from the tensor
  * name.  A table ends with { 0 }.

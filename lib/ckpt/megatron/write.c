@@ -48,7 +48,7 @@ static int64_t split_rank(const struct export *x)
     return is_split ? x->s->model->num_layers / layers_per_stage(x) : 0;
 }
 
-/* ---- check ---- */
+/* ---- parallel sizes ---- */
 
 static int check_divides(const char *option, int64_t n, const char *what, int64_t by, struct meg_err *e)
 {
@@ -57,24 +57,13 @@ static int check_divides(const char *option, int64_t n, const char *what, int64_
     return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must divide %s %" PRId64, option, n, what, by);
 }
 
-static int check(const struct export *x, struct meg_err *e)
+static int check_sizes(const struct export *x, struct meg_err *e)
 {
     static const char tensor[] = "target-tensor-parallel-size", pipeline[] = "target-pipeline-parallel-size";
     const struct meg_model_conf *m = x->s->model;
     const struct meg_ckpt_megatron_conf *to = x->to;
     int r;
 
-    if (m->residual_from_norm && to->names != MEG_CKPT_NAMES_LEGACY)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--saver mcore: Megatron core ignores --apply-residual-connection-post-layernorm, which this "
-                        "model has; use --saver megatron");
-    if (m->num_tokentypes != (m->bert_binary_head && m->family == MEG_FAMILY_BERT ? 2 : 0))
-        return meg_fail(e, MEG_EUSAGE,
-                        "--saver %s: the model has %" PRId64
-                        " token types%s, but Megatron's BERT has 2 with the binary "
-                        "head and 0 without it; use --saver native or hf",
-                        to->names == MEG_CKPT_NAMES_LEGACY ? "megatron" : "mcore", m->num_tokentypes,
-                        m->bert_binary_head ? "" : " and no binary head");
     if (to->tensor < 1 || to->tensor > 99)
         return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be from 1 to 99", tensor, to->tensor);
     if (to->pipeline < 1 || to->pipeline > 999)
@@ -86,11 +75,6 @@ static int check(const struct export *x, struct meg_err *e)
         (r = check_divides(tensor, to->tensor, "the number of query groups,", m->num_query_groups, e)) < 0 ||
         (r = check_divides(tensor, to->tensor, "the width of the MLP,", m->ffn_hidden_size, e)) < 0)
         return r;
-    if (m->family == MEG_FAMILY_T5 && to->names == MEG_CKPT_NAMES_LEGACY &&
-        m->position_embedding_type == MEG_POSITION_RELATIVE)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--saver megatron: Megatron before core has no --position-embedding-type relative, which this "
-                        "model has; use --saver mcore");
     if ((r = check_divides(pipeline, to->pipeline, "the number of layers,", meg_model_all_layers(m), e)) == 0 &&
         to->pipeline > 1 && m->num_layers % layers_per_stage(x))
         r = meg_fail(e, MEG_EUSAGE,
@@ -336,11 +320,25 @@ static int64_t length_or_max(const struct export *x, int64_t length)
     return length == MEG_UNSET ? x->s->model->max_position_embeddings : length;
 }
 
+/*
+ * Return the model with the options that the version of Megatron with these tensor names has.  Megatron core ignores
+ * --apply-residual-connection-post-layernorm, and Megatron before core has no relative bias.
+ */
+static struct meg_model_conf supported_options(const struct export *x)
+{
+    struct meg_model_conf m = *x->s->model;
+
+    if (x->to->names != MEG_CKPT_NAMES_LEGACY)
+        m.residual_from_norm = false;
+    else if (m.position_embedding_type == MEG_POSITION_RELATIVE)
+        m.position_embedding_type = MEG_POSITION_LEARNED;
+    return m;
+}
+
 static void put_args(struct meg_pickle_writer *p, const struct export *x)
 {
-    const struct meg_model_conf *m = x->s->model;
+    const struct meg_model_conf supported = supported_options(x), *m = &supported;
 
-    meg_pickle_put_str(p, "args");
     meg_pickle_put_namespace_begin(p);
     put_options(p, m);
     put_int(p, "seq_length", length_or_max(x, x->to->seq_length));
@@ -365,6 +363,28 @@ static void put_args(struct meg_pickle_writer *p, const struct export *x)
     put_int(p, "consumed_train_samples", x->to->consumed_samples > 0 ? x->to->consumed_samples : 0);
     put_int(p, "consumed_valid_samples", 0);
     meg_pickle_put_namespace_end(p);
+}
+
+/* Write args, and read it.  Return MEG_EUSAGE if the options that are read are not those of the model. */
+static int check_args(const struct export *x, struct meg_err *e)
+{
+    static const char *const formats[] = { "the format of Megatron before core", "the format of Megatron core" };
+    struct meg_model_conf back = { 0 };
+    struct meg_pickle_writer args = { 0 };
+    struct meg_pickle read;
+    int r;
+
+    meg_pickle_begin(&args);
+    put_args(&args, x);
+    meg_pickle_end(&args);
+    if ((r = meg_pickle_read(&read, args.s.s, args.s.n, "args", e)) == 0 &&
+        (r = ckpt_read_args(&back, read.root, x->s->model->family, "args", e)) == 0) {
+        meg_model_conf_check(&back, NULL); /* derive unset options */
+        r = ckpt_refuse_lost_options(x->s->model, &back, formats[x->to->names != MEG_CKPT_NAMES_LEGACY], e);
+    }
+    meg_pickle_free(&read);
+    meg_pickle_writer_free(&args);
+    return r;
 }
 
 /*
@@ -442,6 +462,7 @@ static int write_rank(const char *path, const struct export *x, int64_t t, int64
 
     meg_pickle_begin(&pickle);
     meg_pickle_put_dict_begin(&pickle);
+    meg_pickle_put_str(&pickle, "args");
     put_args(&pickle, x);
     meg_pickle_put_str(&pickle, "checkpoint_version");
     meg_pickle_put_float(&pickle, 3.0);
@@ -493,13 +514,14 @@ int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct me
     struct export x = { .s = s, .to = to };
     int64_t multiple;
     char *tmp = NULL;
-    int r = check(&x, e);
+    int r = check_sizes(&x, e);
 
     if (r < 0)
         return r;
     multiple = to->vocab_multiple * to->tensor;
     x.vocab_rows = (s->model->vocab_size + multiple - 1) / multiple * multiple;
-    if ((r = ckpt_make_folder(&tmp, s->dir, to->iteration, e)) == 0 && (r = write_ranks(tmp, &x, e)) == 0)
+    if ((r = check_args(&x, e)) == 0 && (r = ckpt_make_folder(&tmp, s->dir, to->iteration, e)) == 0 &&
+        (r = write_ranks(tmp, &x, e)) == 0)
         r = ckpt_commit(s->dir, tmp, to->iteration, e);
     if (r < 0 && tmp)
         meg_remove_tree(tmp, NULL);

@@ -575,7 +575,8 @@ static void refuses_to_export_what_megatron_cannot_express(void **state)
         { set_megatron, 2, MEG_CKPT_NAMES_MCORE,
           "--target-pipeline-parallel-size 2: a stage of 3 layers would have layers of the encoder and of the decoder|"
           "for which the 2 encoder layers fill" },
-        { set_relative, 1, MEG_CKPT_NAMES_LEGACY, "--position-embedding-type relative|use --saver mcore" },
+        { set_relative, 1, MEG_CKPT_NAMES_LEGACY,
+          "Megatron before core: --position-embedding-type relative would be read as learned_absolute|use" },
     };
 
     (void)state;

@@ -1,0 +1,292 @@
+/*
+ * Each option of a model, changed in models of all families, in each format: an export is read back as the same model,
+ * or it is refused with a message that names the option and its value, and nothing is written.
+ */
+#define _GNU_SOURCE /* memmem in ckpt_convert.h */
+#include <dirent.h>
+#include <math.h>
+#include <omp.h>
+#include "ckpt_convert.h"
+#include "model/desc.h"
+#include "nn/attn/cross_attention.h"
+#include "nn/attn/self_attention.h"
+#include "nn/lm_head.h"
+#include "nn/mlp.h"
+
+/* Files of this test need not survive a crash of the machine. */
+int fsync(int fd)
+{
+    (void)fd;
+    return 0;
+}
+
+#define SIZES                                                                                                          \
+    "num-layers = 1\nhidden-size = 16\nffn-hidden-size = 12\nnum-attention-heads = 4\nmax-position-embeddings = 6\n"
+#define LLAMA                                                                                                          \
+    SIZES "position-embedding-type = rope\nnormalization = RMSNorm\nswiglu = yes\ndisable-bias-linear = yes\n"         \
+          "untie-embeddings-and-output-weights = yes\n"
+#define T5                                                                                                             \
+    SIZES "model = t5\nposition-embedding-type = relative\nnormalization = RMSNorm\ndisable-bias-linear = yes\n"       \
+          "softmax-scale = 1\ndecoder-num-layers = 2\n"
+static const char *const bases[] = {
+    SIZES,
+    SIZES "num-attention-heads = 3\nkv-channels = 4\n", /* the width is no multiple of the number of heads */
+    LLAMA,
+    LLAMA "use-rope-scaling = yes\ngroup-query-attention = yes\nnum-query-groups = 2\n",
+    LLAMA "add-qkv-bias = yes\n",
+    SIZES "model = bert\napply-residual-connection-post-layernorm = yes\nopenai-gelu = yes\n",
+    SIZES "model = bert\n",
+    SIZES "model = t5\n",
+    T5 "activation-func = relu\nlogits-scale = 0.25\n",
+    T5 "glu-activation = geglu\nopenai-gelu = yes\nuntie-embeddings-and-output-weights = yes\n",
+};
+enum { BASES = sizeof bases / sizeof *bases };
+enum format { HF, LEGACY, MCORE, TE, FORMATS };
+
+/* Set *m to the model of the options.  Return false if there is no such model. */
+static bool make_model(struct meg_model_conf *m, const char *options, const char *more)
+{
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { 0 } };
+    struct meg_err e;
+
+    *m = (struct meg_model_conf){ 0 };
+    meg_opt_defaults(groups);
+    if (meg_opt_apply(groups, options, "base", &e) < 0 || meg_opt_apply(groups, more, "change", &e) < 0)
+        fail_msg("%s", e.msg);
+    m->vocab_size = 11;
+    return meg_model_conf_check(m, NULL) == 0;
+}
+
+static int export(enum format to, const struct ckpt_fixture *b, struct meg_err *e)
+{
+    static const enum meg_ckpt_names names[] = {
+        [LEGACY] = MEG_CKPT_NAMES_LEGACY, [MCORE] = MEG_CKPT_NAMES_MCORE, [TE] = MEG_CKPT_NAMES_TE
+    };
+
+    meg_remove_tree("out", NULL);
+    return to == HF ? export_hf(b, "out", e) : export_ranks(b, "out", 1, 1, names[to], e);
+}
+
+static bool is_refused(enum format to, const char *options)
+{
+    struct ckpt_fixture b = { 0 };
+    bool is;
+
+    make_model(&b.m, options, "");
+    meg_model_params(&b.p, &b.m, &meg_mesh_one);
+    b.w = new_params(&b.p, 1);
+    is = export(to, &b, NULL) < 0;
+    free_fixture(&b);
+    return is;
+}
+
+/* ---- what a model computes ---- */
+
+static void print_block(struct meg_str *s, const struct meg_block *block)
+{
+    meg_str_printf(s, "%s %d ", block->norm, block->residual_from_norm);
+    if (block->type == &meg_attn_block) {
+        const struct meg_attn_conf *c = block->conf;
+
+        meg_str_printf(s, "%d %d %d %d %d %g %d %d", (int)c->a, (int)c->g, (int)c->d, c->has_qkv_bias, c->has_proj_bias,
+                       c->scale, c->is_bidirectional, (int)c->buckets);
+    } else if (block->type == &meg_cross_attn_block) {
+        const struct meg_cross_attn_conf *c = block->conf;
+
+        meg_str_printf(s, "%d %d %d %g", (int)c->a, (int)c->d, c->has_bias, c->scale);
+    } else {
+        const struct meg_mlp_conf *c = block->conf;
+
+        assert_ptr_equal(block->type, &meg_mlp_block);
+        meg_str_printf(s, "%d %d %d %d", (int)c->f, c->is_gated, c->is_gated ? (int)c->glu.type : (int)c->act,
+                       c->has_bias);
+    }
+    meg_str_printf(s, "\n");
+}
+
+/* Print all that affects the outputs of the model, from its description. */
+static struct meg_str print_model(const struct meg_model_conf *m)
+{
+    struct meg_str s = { 0 };
+    struct meg_model_desc d;
+
+    meg_model_describe(&d, m);
+    meg_str_printf(&s, "%d %d %u %d %d %d %.17g %d\n", (int)d.h, (int)d.v, d.inputs, (int)d.positions,
+                   (int)d.token_types, (int)d.norm, d.norm_eps, d.is_untied);
+    if (d.rope.half)
+        meg_str_printf(&s, "rope %d %d %.17g %g %g %d\n", (int)d.rope.half, (int)d.rope.positions, d.rope.base,
+                       d.rope.interpolation, d.rope.scaling_factor, d.rope.is_interleaved);
+    if (d.stack[0].rel_bias)
+        meg_str_printf(&s, "bias %d %d\n", (int)d.rel_bias_buckets, (int)d.rel_bias_max_distance);
+    for (int i = 0; i < d.nblocks; i++)
+        print_block(&s, &d.block[i]);
+    for (int64_t i = 0; i < d.nlayers; i++)
+        meg_str_printf(&s, "%s %d %d\n", d.layer[i].prefix, d.layer[i].first, d.layer[i].n);
+    for (int i = 0; i < d.nheads; i++) {
+        const struct meg_lm_head_conf *c = d.head[i].conf;
+
+        meg_str_printf(&s, "%s\n", d.head[i].loss);
+        if (d.head[i].type == &meg_lm_head)
+            meg_str_printf(&s, "%d %d %d %.17g\n", c->has_bias, c->is_transformed, c->is_transformed ? (int)c->act : 0,
+                           (double)c->scale);
+    }
+    meg_model_desc_free(&d);
+    return s;
+}
+
+/* ---- pairs of an option and a format ---- */
+
+/*
+ * Return the model that is read after an export of m.  Warnings of the exporter state the differences: BERT has one
+ * activation, and a tied output layer of T5 that is not scaled is written as an untied one.
+ */
+static struct meg_model_conf expected_model(const struct meg_model_conf *m, enum format to)
+{
+    struct meg_model_conf x = *m;
+
+    if (to == HF && m->family == MEG_FAMILY_BERT)
+        x.openai_gelu = x.openai_gelu || x.bias_gelu_fusion;
+    if (to == HF && m->family == MEG_FAMILY_T5)
+        x.is_untied = x.is_untied || !(x.logits_scale > 0 && x.logits_scale < 1);
+    return x;
+}
+
+static void check_read_back(const struct meg_model_conf *m, enum format to, const char *change)
+{
+    const struct meg_model_conf expected = expected_model(m, to);
+    struct meg_ckpt *c = open_ok("out", MEG_UNSET);
+    struct meg_str lost = { 0 }, want = print_model(&expected), got;
+    struct ckpt_fixture b = { 0 };
+    struct meg_err e;
+
+    assert_int_equal(meg_ckpt_model_conf(c, &b.m, &e), 0);
+    meg_model_params(&b.p, &b.m, &meg_mesh_one);
+    b.w = new_params(&b.p, 2);
+    got = print_model(&b.m);
+    if (strcmp(got.s, want.s) != 0)
+        fail_msg("format %d, %s: read as another model:\n%s\n%s", (int)to, change, got.s, want.s);
+    if (ckpt_list_lost_options(&lost, &expected, &b.m) > 0 || load_f32_weights(c, &b.p, b.w, &e) < 0)
+        fail_msg("format %d, %s: %s", (int)to, change, lost.s ? lost.s : e.msg);
+    meg_ckpt_close(c);
+    meg_str_free(&lost);
+    meg_str_free(&want);
+    meg_str_free(&got);
+    free_fixture(&b);
+}
+
+static void check_nothing_written(void)
+{
+    DIR *d = opendir(".");
+
+    for (struct dirent *f; (f = readdir(d));)
+        if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0)
+            fail_msg("%s is left after a refusal", f->d_name);
+    closedir(d);
+}
+
+/* The results of the changes of an option. */
+struct outcome {
+    int equal, refused;
+};
+
+/*
+ * Return whether a change of this option determines other options, or which of their values a format has: the family,
+ * T5's --logits-scale, which depends on the width and on the tied output layer, and BERT's --num-tokentypes.
+ */
+static bool changes_others(const char *option)
+{
+    static const char *const names[] = { "model", "hidden-size", "untie-embeddings-and-output-weights",
+                                         "bert-no-binary-head" };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(option, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Change an option of a model, and export the model in each format. */
+static void try_change(struct outcome *o, const char *base, const struct meg_opt *row, const char *value)
+{
+    struct ckpt_fixture b = { 0 };
+    char change[100], text[120];
+    struct meg_err e;
+
+    snprintf(change, sizeof change, "%s = %s\n", row->name, value);
+    if (!make_model(&b.m, base, change))
+        return;
+    meg_model_params(&b.p, &b.m, &meg_mesh_one);
+    b.w = new_params(&b.p, 1);
+    snprintf(text, sizeof text, "--%s %s would be read as ", row->name, value);
+    if (strcmp(row->name, "use-rotary-position-embeddings") == 0)
+        snprintf(text, sizeof text, "--position-embedding-type rope would be read as ");
+    for (int to = 0; to < FORMATS; to++)
+        if (export((enum format)to, &b, &e) == 0) {
+            o->equal++;
+            check_read_back(&b.m, (enum format)to, change);
+        } else {
+            o->refused++;
+            check_nothing_written();
+            assert_int_equal(e.code, MEG_EUSAGE);
+            assert_true(strlen(e.msg) < 400);
+            assert_contains(e.msg, "the model cannot be converted to | would be read as |; use --saver native");
+            if (!strstr(e.msg, text) && !changes_others(row->name) && !is_refused((enum format)to, base))
+                fail_msg("format %d: '%s' is not in: %s", to, text, e.msg);
+        }
+    free_fixture(&b);
+}
+
+/* Try other values of an option than that of the base. */
+static void try_option(struct outcome *o, const char *base, const struct meg_opt *row)
+{
+    struct meg_model_conf m;
+    char value[32], *words, *save = NULL;
+    const void *field = (const char *)&m + row->offset;
+
+    make_model(&m, base, "");
+    switch (row->type) {
+    case MEG_OPT_I64:
+        snprintf(value, sizeof value, "%d", *(const int64_t *)field > 0 ? 2 * (int)*(const int64_t *)field : 3);
+        try_change(o, base, row, value);
+        break;
+    case MEG_OPT_F64:
+        snprintf(value, sizeof value, "%.10g", *(const double *)field > 0 ? *(const double *)field / 2 : 0.5);
+        try_change(o, base, row, value);
+        break;
+    case MEG_OPT_BOOL: try_change(o, base, row, *(const bool *)field ? "no" : "yes"); break;
+    case MEG_OPT_STORE_FALSE: try_change(o, base, row, *(const bool *)field ? "yes" : "no"); break;
+    case MEG_OPT_ENUM:
+        words = strdup(row->metavar);
+        for (char *w = strtok_r(words, "|", &save); w; w = strtok_r(NULL, "|", &save))
+            try_change(o, base, row, w);
+        free(words);
+        break;
+    default: break;
+    }
+}
+
+static void every_option_is_kept_or_refused_by_name(void **state)
+{
+    int npairs = 0;
+
+    (void)state;
+    for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
+        struct outcome o = { 0 };
+
+        if (row->type == MEG_OPT_ALIAS)
+            continue;
+        for (int i = 0; i < BASES; i++)
+            try_option(&o, bases[i], row);
+        if (o.equal == 0)
+            fail_msg("no format has --%s", row->name);
+        npairs += o.equal + o.refused;
+    }
+    assert_true(npairs > 500);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(every_option_is_kept_or_refused_by_name) };
+
+    omp_set_num_threads(1); /* the models are small */
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
