@@ -342,12 +342,26 @@ is 'each bf16 weight is the nearest to the original' "$(halves bf16-hf/model.saf
     halves "$llama/model.safetensors" | awk '
         function hex(s, i, n) { for (i = 1; i <= 4; i++) n = 16 * n + index("0123456789abcdef", substr(s, i, 1)) - 1; return n }
         { lo = hex($1); hi = hex($2); printf "%04x\n", hi + (lo > 32768 || (lo == 32768 && hi % 2)) }' | cmp - got && echo yes)" yes
-jq -c '.generate[] | {ids: .prompt}' "$llama/expected.json" >prompts
-jq -c '.generate[].greedy_tokens' "$llama/expected.json" >want
-for from in "$llama" llama llama-hf "$llama/megatron-tp2-pp2"; do
-    is "greedy decoding of llama-tiny equals the reference, from ${from##*/}" \
-        "$(meg-generate -q --load "$from" --greedy --tokens-to-generate 26 <prompts | jq -c .ids)" "$(cat want)"
-done
+qwen3=$golden/models/qwen3-tiny
+meg-convert -q --load-dir "$qwen3" --save-dir qwen3
+meg-convert -q --load-dir qwen3 --save-dir qwen3-hf
+ok 'qwen3-tiny is bit-identical after a round trip' cmp "$qwen3/model.safetensors" qwen3-hf/model.safetensors
+is 'qwen3-tiny keeps its settings' \
+    "$(jq -S 'del(.max_window_layers, .sliding_window)' "$qwen3/config.json")" \
+    "$(jq -S 'del(.initializer_range)' qwen3-hf/config.json)"
+meg-convert -q --load-dir qwen3 --save-dir qwen3-megatron --target-tensor-parallel-size 2
+greedy() { # NAME EXPECTED DIR...: compare the tokens that the models in DIR... generate
+    name=$1
+    jq -c '.generate[] | {ids: .prompt}' "$2" >prompts
+    jq -c '.generate[].greedy_tokens' "$2" >want
+    shift 2
+    for from; do
+        is "greedy decoding of $name equals the reference, from ${from##*/}" \
+            "$(meg-generate -q --load "$from" --greedy --tokens-to-generate 26 <prompts | jq -c .ids)" "$(cat want)"
+    done
+}
+greedy llama-tiny "$llama/expected.json" "$llama" llama llama-hf "$llama/megatron-tp2-pp2"
+greedy qwen3-tiny "$qwen3/expected.json" "$qwen3" qwen3 qwen3-hf qwen3-megatron
 if [ -n "${MEG_SHARED:-}" ]; then
     stories=$MEG_SHARED/golden/models/stories260K/expected.json
     jq -c '.greedy[] | {ids: .prompt_ids_with_bos}' "$stories" >prompts

@@ -67,8 +67,8 @@ struct ckpt_hf_family {
      */
     bool is_bert;
 };
-extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_mistral, ckpt_hf_qwen2, ckpt_hf_bert,
-    ckpt_hf_megatron_bert, ckpt_hf_t5;
+extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_mistral, ckpt_hf_qwen2, ckpt_hf_qwen3,
+    ckpt_hf_bert, ckpt_hf_megatron_bert, ckpt_hf_t5;
 
 /* ---- model_type.c ---- */
 

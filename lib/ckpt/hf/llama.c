@@ -1,7 +1,7 @@
 /*
- * llama.c - Hugging Face's Llama, Mistral and Qwen2 models, which have the same tensor names and layouts.
+ * llama.c - Hugging Face's Llama, Mistral, Qwen2 and Qwen3 models, which have the same tensor names and layouts.
  *
- * Qwen2 has biases of queries, keys and values.  Weights of linear layers are [out, in].  RoPE pairs channel i of a
+ * Qwen2 has biases of queries, keys and values; Qwen3 has norms of queries and keys instead.  Weights of linear layers are [out, in].  RoPE pairs channel i of a
  * head with channel i + head_dim / 2, as meg does without --rotary-interleaved.
  */
 #include <inttypes.h>
@@ -22,6 +22,8 @@ static const struct ckpt_rename names[] = {
     { NATIVE "self_attention.linear_qkv.bias", FOREIGN "self_attn.q_proj.bias", CKPT_Q },
     { NATIVE "self_attention.linear_qkv.bias", FOREIGN "self_attn.k_proj.bias", CKPT_K },
     { NATIVE "self_attention.linear_qkv.bias", FOREIGN "self_attn.v_proj.bias", CKPT_V },
+    { NATIVE "self_attention.q_layernorm.weight", FOREIGN "self_attn.q_norm.weight", CKPT_SAME },
+    { NATIVE "self_attention.k_layernorm.weight", FOREIGN "self_attn.k_norm.weight", CKPT_SAME },
     { NATIVE "self_attention.linear_proj.weight", FOREIGN "self_attn.o_proj.weight", CKPT_SAME },
     { NATIVE "self_attention.linear_proj.bias", FOREIGN "self_attn.o_proj.bias", CKPT_SAME },
     { NATIVE "pre_mlp_layernorm.weight", FOREIGN "post_attention_layernorm.weight", CKPT_SAME },
@@ -122,8 +124,8 @@ static int read_mistral_window(const struct ckpt_hf_reader *r, const struct ckpt
     return json_is_null(json_object_get(r->object, row->key)) ? 0 : check_window(r, "sliding_window to null");
 }
 
-/* Qwen2 has a window only if use_sliding_window is true. */
-static int read_qwen2_window(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
+/* Qwen has a window only if use_sliding_window is true. */
+static int read_qwen_window(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
     bool is_used = false;
     int code = ckpt_hf_read_bool(r, row->key, &is_used);
@@ -146,7 +148,7 @@ static int read_mlp_bias(const struct ckpt_hf_reader *r, const struct ckpt_hf_ro
 static const struct ckpt_hf_convert rope = { .read = read_rope, .write = write_rope },
                                     rope_of_v5 = { .read = read_rope }, mlp_bias = { .read = read_mlp_bias },
                                     mistral_window = { .read = read_mistral_window },
-                                    qwen2_window = { .read = read_qwen2_window };
+                                    qwen_window = { .read = read_qwen_window };
 
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {
@@ -173,7 +175,11 @@ static const struct ckpt_hf_row rows[] = {
 static const struct ckpt_hf_row llama_rows[] = { BIASES, { 0 } };
 static const struct ckpt_hf_row mistral_rows[] = { BIASES, { "sliding_window", NULL, NULL, &mistral_window }, { 0 } };
 /* clang-format on */
-static const struct ckpt_hf_row qwen2_rows[] = { { "use_sliding_window", NULL, NULL, &qwen2_window }, { 0 } };
+static const struct ckpt_hf_row qwen2_rows[] = { { "use_sliding_window", NULL, NULL, &qwen_window }, { 0 } };
+static const struct ckpt_hf_row qwen3_rows[] = { { "head_dim", "kv-channels", "128", NULL },
+                                                 { "attention_bias", NULL, "false", NULL },
+                                                 { "use_sliding_window", NULL, NULL, &qwen_window },
+                                                 { 0 } };
 
 #define OPTIONS                                                                                                        \
     "position-embedding-type = rope\nnormalization = RMSNorm\nswiglu = yes\ndisable-bias-linear = yes\n"               \
@@ -199,5 +205,14 @@ const struct ckpt_hf_family ckpt_hf_qwen2 = {
     .options = OPTIONS "add-qkv-bias = yes\n",
     .rows = { rows, qwen2_rows },
     .constants = "{\"architectures\": [\"Qwen2ForCausalLM\"], \"hidden_act\": \"silu\", \"use_sliding_window\": false}",
+    .format = &format
+};
+const struct ckpt_hf_family ckpt_hf_qwen3 = {
+    .model_type = "qwen3",
+    .class_prefix = "Qwen3",
+    .options = OPTIONS "qk-layernorm = yes\n",
+    .rows = { rows, qwen3_rows },
+    .constants = "{\"architectures\": [\"Qwen3ForCausalLM\"], \"attention_bias\": false, \"hidden_act\": \"silu\", "
+                 "\"use_sliding_window\": false}",
     .format = &format
 };

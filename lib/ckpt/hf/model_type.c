@@ -3,10 +3,9 @@
 #include "ckpt/hf/internal.h"
 #include "io/json.h"
 
-const struct ckpt_hf_family *const ckpt_hf_families[] = { &ckpt_hf_gpt2,    &ckpt_hf_llama,
-                                                          &ckpt_hf_mistral, &ckpt_hf_qwen2,
-                                                          &ckpt_hf_bert,    &ckpt_hf_megatron_bert,
-                                                          &ckpt_hf_t5,      NULL };
+const struct ckpt_hf_family *const ckpt_hf_families[] = { &ckpt_hf_gpt2,          &ckpt_hf_llama, &ckpt_hf_mistral,
+                                                          &ckpt_hf_qwen2,         &ckpt_hf_qwen3, &ckpt_hf_bert,
+                                                          &ckpt_hf_megatron_bert, &ckpt_hf_t5,    NULL };
 
 /*
  * Return the model type of a class of transformers, such as BertForMaskedLM, or NULL.  The name of a class is that of a

@@ -62,6 +62,11 @@ static void qwen(struct meg_model_conf *m)
     m->num_query_groups = MEG_UNSET;
 }
 
+static void qwen3(struct meg_model_conf *m)
+{
+    m->qk_layernorm = true;
+}
+
 static void llama_round_trip_is_bit_identical(void **state)
 {
     static const struct {
@@ -73,6 +78,7 @@ static void llama_round_trip_is_bit_identical(void **state)
         { wide_heads_interpolated, "\"head_dim\": 8|\"linear\"|\"factor\": 2.0" },
         { all_biases, "\"attention_bias\": true|\"mlp_bias\": true" },
         { qwen, "\"Qwen2ForCausalLM\"|\"qwen2\"|\"num_key_value_heads\": 4" },
+        { qwen3, "\"Qwen3ForCausalLM\"|\"qwen3\"|\"attention_bias\": false" },
     };
 
     (void)state;
@@ -163,7 +169,10 @@ static void refuses_unsupported_llama_settings(void **state)
           "6 missing|model.layers.0.self_attn.q_proj.bias" }, /* the window is accepted, but biases are missing */
         { CONFIG("qwen2", ",\"use_sliding_window\":false,\"sliding_window\":5"), "6 missing" },
         { CONFIG("qwen2", ""), "6 missing|model.layers.0.self_attn.q_proj.bias" },
-        { CONFIG("qwen3", ""), "model_type qwen3|gpt2, llama, mistral, qwen2" },
+        { CONFIG("qwen3", ",\"head_dim\":4,\"attention_bias\":true"), "attention_bias is true|only false" },
+        { CONFIG("qwen3", ""), "q_proj.weight has shape [16,16], expected [512,16]" }, /* a head has 128 channels */
+        { CONFIG("qwen3", ",\"head_dim\":4"), "4 missing|model.layers.0.self_attn.q_norm.weight" },
+        { CONFIG("qwen4", ""), "model_type qwen4|gpt2, llama, mistral, qwen2, qwen3" },
     };
     struct ckpt_fixture b;
 
