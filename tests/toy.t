@@ -28,17 +28,25 @@ equals_one_rank 4 --tensor-model-parallel-size 2 --zero-stage 2
 equals_one_rank 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
     --use-distributed-optimizer
 
-# Tensor-parallel ranks replicate the weights of the norms, and apply them to different columns.
+
+ranks 2 meg-train -q --config "$T/conf" --load "$T/all" --save "$T/tp2" --tensor-model-parallel-size 2 >"$T/out" 2>&1
+ok 'two tensor-parallel ranks load and save the files of one rank' \
+    same_tensors "$T/all/iter_0000010" "$T/tp2/iter_0000010"
+
+# Tensor-parallel ranks have replicas of the weights of norms and shifts, and apply them to different columns.
 printf '%s\n' 'train-iters = 50' 'lr = 3e-3' 'check-weight-hash-across-dp-replicas-interval = 10' >>"$T/conf"
 train_ranks one 1
 ok 'the loss falls' jq -se 'map(select(.split == null)) | .[0].lm_loss - .[-1].lm_loss > 0.1' "$T/one.json"
 for tp in 2 4; do
     equals_one_rank "$tp" --tensor-model-parallel-size "$tp" --num-attention-heads 4
 done
-FAULT=1 ranks 2 meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 >"$T/out" 2>"$T/err"
+FAULT=norm ranks 2 meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 >"$T/out" 2>"$T/err"
 is 'replicas that drift end the run' $? 1
 like 'the message names the weight and the group' "$(cat "$T/err")" \
     'iteration 10: .*layers.0.norm.weight differs from its replicas in the tensor-parallel group'
+ranks_but 2 1 'export FAULT=shift' meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 >"$T/out" 2>"$T/err"
+like 'a replicated part that differs is found' "$(cat "$T/err")" \
+    'iteration 10: .*layers.0.gate.weight differs from its replicas in the tensor-parallel group'
 
 train --world-size 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --dry-run >"$T/plan" 2>"$T/err"
 is 'a run of 8 ranks is planned' $? 0

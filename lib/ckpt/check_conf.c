@@ -5,6 +5,15 @@
 #include "base/log.h"
 #include "ckpt/internal.h"
 
+static bool has_equal_parts(const struct meg_sharding *a, const struct meg_sharding *b)
+{
+    bool is_equal = a->nparts == b->nparts;
+
+    for (int i = 0; i < a->nparts && is_equal; i++)
+        is_equal = a->part[i].n == b->part[i].n && a->part[i].axis == b->part[i].axis;
+    return is_equal;
+}
+
 /* Return whether two models have the same parameters, with rows in the same order. */
 static bool has_equal_params(const struct meg_model_conf *a, const struct meg_model_conf *b)
 {
@@ -20,8 +29,9 @@ static bool has_equal_params(const struct meg_model_conf *a, const struct meg_mo
         const struct meg_param *p = &x.row[i], *q = &y.row[i];
 
         is_equal = strcmp(p->name, q->name) == 0 && p->ndim == q->ndim &&
-                   memcmp(p->sharding, q->sharding, sizeof p->sharding) == 0 &&
                    memcmp(p->dim, q->dim, (size_t)p->ndim * sizeof *p->dim) == 0;
+        for (int k = 0; k < p->ndim && is_equal; k++)
+            is_equal = has_equal_parts(&p->sharding[k], &q->sharding[k]);
     }
     meg_params_free(&x);
     meg_params_free(&y);

@@ -111,8 +111,7 @@ enum ckpt_remap {
     CKPT_V,
     CKPT_GATE, /* the first half of the native rows; CKPT_UP: the second */
     CKPT_UP,
-    CKPT_REPLICATED, /* the tensor-parallel ranks have replicas of a tensor that is natively sharded */
-    CKPT_GATE_UP     /* both halves, each sharded over the tensor-parallel ranks; without a gate, as CKPT_SAME */
+    CKPT_REPLICATED /* the tensor-parallel ranks have replicas of a tensor that is natively sharded */
 };
 
 /*
@@ -183,9 +182,9 @@ struct ckpt_row_map {
     int64_t rows, cols, col, native_cols;
     bool is_transposed;
 };
-/* List the row maps of one foreign tensor in out.  Return their number, at most 3. */
-int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, const struct meg_param *row,
-                  enum ckpt_remap remap);
+/* List the row maps of one foreign tensor in out, and return their number. */
+int ckpt_row_maps(struct ckpt_row_map out[MEG_PARAM_MAXPARTS], const struct ckpt_tp_shard *shard,
+                  const struct meg_param *row, enum ckpt_remap remap);
 /* Return the element offset in the native tensor at which row i of the map begins. */
 int64_t ckpt_native_row(const struct ckpt_row_map *p, int64_t i);
 /* Convert rows [first, first + n) of the map to f32, out [n, p->cols]; n is at most CKPT_ROWS_MAX. */
@@ -245,6 +244,7 @@ void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t lo
 /* A range of n elements.  It begins at tensor_offset in a tensor and at shard_offset in the data of a shard. */
 struct ckpt_shard_range {
     int64_t tensor_offset, shard_offset, n;
+    bool is_tp_replica; /* all tensor-parallel ranks have these elements */
 };
 
 /*

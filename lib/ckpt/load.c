@@ -113,7 +113,7 @@ int ckpt_copy_source(const struct ckpt_target *to, const struct ckpt_source *s, 
     enum { NBUF = 1 << 14 };
     const int64_t cols = s->row->ndim > 1 ? s->row->dim[1] : 1;
     const int64_t nbuf = CKPT_ROWS_MAX * cols > NBUF ? CKPT_ROWS_MAX * cols : NBUF;
-    struct ckpt_row_map map[3];
+    struct ckpt_row_map map[MEG_PARAM_MAXPARTS];
     const char *data;
     void *block;
     float *buf;

@@ -56,6 +56,7 @@ bool ckpt_range_iter_next(struct ckpt_range_iter *it, struct ckpt_shard_range *o
         out->tensor_offset = first + shift > it->range->begin ? first : it->range->begin - shift;
         out->n = (last + shift < it->range->end ? last : it->range->end - shift) - out->tensor_offset;
         out->shard_offset = it->skipped + out->tensor_offset + shift - it->range->begin;
+        out->is_tp_replica = block.is_tp_replica;
         if (out->n > 0) {
             it->at = out->tensor_offset + out->n;
             return true;
@@ -119,11 +120,10 @@ int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh 
             struct ckpt_shard_range s;
             struct ckpt_range_iter it;
 
-            if (!meg_param_is_counted(&p->row[k], mesh))
-                continue;
             ckpt_range_iter_begin(&it, p, &shard[i], &p->row[k], 0, p->row[k].numel);
             while (ckpt_range_iter_next(&it, &s))
-                if (ckpt_clip_range(&s, write[p->row[k].dp_group]))
+                if (meg_param_is_counted(&p->row[k], s.is_tp_replica, mesh) &&
+                    ckpt_clip_range(&s, write[p->row[k].dp_group]))
                     nbytes += s.n * (int64_t)meg_dtype_size(shard[i].dtype);
         }
     }

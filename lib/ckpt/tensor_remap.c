@@ -13,16 +13,24 @@ static bool is_transposed(enum ckpt_remap remap)
     return remap == CKPT_TRANSPOSED || remap == CKPT_QKV_TRANSPOSED;
 }
 
-/* Return the number of tensor-parallel shards into which dimension k of a foreign tensor is split. */
-static int64_t shards_of(const struct ckpt_tp_shard *shard, const struct meg_param *row, int k, enum ckpt_remap remap)
+/* Return the number of tensor-parallel shards into which part i of dimension k of a foreign tensor is split. */
+static int64_t shards_of(const struct ckpt_tp_shard *shard, const struct meg_param *row, int k, int i,
+                         enum ckpt_remap remap)
 {
-    return row->sharding[k].axis == MEG_AXIS_TP && remap != CKPT_REPLICATED ? shard->tp_size : 1;
+    return row->sharding[k].part[i].axis == MEG_AXIS_TP && remap != CKPT_REPLICATED ? shard->tp_size : 1;
+}
+
+/* Return the number of rows of part i of a foreign tensor. */
+static int64_t part_rows(const struct ckpt_tp_shard *shard, const struct meg_param *row, int i, enum ckpt_remap remap)
+{
+    return (row->is_vocab ? shard->vocab_rows : row->sharding[0].part[i].n) / shards_of(shard, row, 0, i, remap);
 }
 
 /* Return the number of rows of a foreign tensor before any transposition. */
 static int64_t foreign_rows(const struct ckpt_tp_shard *shard, const struct meg_param *row, enum ckpt_remap remap)
 {
     const struct meg_model_conf *m = shard->model;
+    int64_t rows = 0;
 
     switch (remap) {
     case CKPT_Q: return m->num_attention_heads * m->kv_channels;
@@ -32,7 +40,9 @@ static int64_t foreign_rows(const struct ckpt_tp_shard *shard, const struct meg_
     case CKPT_UP: return m->ffn_hidden_size;
     default: break;
     }
-    return (row->is_vocab ? shard->vocab_rows : row->dim[0]) / shards_of(shard, row, 0, remap);
+    for (int i = 0; i < row->sharding[0].nparts; i++)
+        rows += part_rows(shard, row, i, remap);
+    return rows;
 }
 
 int ckpt_foreign_shape(int64_t dim[MEG_PARAM_MAXDIM], const struct ckpt_tp_shard *shard, const struct meg_param *row,
@@ -40,7 +50,7 @@ int ckpt_foreign_shape(int64_t dim[MEG_PARAM_MAXDIM], const struct ckpt_tp_shard
 {
     dim[0] = foreign_rows(shard, row, remap);
     for (int k = 1; k < row->ndim; k++)
-        dim[k] = row->dim[k] / shards_of(shard, row, k, remap);
+        dim[k] = row->dim[k] / shards_of(shard, row, k, 0, remap);
     if (row->ndim > 1 && is_transposed(remap)) {
         const int64_t rows = dim[0];
 
@@ -90,37 +100,44 @@ static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *
     return (int)nparts;
 }
 
-int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, const struct meg_param *row,
-                  enum ckpt_remap remap)
+/* Map the parts of the native rows.  The foreign rows, those of the rank's shard, include padding of the vocabulary. */
+static int part_row_maps(struct ckpt_row_map *out, const struct ckpt_tp_shard *shard, const struct meg_param *row,
+                         enum ckpt_remap remap)
+{
+    int64_t src = 0, part = 0; /* first row of the part in the foreign and in the native tensor */
+    int i;
+
+    for (i = 0; i < row->sharding[0].nparts; i++) {
+        const int64_t rows = part_rows(shard, row, i, remap);
+        const int64_t dst = part + (shards_of(shard, row, 0, i, remap) > 1 ? shard->tp_rank * rows : 0);
+        const int64_t left = row->dim[0] > dst ? row->dim[0] - dst : 0;
+
+        out[i] = row_map(rows < left ? rows : left, src, dst, rows, rows);
+        src += rows;
+        part += row->sharding[0].part[i].n;
+    }
+    return i;
+}
+
+int ckpt_row_maps(struct ckpt_row_map out[MEG_PARAM_MAXPARTS], const struct ckpt_tp_shard *shard,
+                  const struct meg_param *row, enum ckpt_remap remap)
 {
     const int64_t f = shard->model->ffn_hidden_size, rows = foreign_rows(shard, row, remap);
-    const int64_t cols = row->ndim > 1 ? row->dim[1] / shards_of(shard, row, 1, remap) : 1;
-    int64_t dst, left;
+    const int64_t cols = row->ndim > 1 ? row->dim[1] / shards_of(shard, row, 1, 0, remap) : 1;
     int n = 1;
 
-    if (remap == CKPT_GATE_UP && !meg_model_is_gated(shard->model))
-        remap = CKPT_SAME;
     switch (remap) {
     case CKPT_SAME:
     case CKPT_TRANSPOSED:
-    case CKPT_REPLICATED:
-        dst = shards_of(shard, row, 0, remap) > 1 ? shard->tp_rank * rows : 0;
-        left = row->dim[0] > dst ? row->dim[0] - dst : 0;
-        out[0] = row_map(rows < left ? rows : left, 0, dst, rows, rows);
-        break;
+    case CKPT_REPLICATED: n = part_row_maps(out, shard, row, remap); break;
     case CKPT_GATE:
     case CKPT_UP: out[0] = row_map(f, 0, remap == CKPT_UP ? f : 0, f, f); break;
-    case CKPT_GATE_UP:
-        n = 2;
-        out[0] = row_map(rows / 2, 0, shard->tp_rank * (rows / 2), f, f);
-        out[1] = row_map(rows / 2, rows / 2, f + shard->tp_rank * (rows / 2), f, f);
-        break;
     default: n = qkv_row_maps(out, shard, row, remap); break;
     }
     for (int i = 0; i < n; i++) {
         out[i].rows = rows;
         out[i].cols = cols;
-        out[i].col = shards_of(shard, row, 1, remap) > 1 ? shard->tp_rank * cols : 0;
+        out[i].col = shards_of(shard, row, 1, 0, remap) > 1 ? shard->tp_rank * cols : 0;
         out[i].native_cols = row->ndim > 1 ? row->dim[1] : 1;
         out[i].is_transposed = row->ndim > 1 && is_transposed(remap);
     }

@@ -121,7 +121,7 @@ static void add_param(struct extents *x, const struct ckpt_file *f, int file, co
 
     ckpt_range_iter_begin(&it, s->params, shard, row, 0, row->numel);
     while (ckpt_range_iter_next(&it, &part))
-        if (ckpt_clip_range(&part, write)) {
+        if (meg_param_is_counted(row, part.is_tp_replica, s->mesh) && ckpt_clip_range(&part, write)) {
             const struct ckpt_extent begin = {
                 .file = file,
                 .offset = t->file_offset + part.tensor_offset * size,
@@ -152,9 +152,8 @@ int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, i
 
         for (int k = first[0]; k < first[1]; k++)
             for (int j = 0; j < (is_optim ? s->noptim : 1); j++)
-                if (meg_param_is_counted(&p->row[k], s->mesh))
-                    add_param(&x, &f[i], i, s, &shard[j],
-                              (is_optim ? optim_write[j] : weights_write)[p->row[k].dp_group], &p->row[k]);
+                add_param(&x, &f[i], i, s, &shard[j], (is_optim ? optim_write[j] : weights_write)[p->row[k].dp_group],
+                          &p->row[k]);
     }
     free(optim_write);
     *out = x.v;

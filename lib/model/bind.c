@@ -22,9 +22,9 @@ static void set_tie(struct meg_param *row, int tie)
 
 void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct meg_model_desc *d)
 {
-    const struct meg_matrix_shape words = { 0, d->v, d->h, 0, 1, d->std };
-    const struct meg_matrix_shape positions = { 0, d->positions, d->h, -1, 1, d->std };
-    const struct meg_matrix_shape types = { 0, d->token_types, d->h, -1, 1, d->std };
+    const struct meg_matrix_shape words = { 0, d->v, d->h, 0, 1, d->std, NULL };
+    const struct meg_matrix_shape positions = { 0, d->positions, d->h, -1, 1, d->std, NULL };
+    const struct meg_matrix_shape types = { 0, d->token_types, d->h, -1, 1, d->std, NULL };
     struct meg_param *word;
 
     begin_part(b, 0, "embedding.");
@@ -42,7 +42,7 @@ void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct me
 void model_bind_rel_bias(struct meg_binder *b, struct meg_rel_bias *l, const struct meg_model_desc *d, int k)
 {
     const struct meg_stack *s = &d->stack[k];
-    const struct meg_matrix_shape shape = { 0, d->rel_bias_buckets, d->rel_bias_heads, 1, 1, d->std };
+    const struct meg_matrix_shape shape = { 0, d->rel_bias_buckets, d->rel_bias_heads, 1, 1, d->std, NULL };
 
     if (!s->rel_bias)
         return;

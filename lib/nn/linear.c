@@ -30,7 +30,7 @@ static void bind_plan(struct meg_binder *b, struct meg_linear *l, const char *we
 static struct meg_param *bind_weight(struct meg_binder *b, struct meg_linear *l, const char *weight, int64_t experts,
                                      const struct meg_linear_shape *s)
 {
-    const struct meg_matrix_shape matrix = { experts, s->out, s->in, s->tp_dim, s->nblocks, s->std };
+    const struct meg_matrix_shape matrix = { experts, s->out, s->in, s->tp_dim, s->nblocks, s->std, s->parts };
 
     return meg_bind_matrix(b, &l->w, &l->dw, weight, &matrix);
 }
@@ -42,7 +42,7 @@ static void bind_bias(struct meg_binder *b, struct meg_linear *l, const char *bi
     if (!row)
         return;
     if (s->tp_dim == 0)
-        row->sharding[0] = (struct meg_sharding){ MEG_AXIS_TP, s->nblocks };
+        row->sharding[0] = s->parts ? *s->parts : meg_equal_parts(s->out, s->nblocks, MEG_AXIS_TP);
     row->is_vocab = s->is_output;
 }
 

@@ -38,10 +38,11 @@ struct meg_linear {
 struct meg_linear_shape {
     int64_t out, in;
     int tp_dim;  /* 0: column-parallel, the bias is sharded; 1: row-parallel; -1: replicated */
-    int nblocks; /* blocks along tp_dim that are sharded separately (struct meg_sharding); usually 1 */
+    int nblocks; /* equal blocks along tp_dim that are sharded separately; usually 1 */
     double std;  /* of the initial weights */
     bool has_bias;
-    bool is_output; /* the output matrix of a language model, whose rows are the vocabulary */
+    bool is_output;                   /* the output matrix of a language model, whose rows are the vocabulary */
+    const struct meg_sharding *parts; /* along tp_dim, instead of nblocks equal ones; NULL: none */
     /* if not NULL, the weight is the word embedding of this name, which the embedding declares */
     const char *tied;
     const struct meg_linear_variant *variant; /* NULL: dense */

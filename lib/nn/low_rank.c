@@ -25,6 +25,7 @@ static void bind_factors(struct meg_binder *b, struct low_rank *own, const char 
 
         sharded->tp_dim = s->tp_dim;
         sharded->nblocks = s->nblocks;
+        sharded->parts = s->parts;
     }
     meg_bind_linear(b, &own->in, in_name.s, &in);
     meg_bind_linear(b, &own->out, out_name.s, &out);

@@ -77,15 +77,21 @@ static struct meg_array grad_shard(const struct meg_optim *o, const struct meg_z
 
 /* ---- creation ------------------------------------------------------------------------------------ */
 
+static struct meg_param_span span_of(const struct meg_optim *o, const struct meg_zero_param_range *r)
+{
+    return meg_param_span_at(&o->params->row[r->row], r->span);
+}
+
 /*
- * Return whether this rank counts its elements of a parameter in sums over the model (all_reduce_sum), so that each
+ * Return whether this rank counts the elements of a range in sums over the model (all_reduce_sum), so that each
  * trained element is counted once.  Without ZeRO, expert-parallel ranks replicate dense parameters, and rank 0 counts.
  */
-static bool is_summed(const struct meg_optim *o, const struct meg_param *row)
+static bool is_summed(const struct meg_optim *o, const struct meg_zero_param_range *r)
 {
     const struct meg_layout *l = &o->mesh->layout;
+    const struct meg_param *row = &o->params->row[r->row];
 
-    return !row->is_frozen && meg_param_is_counted(row, o->mesh) &&
+    return !row->is_frozen && meg_param_is_counted(row, span_of(o, r).is_tp_replica, o->mesh) &&
            (l->zero.nshards || row->dp_group == MEG_DP_EXPERT ||
             meg_layout_axis_rank(l, o->mesh->coords, MEG_AXIS_EP) == 0);
 }
@@ -97,18 +103,20 @@ static bool is_summed(const struct meg_optim *o, const struct meg_param *row)
 static void list_norm_ranges(struct meg_optim *o)
 {
     const struct meg_zero_shard *s = &o->shard;
+    struct meg_zero_param_range *last = NULL; /* the range before range i, if it is counted */
 
     o->norm_ranges = meg_new(((size_t)s->nparam_ranges + 1) * sizeof *o->norm_ranges);
     for (int i = 0; i < s->nparam_ranges; i++) {
         const struct meg_zero_param_range *r = &s->param_range[i];
-        struct meg_zero_param_range *last = o->num_norm_ranges ? &o->norm_ranges[o->num_norm_ranges - 1] : NULL;
 
-        if (!is_summed(o, &o->params->row[r->row]))
-            continue;
-        if (last && last->bucket_shard == r->bucket_shard && r->begin - last->end < MEG_PARAM_ALIGN)
+        if (!is_summed(o, r)) {
+            last = NULL;
+        } else if (last && last->bucket_shard == r->bucket_shard) {
             last->end = r->end;
-        else
-            o->norm_ranges[o->num_norm_ranges++] = *r;
+        } else {
+            last = &o->norm_ranges[o->num_norm_ranges++];
+            *last = *r;
+        }
     }
 }
 
@@ -124,8 +132,7 @@ static void upload_ranges(struct meg_optim *o)
     for (int i = 0; i < s->nparam_ranges; i++) {
         const struct meg_zero_param_range *r = &s->param_range[i];
         const struct meg_param *row = &o->params->row[r->row];
-        const struct meg_param_shard_range first = meg_param_shard_range_at(row, 0);
-        const int64_t last = meg_param_num_shard_ranges(row) - 1;
+        const struct meg_param_span span = span_of(o, r);
 
         range[i].begin = r->begin;
         range[i].end = row->is_frozen ? r->begin : r->end;
@@ -133,12 +140,10 @@ static void upload_ranges(struct meg_optim *o)
         range[i].lr_mult = 1;
         range[i].lr_index = row->is_decoupled;
         range[i].row = (uint32_t)r->row;
-        range[i].first = s->bucket_shard[r->bucket_shard].begin + r->begin - row->offset;
-        range[i].base = first.global;
-        range[i].cols = first.n;
-        range[i].ld = last ? meg_param_shard_range_at(row, 1).global - first.global : 0;
-        /* the ranges are equally spaced: besides the last sharded dimension, only the first one may be sharded */
-        MEG_ASSERT_EQ(meg_param_shard_range_at(row, last).global, first.global + last * range[i].ld);
+        range[i].first = s->bucket_shard[r->bucket_shard].begin + r->begin - row->offset - span.begin;
+        range[i].base = span.base;
+        range[i].cols = span.cols;
+        range[i].ld = span.ld;
     }
     o->op->upload(o->stream, o->ranges, range, (size_t)s->nparam_ranges * sizeof *range);
     free(range);
@@ -175,7 +180,7 @@ static void release_main(const struct meg_optim *o)
 
 static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct meg_err *e)
 {
-    const size_t n = (size_t)o->shard.numel, tp_numel = (size_t)meg_tp_grads_numel(o->params, &o->mesh->layout);
+    const size_t n = (size_t)o->shard.numel;
     const struct meg_device *d = o->model->device;
     struct meg_optim_buffers *b = &o->buf;
     struct meg_optim_memory m;
@@ -191,7 +196,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     is_short |= m.grads && !(b->grad_shards = meg_mesh_alloc(o->mesh, d, m.grads));
     is_short |= m.params && !(b->param_shards = meg_mesh_alloc(o->mesh, d, m.params));
     is_short |= meg_nan_guard_init(&o->nan_guard, o->params, o->model->device) < 0;
-    is_short |= tp_numel && !(o->tp_grads.packed = o->op->alloc(tp_numel * meg_dtype_size(o->model->run.grad_dtype)));
+    is_short |= meg_tp_grads_init(&o->tp_grads, o->mesh, o->params, d, o->model->run.grad_dtype) < 0;
     is_short |= !(o->ranges = o->op->alloc(((size_t)o->shard.nparam_ranges + 1) * sizeof *o->ranges));
     if (is_short)
         return meg_fail(e, MEG_EFAIL,
@@ -233,10 +238,6 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
         meg_optim_close(o);
         return r;
     }
-    o->tp_grads.mesh = o->mesh;
-    o->tp_grads.params = o->params;
-    o->tp_grads.device = model->device;
-    o->tp_grads.dtype = model->run.grad_dtype;
     meg_zero_sync_init(&o->sync, zero, model, &o->nan_guard, &o->tp_grads, meg_optim_param_shards(o),
                        o->buf.grad_shards);
     for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++)
@@ -265,7 +266,7 @@ void meg_optim_close(struct meg_optim *o)
     meg_mesh_release(o->mesh, d, o->buf.param_shards);
     meg_mesh_release(o->mesh, d, o->buf.grad_shards);
     meg_nan_guard_free(&o->nan_guard);
-    o->op->release(o->tp_grads.packed);
+    meg_tp_grads_free(&o->tp_grads);
     o->op->release(o->record);
     for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++) {
         o->op->release_pinned(o->result[i]);
@@ -409,7 +410,7 @@ void meg_optim_count_zeros(struct meg_optim *o)
         const struct meg_zero_param_range *r = &o->shard.param_range[i];
         const struct meg_array g = grad_shard(o, &o->shard.bucket_shard[r->bucket_shard]);
 
-        if (is_summed(o, &o->params->row[r->row]))
+        if (is_summed(o, r))
             MEG_CALL(o->op, o->stream, count_zeros, .out = sum, .x = meg_element(g.p, r->begin, g.dtype),
                      .type = g.dtype, .n = r->end - r->begin);
     }

@@ -67,9 +67,10 @@ struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struc
         return NULL;
     row = meg_params_add(b->params, b->layer_group, 2 + matrix, dim + 1 - matrix, "%s%s", b->prefix, name);
     if (s->experts)
-        row->sharding[0].axis = MEG_AXIS_EP;
+        row->sharding[0] = meg_equal_parts(s->experts, 1, MEG_AXIS_EP);
     if (s->tp_dim >= 0)
-        row->sharding[matrix + s->tp_dim] = (struct meg_sharding){ MEG_AXIS_TP, s->nblocks };
+        row->sharding[matrix + s->tp_dim] =
+            s->parts ? *s->parts : meg_equal_parts(dim[1 + s->tp_dim], s->nblocks, MEG_AXIS_TP);
     row->is_decayed = 1;
     row->init = b->init;
     row->std = s->std;

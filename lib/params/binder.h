@@ -42,8 +42,9 @@ struct meg_matrix_shape {
     int64_t experts; /* number of matrices, which expert-parallel ranks shard; 0: one matrix */
     int64_t rows, cols;
     int tp_dim;  /* dimension of a matrix that tensor-parallel ranks shard; -1: they replicate it */
-    int nblocks; /* blocks along tp_dim that are sharded separately (struct meg_sharding); usually 1 */
+    int nblocks; /* equal blocks along tp_dim that are sharded separately; usually 1 */
     double std;  /* of the initial weights */
+    const struct meg_sharding *parts; /* along tp_dim, instead of nblocks equal ones; NULL: none */
 };
 
 /* The name of a parameter, without the prefix of the layer. */

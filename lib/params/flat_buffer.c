@@ -5,19 +5,33 @@
 #include "base/mem.h"
 #include "params/param.h"
 
+/* Compute this rank's shard of a dimension of n elements, and return its number of elements. */
+static int64_t shard_dim(struct meg_sharding *s, int64_t n, const struct meg_mesh *mesh)
+{
+    int64_t begin = 0, numel = 0; /* begin: of the part */
+
+    for (int i = 0; i < s->nparts; i++) {
+        const int64_t size = meg_layout_axis_size(&mesh->layout, s->part[i].axis), part = s->part[i].n;
+        const int64_t rank = meg_layout_axis_rank(&mesh->layout, mesh->coords, s->part[i].axis);
+        struct meg_elem_range *shard = &s->part[i].shard;
+
+        if (s->part[i].axis == MEG_AXIS_EP)
+            MEG_ASSERT_EQ(part % size, 0); /* offsets of dense parameters are equal on all expert-parallel ranks */
+        shard->begin = begin + meg_partition_begin(part, size, rank);
+        shard->end = begin + meg_partition_begin(part, size, rank + 1);
+        numel += shard->end - shard->begin;
+        begin += part;
+    }
+    MEG_ASSERT_EQ(begin, n);
+    return numel;
+}
+
 /* Compute this rank's shard of a parameter. */
 static void shard_row(struct meg_param *row, const struct meg_mesh *mesh)
 {
     row->shard_numel = 1;
     for (int k = 0; k < row->ndim; k++) {
-        const struct meg_sharding *s = &row->sharding[k];
-        const int64_t size = meg_layout_axis_size(&mesh->layout, s->axis), block = row->dim[k] / s->nblocks;
-        const int64_t i = meg_layout_axis_rank(&mesh->layout, mesh->coords, s->axis);
-
-        if (s->axis == MEG_AXIS_EP)
-            MEG_ASSERT_EQ(block % size, 0); /* offsets of dense parameters are equal on all expert-parallel ranks */
-        row->shard_begin[k] = meg_partition_begin(block, size, i);
-        row->shard_dim[k] = s->nblocks * (meg_partition_begin(block, size, i + 1) - row->shard_begin[k]);
+        row->shard_dim[k] = shard_dim(&row->sharding[k], row->dim[k], mesh);
         row->shard_numel *= row->shard_dim[k];
     }
 }

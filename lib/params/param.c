@@ -31,12 +31,24 @@ struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim
     row->numel = 1;
     for (int k = 0; k < ndim; k++) {
         row->numel *= row->dim[k] = dim[k];
-        row->sharding[k].nblocks = 1;
+        row->sharding[k] = meg_equal_parts(dim[k], 1, MEG_AXIS_NONE);
     }
     if (layer_group >= p->nlayer_groups)
         p->nlayer_groups = layer_group + 1;
     p->numel += row->numel;
     return row;
+}
+
+struct meg_sharding meg_equal_parts(int64_t n, int nparts, enum meg_mesh_axis axis)
+{
+    struct meg_sharding s = { .nparts = nparts };
+
+    MEG_ASSERT_LE(nparts, MEG_PARAM_MAXPARTS);
+    for (int i = 0; i < nparts; i++) {
+        s.part[i].n = n / nparts;
+        s.part[i].axis = axis;
+    }
+    return s;
 }
 
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name)
@@ -49,23 +61,18 @@ const struct meg_param *meg_params_find(const struct meg_params *p, const char *
 bool meg_param_is_sharded(const struct meg_param *row, enum meg_mesh_axis axis)
 {
     for (int k = 0; k < row->ndim; k++)
-        if (row->sharding[k].axis == axis)
-            return true;
+        for (int i = 0; i < row->sharding[k].nparts; i++)
+            if (row->sharding[k].part[i].axis == axis)
+                return true;
     return false;
 }
 
-bool meg_param_sums_grad_over_tp(const struct meg_param *row, const struct meg_layout *l)
-{
-    return row->shard_numel > 0 && l->tp > 1 && (l->has_sp || row->grad_is_partial_over_tp) &&
-           !meg_param_is_sharded(row, MEG_AXIS_TP);
-}
-
-/* Return the last sharded dimension, along which a block of the shard is contiguous; 0 if no dimension is sharded. */
+/* Return the last dimension with several parts or an axis, along which a shard has one range a part; 0 if none has. */
 static int last_sharded(const struct meg_param *row)
 {
     int k = row->ndim - 1;
 
-    while (k > 0 && row->sharding[k].axis == MEG_AXIS_NONE)
+    while (k > 0 && row->sharding[k].nparts == 1 && row->sharding[k].part[0].axis == MEG_AXIS_NONE)
         k--;
     return k;
 }
@@ -73,7 +80,7 @@ static int last_sharded(const struct meg_param *row)
 int64_t meg_param_num_shard_ranges(const struct meg_param *row)
 {
     const int last = last_sharded(row);
-    int64_t n = row->sharding[last].nblocks;
+    int64_t n = row->sharding[last].nparts;
 
     if (row->shard_numel == 0)
         return 0;
@@ -82,37 +89,91 @@ int64_t meg_param_num_shard_ranges(const struct meg_param *row)
     return n;
 }
 
-/* Return the index in the global tensor, along dimension k, of index i of the shard. */
-static int64_t global_index(const struct meg_param *row, int k, int64_t i)
+static int64_t length(struct meg_elem_range r)
 {
-    const int64_t nblocks = row->sharding[k].nblocks, n = row->shard_dim[k] / nblocks;
+    return r.end - r.begin;
+}
 
-    return i / n * (row->dim[k] / nblocks) + row->shard_begin[k] + i % n;
+/* Return the part of a dimension that contains index *i of the shard, and set *i to the global index. */
+static int part_at(const struct meg_sharding *s, int64_t *i)
+{
+    int part = 0;
+
+    for (; *i >= length(s->part[part].shard); part++)
+        *i -= length(s->part[part].shard);
+    *i += s->part[part].shard.begin;
+    return part;
 }
 
 struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *row, int64_t i)
 {
     const int last = last_sharded(row);
-    int64_t first = i * (row->shard_dim[last] / row->sharding[last].nblocks); /* in units of `stride` elements */
-    int64_t stride = 1;
-    struct meg_param_shard_range range = { 0 };
+    const struct meg_sharding *s = &row->sharding[last];
+    const int64_t part = i % s->nparts;
+    int64_t outer = i / s->nparts, stride = 1; /* outer: index of the range in the dimensions before the last one */
+    struct meg_param_shard_range range = { .local = outer * row->shard_dim[last],
+                                           .is_tp_replica = s->part[part].axis != MEG_AXIS_TP };
 
     for (int k = last + 1; k < row->ndim; k++)
         stride *= row->dim[k];
-    range.local = first * stride;
-    range.n = row->shard_dim[last] / row->sharding[last].nblocks * stride;
-    for (int k = last; k >= 0; k--) {
-        range.global += global_index(row, k, first % row->shard_dim[k]) * stride;
-        first /= row->shard_dim[k];
-        stride *= row->dim[k];
+    for (int k = 0; k < part; k++)
+        range.local += length(s->part[k].shard);
+    range.local *= stride;
+    range.n = length(s->part[part].shard) * stride;
+    range.global = s->part[part].shard.begin * stride;
+    for (int k = last - 1; k >= 0; outer /= row->shard_dim[k--]) {
+        int64_t index = outer % row->shard_dim[k];
+
+        if (row->sharding[k].part[part_at(&row->sharding[k], &index)].axis == MEG_AXIS_TP)
+            range.is_tp_replica = false;
+        stride *= row->dim[k + 1];
+        range.global += index * stride;
     }
     return range;
 }
 
-bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *mesh)
+/* Return whether all ranges of the shard are equally long and equally spaced. */
+static bool has_equal_ranges(const struct meg_param *row)
 {
-    return row->shard_numel > 0 && !row->is_tied_replica &&
-           (meg_param_is_sharded(row, MEG_AXIS_TP) || mesh->coords.tp == 0);
+    const int last = last_sharded(row);
+    const struct meg_sharding *s = &row->sharding[last];
+
+    for (int i = 1; i < s->nparts; i++)
+        if (s->part[i].n != s->part[0].n || s->part[i].axis != s->part[0].axis)
+            return false;
+    for (int k = 1; k < last; k++)
+        if (row->shard_dim[k] != row->dim[k])
+            return false;
+    return last == 0 || row->sharding[0].nparts == 1;
+}
+
+int64_t meg_param_num_spans(const struct meg_param *row)
+{
+    return row->shard_numel > 0 && has_equal_ranges(row) ? 1 : meg_param_num_shard_ranges(row);
+}
+
+struct meg_param_span meg_param_span_at(const struct meg_param *row, int64_t i)
+{
+    const struct meg_param_shard_range r = meg_param_shard_range_at(row, i);
+    struct meg_param_span span = { r.local, r.local + r.n, r.global, r.n, 0, r.is_tp_replica };
+
+    if (has_equal_ranges(row)) {
+        span.end = row->shard_numel;
+        span.ld = r.n < span.end ? meg_param_shard_range_at(row, 1).global - r.global : 0;
+    }
+    return span;
+}
+
+bool meg_param_is_counted(const struct meg_param *row, bool is_tp_replica, const struct meg_mesh *mesh)
+{
+    return row->shard_numel > 0 && !row->is_tied_replica && (!is_tp_replica || mesh->coords.tp == 0);
+}
+
+bool meg_param_sums_grad_over_tp(const struct meg_param *row, const struct meg_param_span *span,
+                                 const struct meg_layout *l)
+{
+    return l->tp > 1 && span->is_tp_replica &&
+           (l->has_sp || row->grad_is_partial_over_tp || meg_param_is_sharded(row, MEG_AXIS_TP));
 }
 
 void meg_params_free(struct meg_params *p)

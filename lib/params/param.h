@@ -17,20 +17,25 @@
 
 MEG_BEGIN_DECLS
 
-enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4 };
+enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4, MEG_PARAM_MAXPARTS = 5 };
 
 enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
 
 /*
- * The sharding of one dimension of a parameter over the ranks of one axis of the mesh.  The dimension consists of
- * nblocks equal blocks, such as gate and up projection.  Each block is divided over the ranks of the axis, so that a
- * rank's shard has a part of every block.  The optimizer requires that at most two dimensions are sharded: the first
- * one, in one block, and one other.
+ * The parts of one dimension of a parameter, such as gate and up projection, or z, x, B, C and dt of the projection of a
+ * Mamba layer.  Each part is divided over the ranks of its axis, so that a rank's shard has a range of every part.
+ * MEG_AXIS_NONE: all ranks have the complete part.
  */
 struct meg_sharding {
-    enum meg_mesh_axis axis; /* MEG_AXIS_NONE: not sharded */
-    int nblocks;
+    int nparts;
+    struct {
+        int64_t n;
+        enum meg_mesh_axis axis;
+        struct meg_elem_range shard; /* this rank's indices of the dimension, set by meg_params_shard */
+    } part[MEG_PARAM_MAXPARTS];
 };
+/* Return nparts equal parts of a dimension of n elements, all of them sharded over one axis. */
+struct meg_sharding meg_equal_parts(int64_t n, int nparts, enum meg_mesh_axis axis);
 
 /*
  * A parameter.  Its gradient is reduced over its data-parallel group.  If the parameter is tied, its gradient is also
@@ -54,8 +59,7 @@ struct meg_param {
     int layer_group;
     int64_t numel; /* product of dim */
     /* This rank's shard, set by meg_params_shard. */
-    int64_t shard_dim[MEG_PARAM_MAXDIM];   /* shape of the shard */
-    int64_t shard_begin[MEG_PARAM_MAXDIM]; /* first index of the shard along each dimension, in each block */
+    int64_t shard_dim[MEG_PARAM_MAXDIM]; /* shape of the shard */
     int64_t shard_numel;        /* number of elements of the shard; 0 if only other stages have the parameter */
     bool is_tied_replica;       /* tied, and an earlier stage has the parameter, which is counted and saved there */
     int64_t offset;             /* index of the shard's first element in the flat buffer */
@@ -68,6 +72,16 @@ struct meg_param {
  */
 struct meg_param_shard_range {
     int64_t global, local, n;
+    bool is_tp_replica; /* all tensor-parallel ranks have these elements */
+};
+
+/*
+ * Elements [begin, end) of a shard.  Its ranges of `cols` elements begin ld elements apart in the global tensor: element
+ * begin + i of the shard is element base + (i / cols) * ld + i % cols of the global tensor.
+ */
+struct meg_param_span {
+    int64_t begin, end, base, cols, ld;
+    bool is_tp_replica;
 };
 
 /*
@@ -107,8 +121,8 @@ struct meg_params {
 
 /*
  * Append a parameter and return its row, which is valid until the next call.  The name is formatted as by printf.  The
- * arguments determine name, shape, numel and layer_group.  The caller sets the other fields: tie is initially -1, no
- * dimension is sharded, and the rest are 0.
+ * arguments determine name, shape, numel and layer_group.  The caller sets the other fields: tie is initially -1, each
+ * dimension is one part without an axis, and the rest are 0.
  */
 struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim, const int64_t *dim, const char *fmt,
                                  ...) __attribute__((format(printf, 5, 6)));
@@ -127,15 +141,8 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh);
 int64_t meg_params_unsharded_offset(const struct meg_params *p, int layer_group);
 int64_t meg_params_unsharded_numel(const struct meg_params *p);
 
-/* Return whether a dimension of the parameter is sharded over this axis.  If not, the ranks along it have replicas. */
+/* Return whether a part of the parameter is sharded over this axis.  If not, the ranks along it have replicas. */
 bool meg_param_is_sharded(const struct meg_param *row, enum meg_mesh_axis axis);
-
-/*
- * Return whether the gradient of this rank's shard is summed over the tensor-parallel ranks.  These ranks replicate the
- * parameter, and each computes a part of the gradient: with sequence parallelism, that of the rank's positions, and
- * with grad_is_partial_over_tp, that of its heads or columns.
- */
-bool meg_param_sums_grad_over_tp(const struct meg_param *row, const struct meg_layout *l);
 
 /*
  * Return the number of contiguous ranges in a parameter's shard, or the i-th range.  The ranges are in ascending order
@@ -145,10 +152,24 @@ int64_t meg_param_num_shard_ranges(const struct meg_param *row);
 struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *row, int64_t i);
 
 /*
- * Return whether this rank includes the parameter's shard in sums over the tensor- and pipeline-parallel ranks.
- * Exactly one of these ranks includes a given element.
+ * Return the number of spans of a parameter's shard, or the i-th span.  There is one span for all ranges if these are
+ * equally long and equally spaced; otherwise, there is one for each range.
  */
-bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *mesh);
+int64_t meg_param_num_spans(const struct meg_param *row);
+struct meg_param_span meg_param_span_at(const struct meg_param *row, int64_t i);
+
+/*
+ * Return whether this rank includes a span or range of the parameter's shard, with this is_tp_replica, in sums over the
+ * tensor- and pipeline-parallel ranks.  Exactly one of these ranks includes a given element.
+ */
+bool meg_param_is_counted(const struct meg_param *row, bool is_tp_replica, const struct meg_mesh *mesh);
+/*
+ * Return whether the gradient of a span is summed over the tensor-parallel ranks.  These ranks have replicas of the span,
+ * and each computes a part of the gradient: with sequence parallelism, that of the rank's positions; in a parameter with
+ * other, sharded parts or with grad_is_partial_over_tp, that of its heads or columns.
+ */
+bool meg_param_sums_grad_over_tp(const struct meg_param *row, const struct meg_param_span *span,
+                                 const struct meg_layout *l);
 
 /* Return the parameter with this name, or NULL.  Call this function after meg_params_shard. */
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name);

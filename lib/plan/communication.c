@@ -122,8 +122,12 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
     for (int i = 0; i < params->n; i++) {
         const struct meg_param *row = &params->row[i];
 
-        if (meg_param_sums_grad_over_tp(row, l))
-            s.tp_grad_reduce += meg_comm_volume_all_reduce(l->tp, (double)row->shard_numel * e);
+        for (int64_t k = 0; k < meg_param_num_spans(row); k++) {
+            const struct meg_param_span span = meg_param_span_at(row, k);
+
+            if (meg_param_sums_grad_over_tp(row, &span, l))
+                s.tp_grad_reduce += meg_comm_volume_all_reduce(l->tp, (double)(span.end - span.begin) * e);
+        }
         if (row->shard_numel && l->pp > 1 && row->tie >= 0)
             s.embedding_grad +=
                 meg_comm_volume_all_reduce(cost_tie_size(l, row->tie), tied_grad_numel(params, row, l) * e);

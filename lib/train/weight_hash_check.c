@@ -2,17 +2,37 @@
 #include "train/weight_hash_check.h"
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include "base/hash.h"
 #include "train/rank_config_check.h"
 #include "train/trainer.h"
 
-/* Return a hash of each parameter [params.n], 0 if this rank has no shard of it; the caller frees the array. */
+/* Move the spans of a shard that all tensor-parallel ranks have to its beginning, and return their number of elements. */
+static int64_t keep_tp_replicas(char *shard, const struct meg_param *row, size_t size)
+{
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < meg_param_num_spans(row); i++) {
+        const struct meg_param_span span = meg_param_span_at(row, i);
+
+        if (!span.is_tp_replica)
+            continue;
+        memmove(shard + (size_t)n * size, shard + (size_t)span.begin * size, (size_t)(span.end - span.begin) * size);
+        n += span.end - span.begin;
+    }
+    return n;
+}
+
+/*
+ * Return two hashes of each parameter [2,params.n]: of this rank's shard, and of the elements of the shard that all
+ * tensor-parallel ranks have.  A hash of no elements is 0.  The caller frees the array.
+ */
 static int64_t *hash_weights(const struct meg_model *g)
 {
     const struct meg_params *p = &g->params;
     const size_t size = meg_dtype_size(g->run.dtype);
-    int64_t *hash = meg_new((size_t)p->n * sizeof *hash), most = 0;
+    int64_t *hash = meg_new(2 * (size_t)p->n * sizeof *hash), most = 0, n;
     char *bytes;
 
     for (int i = 0; i < p->n; i++)
@@ -26,6 +46,8 @@ static int64_t *hash_weights(const struct meg_model *g)
         meg_device_read(g->device, g->device->compute, bytes, (const char *)g->w + (size_t)row->offset * size,
                         (size_t)row->shard_numel * size);
         hash[i] = (int64_t)meg_xxh3_64(bytes, (size_t)row->shard_numel * size);
+        if ((n = keep_tp_replicas(bytes, row, size)))
+            hash[p->n + i] = (int64_t)meg_xxh3_64(bytes, (size_t)n * size);
     }
     free(bytes);
     return hash;
@@ -38,9 +60,9 @@ static bool is_replicated(const struct meg_param *row, int which)
 {
     switch (which) {
     case REPLICATED_DP:
-    case REPLICATED_EDP: return row->shard_numel > 0 && (int)row->dp_group == which;
-    case REPLICATED_TP: return row->shard_numel > 0 && !meg_param_is_sharded(row, MEG_AXIS_TP);
-    default: return row->shard_numel > 0 && row->tie == which - REPLICATED_TIE;
+    case REPLICATED_EDP: return (int)row->dp_group == which;
+    case REPLICATED_TP: return true;
+    default: return row->tie == which - REPLICATED_TIE;
     }
 }
 
@@ -101,7 +123,7 @@ int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e)
     if (r == 0 && m->layout.ep > 1)
         r = meg_train_agree_or_exit(t, compare(t, hash, m->edp, REPLICATED_EDP, e));
     if (r == 0)
-        r = meg_train_agree_or_exit(t, compare(t, hash, m->tp, REPLICATED_TP, e));
+        r = meg_train_agree_or_exit(t, compare(t, hash + t->model->params.n, m->tp, REPLICATED_TP, e));
     for (int k = 0; k < MEG_MAX_TIES && r == 0; k++)
         r = meg_train_agree_or_exit(t, compare(t, hash, m->tied[k], REPLICATED_TIE + k, e));
     free(hash);

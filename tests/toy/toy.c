@@ -1,12 +1,17 @@
 /*
  * toy.c - a family of models for tests/toy.t that is not in the library: two stacks of gated networks, which read the
- * same tokens.  A layer computes out(norm(silu(gate(x)) * value(x))); in the second stack, `value` reads the output of
- * the first stack instead of x.  The norm has groups of GROUP columns, whose weight all tensor-parallel ranks apply to
- * their own groups.  If the environment variable FAULT is set, the parameter table does not state this.  The word
- * embedding is used before each stack and as the output matrix.  A program that is linked with this file accepts
- * --model toy.
+ * same tokens.  A layer computes out(norm(silu(gate(x)) * value(x) + shift(x))); in the second stack, `value` reads the
+ * output of the first stack instead of x.  The word embedding is used before each stack and as the output matrix.  A
+ * program that is linked with this file accepts --model toy.
+ *
+ * The shift and the norm are applied to each group of GROUP columns, so all tensor-parallel ranks have their weights.
+ * The weights of shift and gate are two parts of one parameter, as B and z of Mamba.
+ *
+ * FAULT=norm: the parameter table does not state that the gradient of the norm is partial over tensor parallelism.
+ * FAULT=shift: a weight of the shift is zeroed on this rank.
  */
 #include <stdlib.h>
+#include <string.h>
 #include "model/family.h"
 #include "nn/lm_head.h"
 
@@ -19,14 +24,15 @@ struct gated_conf {
 };
 
 struct gated {
-    struct meg_linear gate, value, out;
-    struct meg_norm_weights norm; /* [GROUP] */
+    struct meg_linear gate, value, out; /* gate: also shift */
+    struct meg_norm_weights norm;       /* [GROUP] */
     bool reads_memory;
     struct meg_mat d_input; /* workspace: gradient of the input of `value` */
 };
 
 struct gated_acts {
-    struct meg_mat pre, mid, normed; /* [n,2f] gate and value; [n,f] input of the norm; [n,f] input of `out` */
+    struct meg_mat pre;         /* [n, GROUP + 2f] shift, gate and value */
+    struct meg_mat mid, normed; /* [n,f] inputs of the norm and of `out` */
     struct meg_norm_stats stats;
 };
 
@@ -46,12 +52,40 @@ static struct meg_mat groups(struct meg_mat x)
     return meg_mat(x.p, x.dtype, x.rows * x.cols / GROUP, GROUP);
 }
 
-/* Return the gate (i = 0) or the value (i = 1) in pre. */
-static struct meg_mat half(struct meg_mat pre, int i)
+static bool has_fault(const char *name)
 {
-    pre.cols /= 2;
-    pre.p = meg_element(pre.p, i * pre.cols, pre.dtype);
-    return pre;
+    const char *fault = getenv("FAULT");
+
+    return fault && strcmp(fault, name) == 0;
+}
+
+/* Return columns [first, first + n) of x. */
+static struct meg_mat columns(struct meg_mat x, int64_t first, int64_t n)
+{
+    x.p = meg_element(x.p, first, x.dtype);
+    x.cols = n;
+    return x;
+}
+
+/* The columns of pre. */
+static struct meg_mat shift_of(struct meg_mat pre)
+{
+    return columns(pre, 0, GROUP);
+}
+
+static struct meg_mat shift_and_gate(struct meg_mat pre)
+{
+    return columns(pre, 0, (pre.cols + GROUP) / 2);
+}
+
+static struct meg_mat value_of(struct meg_mat pre)
+{
+    return columns(pre, (pre.cols + GROUP) / 2, (pre.cols - GROUP) / 2);
+}
+
+static struct meg_mat gate_and_value(struct meg_mat pre)
+{
+    return columns(pre, GROUP, pre.cols - GROUP);
 }
 
 static struct meg_mat value_input(const struct meg_ctx *c, const struct gated *l, struct meg_mat x)
@@ -64,9 +98,16 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
     const struct gated *l = weights;
     struct gated_acts a = of_batch(c, acts);
 
-    MEG_LINEAR(c, &l->gate, fwd, .y = half(a.pre, 0), .x = x);
-    MEG_LINEAR(c, &l->value, fwd, .y = half(a.pre, 1), .x = value_input(c, l, x));
-    MEG_CALL(c->op, c->stream, glu_fwd, .unit = &silu, .y = a.mid, .x = a.pre);
+    if (has_fault("shift"))
+        c->op->zero(c->stream, l->gate.w.p, meg_dtype_size(l->gate.w.dtype));
+    MEG_LINEAR(c, &l->gate, fwd, .y = shift_and_gate(a.pre), .x = x);
+    MEG_LINEAR(c, &l->value, fwd, .y = value_of(a.pre), .x = value_input(c, l, x));
+    MEG_CALL(c->op, c->stream, glu_fwd, .unit = &silu, .y = a.mid, .x = gate_and_value(a.pre));
+    for (int64_t i = 0; i < a.mid.cols; i += GROUP) {
+        const struct meg_mat group = columns(a.mid, i, GROUP);
+
+        MEG_CALL(c->op, c->stream, add_fwd, .z = group, .x = group, .y = shift_of(a.pre));
+    }
     meg_norm_fwd(c, groups(a.normed), groups(a.mid), &a.stats, &l->norm);
     MEG_LINEAR(c, &l->out, fwd, .y = y, .x = a.normed);
 }
@@ -80,9 +121,13 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
 
     MEG_LINEAR(c, &l->out, bwd, .dx = d.normed, .dy = dy, .x = a.normed);
     meg_norm_bwd(c, groups(d.mid), meg_no_mat(), groups(d.normed), groups(a.mid), &a.stats, &l->norm);
-    MEG_CALL(c->op, c->stream, glu_bwd, .unit = &silu, .dx = d.pre, .dy = d.mid, .x = a.pre);
-    MEG_LINEAR(c, &l->gate, bwd, .dx = dx, .dy = half(d.pre, 0), .x = x);
-    MEG_LINEAR(c, &l->value, bwd, .dx = d_input, .dy = half(d.pre, 1), .x = value_input(c, l, x));
+    for (int64_t i = GROUP; i < d.mid.cols; i += GROUP)
+        MEG_CALL(c->op, c->stream, add_fwd, .z = shift_of(d.pre),
+                 .x = i == GROUP ? columns(d.mid, 0, GROUP) : shift_of(d.pre), .y = columns(d.mid, i, GROUP));
+    MEG_CALL(c->op, c->stream, glu_bwd, .unit = &silu, .dx = gate_and_value(d.pre), .dy = d.mid,
+             .x = gate_and_value(a.pre));
+    MEG_LINEAR(c, &l->gate, bwd, .dx = dx, .dy = shift_and_gate(d.pre), .x = x);
+    MEG_LINEAR(c, &l->value, bwd, .dx = d_input, .dy = value_of(d.pre), .x = value_input(c, l, x));
     MEG_CALL(c->op, c->stream, add_fwd, .z = sum, .x = sum, .y = d_input);
 }
 
@@ -93,14 +138,16 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
     const struct gated_acts a = of_batch(c, acts), d = of_batch(c, grads);
 
     MEG_LINEAR(c, &l->out, bwd_weight, .dy = dy, .x = a.normed);
-    MEG_LINEAR(c, &l->gate, bwd_weight, .dy = half(d.pre, 0), .x = x);
-    MEG_LINEAR(c, &l->value, bwd_weight, .dy = half(d.pre, 1), .x = value_input(c, l, x));
+    MEG_LINEAR(c, &l->gate, bwd_weight, .dy = shift_and_gate(d.pre), .x = x);
+    MEG_LINEAR(c, &l->value, bwd_weight, .dy = value_of(d.pre), .x = value_input(c, l, x));
 }
 
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
     const struct gated_conf *c = conf;
-    const struct meg_linear_shape in = { .out = c->f, .in = c->h, .nblocks = 1, .std = c->std };
+    const struct meg_sharding parts = { 2, { { GROUP, MEG_AXIS_NONE, { 0 } }, { c->f, MEG_AXIS_TP, { 0 } } } };
+    const struct meg_linear_shape gate = { .out = GROUP + c->f, .in = c->h, .std = c->std, .parts = &parts };
+    const struct meg_linear_shape value = { .out = c->f, .in = c->h, .nblocks = 1, .std = c->std };
     const struct meg_linear_shape out = {
         .out = c->h, .in = c->f, .tp_dim = 1, .nblocks = 1, .std = c->std, .has_bias = true
     };
@@ -112,9 +159,9 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     l->norm.eps = 1e-5f;
     norm = meg_bind_vector(b, &l->norm.w, &l->norm.dw, "norm.weight", GROUP, MEG_INIT_ONE);
     if (norm)
-        norm->grad_is_partial_over_tp = !getenv("FAULT");
-    meg_bind_linear(b, &l->gate, "gate", &in);
-    meg_bind_linear(b, &l->value, "value", &in);
+        norm->grad_is_partial_over_tp = !has_fault("norm");
+    meg_bind_linear(b, &l->gate, "gate", &gate);
+    meg_bind_linear(b, &l->value, "value", &value);
     meg_bind_linear(b, &l->out, "out", &out);
     l->reads_memory = c->reads_memory;
 }
@@ -128,7 +175,7 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     if (what == MEG_BLOCK_WORKSPACE)
         ((struct gated *)to)->d_input = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows, c->h);
     if (what == MEG_BLOCK_ACTS || has_grad_of_pre)
-        acts->pre = meg_suballoc_mat(a->mem, a->dtype, a->n, 2 * c->f / a->tp);
+        acts->pre = meg_suballoc_mat(a->mem, a->dtype, a->n, GROUP + 2 * c->f / a->tp);
     if (what == MEG_BLOCK_ACTS || what == MEG_BLOCK_GRADS) {
         acts->mid = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);
         acts->normed = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);

@@ -12,9 +12,7 @@ enum { RANKS_MAX = 4096, STAGES_MAX = 999, CHUNKS_MAX = 64 };
 /* clang-format off */
 #define LAYER(layer, qkv) \
     { layer "self_attention.linear_qkv.weight", layer "self_attention.linear_qkv.weight", qkv }, \
-    { layer "self_attention.linear_qkv.bias", layer "self_attention.linear_qkv.bias", qkv }, \
-    { layer "mlp.linear_fc1.weight", layer "mlp.linear_fc1.weight", CKPT_GATE_UP }, \
-    { layer "mlp.linear_fc1.bias", layer "mlp.linear_fc1.bias", CKPT_GATE_UP }
+    { layer "self_attention.linear_qkv.bias", layer "self_attention.linear_qkv.bias", qkv }
 #define CROSS "decoder.layers.#.cross_attention.linear_kv."
 #define REL_BIAS(stack) stack "_relative_pos_emb.relative_attention_bias.weight"
 #define RENAMES(qkv) { \

@@ -174,9 +174,7 @@ static void add_item(struct item *v, int *n, const struct export *x, const struc
     it->shard = (struct ckpt_tp_shard){
         .model = x->s->model, .tp_rank = t, .tp_size = x->to->tensor, .vocab_rows = x->vocab_rows
     };
-    it->remap = strstr(name, ".mlp.linear_fc1.")     ? CKPT_GATE_UP
-                : strstr(name, "_relative_pos_emb.") ? CKPT_REPLICATED
-                                                     : CKPT_SAME;
+    it->remap = strstr(name, "_relative_pos_emb.") ? CKPT_REPLICATED : CKPT_SAME;
     it->ndim = ckpt_foreign_shape(it->dim, &it->shard, row, it->remap);
     name_of(it->name, x, name, first_layer);
 }

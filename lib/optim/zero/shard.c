@@ -140,13 +140,17 @@ static void add_param_ranges(struct meg_zero_shard *s, const struct meg_params *
     v->first_range = s->nparam_ranges;
     for (; *row >= 0; --*row) {
         const struct meg_param *q = &p->row[*row];
-        const int64_t end = q->offset + q->shard_numel;
-        const struct meg_zero_param_range r = { k, *row, q->offset > v->begin ? q->offset - v->begin : 0,
-                                                (end < v->end ? end : v->end) - v->begin };
 
-        if (r.begin < r.end)
-            s->param_range[s->nparam_ranges++] = r;
-        if (end > v->end)
+        for (int64_t i = 0; i < meg_param_num_spans(q); i++) {
+            const struct meg_param_span span = meg_param_span_at(q, i);
+            const int64_t begin = q->offset + span.begin, end = q->offset + span.end;
+            const struct meg_zero_param_range r = { k, *row, i, begin > v->begin ? begin - v->begin : 0,
+                                                    (end < v->end ? end : v->end) - v->begin };
+
+            if (r.begin < r.end)
+                s->param_range[s->nparam_ranges++] = r;
+        }
+        if (q->offset + q->shard_numel > v->end)
             break; /* the row continues in, or begins after, the next bucket shard */
     }
     v->nranges = s->nparam_ranges - v->first_range;
@@ -160,12 +164,15 @@ static struct meg_elem_range shard_of(const struct meg_bucket *b, const struct m
 
 void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l, int rank)
 {
+    int64_t nspans = 0;
     int row = p->n - 1;
 
+    for (int i = 0; i < p->n; i++)
+        nspans += meg_param_num_spans(&p->row[i]);
     *s = (struct meg_zero_shard){ .nbucket_shards = l->zero.nshards ? p->nbuckets : 1 };
     s->bucket_shard = meg_new((size_t)s->nbucket_shards * sizeof *s->bucket_shard);
     s->range = meg_new((size_t)s->nbucket_shards * sizeof *s->range);
-    s->param_range = meg_new((size_t)(p->n + s->nbucket_shards) * sizeof *s->param_range);
+    s->param_range = meg_new((size_t)(nspans + s->nbucket_shards) * sizeof *s->param_range);
     for (int k = 0; k < s->nbucket_shards; k++) {
         struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
 

@@ -38,10 +38,11 @@ struct meg_zero_bucket_shard {
     int first_range, nranges; /* elements of meg_zero_shard.param_range that are in this bucket shard */
 };
 
-/* The elements of one parameter in one bucket shard. */
+/* The elements of one span of a parameter (meg_param_span_at) in one bucket shard. */
 struct meg_zero_param_range {
     int bucket_shard;   /* index into meg_zero_shard.bucket_shard */
     int row;            /* index into meg_params.row */
+    int64_t span;       /* index of the span */
     int64_t begin, end; /* element range, relative to the bucket shard's begin */
 };
 

@@ -1,75 +1,84 @@
 /* tp_grads.c - all-reduce the gradients of replicated parameters over the tensor-parallel ranks. */
 #include "optim/zero/tp_grads.h"
+#include <stdlib.h>
+#include "base/int64.h"
+#include "base/mem.h"
 
-/* The gradients of a layer group that are to be summed. */
-struct summed {
-    int n;                         /* number of parameters */
-    int64_t numel;                 /* number of elements */
-    const struct meg_param *first; /* first parameter, or NULL */
-};
-
-static struct summed summed_of(const struct meg_params *p, const struct meg_layout *l, int group)
+/* Append the summed ranges of a parameter, and return their number of elements. */
+static int64_t add_ranges(struct meg_tp_grads *s, int *n, const struct meg_params *p, const struct meg_param *row,
+                          const struct meg_layout *l)
 {
-    struct summed s = { 0 };
+    const int64_t offset = row->offset - p->layer_group[row->layer_group].begin;
+    int64_t numel = 0;
 
-    for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++)
-        if (meg_param_sums_grad_over_tp(&p->row[i], l)) {
-            s.first = s.n++ ? s.first : &p->row[i];
-            s.numel += p->row[i].shard_numel;
-        }
-    return s;
-}
+    for (int64_t i = 0; i < meg_param_num_spans(row); i++) {
+        const struct meg_param_span span = meg_param_span_at(row, i);
 
-int64_t meg_tp_grads_numel(const struct meg_params *p, const struct meg_layout *l)
-{
-    int64_t max = 0;
-
-    for (int i = 0; i < p->nlayer_groups; i++) {
-        const struct summed s = summed_of(p, l, i);
-
-        if (s.n > 1 && s.numel > max)
-            max = s.numel;
-    }
-    return max;
-}
-
-/* Return the address of a parameter's gradient in its group, which begins at g. */
-static void *grad_of(const struct meg_tp_grads *s, const struct meg_param *row, void *g)
-{
-    return meg_element(g, row->offset - s->params->layer_group[row->layer_group].begin, s->dtype);
-}
-
-/*
- * Copy the gradients of a layer group that are to be summed over the tensor-parallel ranks from g to s->packed, or if
- * is_back is true, from s->packed to g.
- */
-static void copy(const struct meg_tp_grads *s, int group, void *g, bool is_back)
-{
-    const struct meg_params *p = s->params;
-    char *packed = s->packed;
-
-    for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++) {
-        const struct meg_param *row = &p->row[i];
-        const size_t nbytes = (size_t)row->shard_numel * meg_dtype_size(s->dtype);
-        void *grad = grad_of(s, row, g);
-
-        if (!meg_param_sums_grad_over_tp(row, &s->mesh->layout))
+        if (!meg_param_sums_grad_over_tp(row, &span, l))
             continue;
-        s->device->op->copy(s->device->compute, is_back ? grad : packed, is_back ? packed : grad, nbytes);
-        packed += nbytes;
+        s->range = meg_realloc_array(s->range, (size_t)*n + 1, sizeof *s->range);
+        s->range[(*n)++] = (struct meg_elem_range){ offset + span.begin, offset + span.end };
+        numel += span.end - span.begin;
     }
+    return numel;
+}
+
+int meg_tp_grads_init(struct meg_tp_grads *s, const struct meg_mesh *mesh, const struct meg_params *p,
+                      const struct meg_device *device, enum meg_dtype dtype)
+{
+    int64_t most = 0; /* elements of a layer group with several ranges */
+    int n = 0;
+
+    *s = (struct meg_tp_grads){ .tp = mesh->tp, .device = device, .dtype = dtype };
+    s->first_range = meg_new((size_t)(p->nlayer_groups + 1) * sizeof *s->first_range);
+    for (int group = 0; group < p->nlayer_groups; group++) {
+        int64_t numel = 0;
+
+        for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++)
+            numel += add_ranges(s, &n, p, &p->row[i], &mesh->layout);
+        if (n - s->first_range[group] > 1)
+            most = meg_max64(most, numel);
+        s->first_range[group + 1] = n;
+    }
+    if (most && !(s->packed = device->op->alloc((size_t)most * meg_dtype_size(dtype))))
+        return MEG_EFAIL;
+    return 0;
+}
+
+void meg_tp_grads_free(struct meg_tp_grads *s)
+{
+    free(s->range);
+    free(s->first_range);
+    if (s->packed)
+        s->device->op->release(s->packed);
+}
+
+/* Copy the summed gradients of a layer group from g to s->packed, or back.  Return their number. */
+static int64_t copy(const struct meg_tp_grads *s, int group, void *g, bool is_back)
+{
+    int64_t numel = 0;
+
+    for (int i = s->first_range[group]; i < s->first_range[group + 1]; i++) {
+        const int64_t n = s->range[i].end - s->range[i].begin;
+        void *packed = meg_element(s->packed, numel, s->dtype), *grad = meg_element(g, s->range[i].begin, s->dtype);
+
+        s->device->op->copy(s->device->compute, is_back ? grad : packed, is_back ? packed : grad,
+                            (size_t)n * meg_dtype_size(s->dtype));
+        numel += n;
+    }
+    return numel;
 }
 
 void meg_tp_grads_reduce(const struct meg_tp_grads *s, int group, void *g)
 {
-    const struct summed sum = summed_of(s->params, &s->mesh->layout, group);
+    const struct meg_elem_range *first = &s->range[s->first_range[group]];
+    const int n = s->first_range[group + 1] - s->first_range[group];
 
-    if (sum.n == 0)
-        return;
-    if (sum.n > 1)
-        copy(s, group, g, false);
-    meg_all_reduce(s->mesh->tp, s->device->compute, sum.n > 1 ? s->packed : grad_of(s, sum.first, g), sum.numel,
-                   s->dtype, MEG_REDUCE_SUM);
-    if (sum.n > 1)
+    if (n == 1) {
+        meg_all_reduce(s->tp, s->device->compute, meg_element(g, first->begin, s->dtype), first->end - first->begin,
+                       s->dtype, MEG_REDUCE_SUM);
+    } else if (n > 1) {
+        meg_all_reduce(s->tp, s->device->compute, s->packed, copy(s, group, g, false), s->dtype, MEG_REDUCE_SUM);
         copy(s, group, g, true);
+    }
 }

@@ -4,9 +4,10 @@
  *
  * With sequence parallelism, these are the gradients of all replicated parameters: norms, biases added to the residual
  * stream, position and token-type embeddings, and the replicated layers of BERT's heads.  Without it, these are the
- * gradients with grad_is_partial_over_tp, such as that of a norm of the queries.
+ * gradients with grad_is_partial_over_tp, such as that of a norm of the queries, and those of replicated parts of
+ * sharded parameters.
  *
- * A layer group has one all-reduce.  The gradients of several parameters are copied to one buffer, reduced there, and
+ * A layer group has one all-reduce.  The gradients of several ranges are copied to one buffer, reduced there, and
  * copied back.
  */
 #ifndef MEG_OPTIM_ZERO_TP_GRADS_H
@@ -17,15 +18,18 @@
 MEG_BEGIN_DECLS
 
 struct meg_tp_grads {
-    const struct meg_mesh *mesh;
-    const struct meg_params *params;
+    struct meg_comm *tp;
     const struct meg_device *device;
     enum meg_dtype dtype;
-    void *packed; /* [meg_tp_grads_numel] of type dtype, in device memory; NULL if this number is 0 */
+    struct meg_elem_range *range; /* summed elements, counted from the beginning of the layer group */
+    int *first_range;             /* [nlayer_groups + 1] index of a layer group's first range */
+    void *packed; /* gradients of one layer group, in device memory; NULL if no group has several ranges */
 };
 
-/* Return the size of the buffer in elements; 0 if none is required. */
-int64_t meg_tp_grads_numel(const struct meg_params *params, const struct meg_layout *l);
+/* List the gradients to sum, and allocate the buffer.  Return MEG_EFAIL, without a message, if memory is exhausted. */
+int meg_tp_grads_init(struct meg_tp_grads *s, const struct meg_mesh *mesh, const struct meg_params *params,
+                      const struct meg_device *device, enum meg_dtype dtype);
+void meg_tp_grads_free(struct meg_tp_grads *s);
 
 /* Sum these gradients of a layer group over the tensor-parallel ranks.  The group's gradients begin at g. */
 void meg_tp_grads_reduce(const struct meg_tp_grads *s, int group, void *g);

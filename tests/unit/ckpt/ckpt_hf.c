@@ -27,7 +27,7 @@ static void export_gpt2(struct ckpt_fixture *b, const char *dir, const char *con
 static void gpt2_row_maps_to_native(float *native, float *foreign, const struct ckpt_tp_shard *shard,
                                     const struct meg_param *row, enum ckpt_remap remap, bool is_back)
 {
-    struct ckpt_row_map map[3];
+    struct ckpt_row_map map[MEG_PARAM_MAXPARTS];
 
     for (int i = ckpt_row_maps(map, shard, row, remap); i-- > 0;)
         if (is_back)
@@ -46,8 +46,10 @@ static void qkv_rows_are_interleaved_by_head(void **state)
     static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
     const struct meg_model_conf m = { .num_attention_heads = 2, .num_query_groups = 2, .kv_channels = 2 };
     const struct ckpt_tp_shard shard = { .model = &m, .tp_size = 1 };
-    const struct meg_param weight = { .ndim = 2, .dim = { 12, 3 } };
-    const struct meg_param bias = { .ndim = 1, .dim = { 12 } };
+    const struct meg_param weight = { .ndim = 2,
+                                      .dim = { 12, 3 },
+                                      .sharding = { meg_equal_parts(12, 1, MEG_AXIS_NONE) } };
+    const struct meg_param bias = { .ndim = 1, .dim = { 12 }, .sharding = { meg_equal_parts(12, 1, MEG_AXIS_NONE) } };
 
     (void)state;
     for (int r = 0; r < 3; r++)
@@ -70,7 +72,7 @@ static void linear_weights_are_transposed(void **state)
     static float foreign[37 * 5], native[5 * 37], back[37 * 5];
     const struct meg_model_conf m = { 0 };
     const struct ckpt_tp_shard shard = { .model = &m, .tp_size = 1 };
-    const struct meg_param row = { .ndim = 2, .dim = { 5, 37 } };
+    const struct meg_param row = { .ndim = 2, .dim = { 5, 37 }, .sharding = { meg_equal_parts(5, 1, MEG_AXIS_NONE) } };
 
     (void)state;
     for (int i = 0; i < 37 * 5; i++)

@@ -246,11 +246,11 @@ static void qkv_rows_with_core_names_are_not_reordered(void **state)
 static void version_0_has_queries_first(void **state)
 {
     const struct meg_model_conf m = { .num_attention_heads = 4, .num_query_groups = 4, .kv_channels = 2 };
-    const struct meg_param row = { .ndim = 1, .dim = { 24 }, .sharding = { { MEG_AXIS_TP, 1 } } };
+    const struct meg_param row = { .ndim = 1, .dim = { 24 }, .sharding = { meg_equal_parts(24, 1, MEG_AXIS_TP) } };
     const struct ckpt_tp_shard shard = { .model = &m, .tp_rank = 1, .tp_size = 2 };
     static const float want[] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
     float foreign[12], native[24] = { 0 }, back[12];
-    struct ckpt_row_map map[3];
+    struct ckpt_row_map map[MEG_PARAM_MAXPARTS];
 
     (void)state;
     for (int i = 0; i < 12; i++)

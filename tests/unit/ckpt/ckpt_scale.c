@@ -147,6 +147,7 @@ static void wide_params(struct meg_params *p, const struct meg_mesh *mesh)
             meg_params_add(p, 1 + i, 2, dim, "decoder.layers.%d.mlp.experts.local_experts.%d.%s.weight", i, k / 3,
                            name[k % 3])
                 ->sharding[k % 3 == 2]
+                .part[0]
                 .axis = MEG_AXIS_TP;
     meg_params_add(p, 61, 2, dim, "output_layer.weight");
     meg_params_shard(p, mesh);

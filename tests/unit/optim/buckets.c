@@ -16,11 +16,11 @@ static void make(struct meg_params *p, const struct meg_layout *l, int64_t rank,
 
     *p = (struct meg_params){ 0 };
     meg_params_add(p, 0, 2, word, "word")->tie = 0;
-    p->row[0].sharding[0].axis = MEG_AXIS_TP;
+    p->row[0].sharding[0].part[0].axis = MEG_AXIS_TP;
     meg_params_add(p, 0, 2, pos, "pos");
     for (int i = 1; i <= 4; i++) {
         meg_params_add(p, i, 2, matrix, "matrix%d", i);
-        p->row[p->n - 1].sharding[0].axis = MEG_AXIS_TP;
+        p->row[p->n - 1].sharding[0].part[0].axis = MEG_AXIS_TP;
         p->row[p->n - 1].is_decayed = 1;
         meg_params_add(p, i, 1, vector, "vector%d", i);
     }
@@ -156,7 +156,7 @@ static void make_experts(struct meg_params *p, const struct meg_layout *l, int64
     *p = (struct meg_params){ 0 };
     for (int i = 1; i <= 4; i++) {
         meg_params_add(p, i, 2, matrix, "matrix%d", i);
-        meg_params_add(p, i, 3, experts, "experts%d", i)->sharding[0].axis = MEG_AXIS_EP;
+        meg_params_add(p, i, 3, experts, "experts%d", i)->sharding[0].part[0].axis = MEG_AXIS_EP;
     }
     meg_mesh_init_dry(&mesh, l, rank);
     meg_params_shard(p, &mesh);

@@ -249,6 +249,47 @@ static void results_are_read_in_order(void **state)
     end(&f);
 }
 
+/* Tensor-parallel rank 1 of 2 has shards of the first and last part of a weight, and the complete second part. */
+static void ranges_follow_the_parts_of_a_parameter(void **state)
+{
+    static const int64_t dim[] = { 8, 5 }, global_row[] = { 2, 3, 4, 5, 7 };
+    const struct meg_zero_conf zero = { .num_instances = 1 };
+    struct meg_mesh mesh = meg_mesh_one;
+    struct meg_optim_conf conf = { 0 };
+    struct meg_model model = { .mesh = &mesh, .device = meg_device_cpu(), .state = &no_layers };
+    struct meg_optim *o;
+    struct meg_param *row;
+
+    (void)state;
+    mesh.layout.tp = 2;
+    mesh.coords.tp = 1;
+    row = meg_params_add(&model.params, 0, 2, dim, "weight");
+    row->sharding[0] =
+        (struct meg_sharding){ 3,
+                               { { 4, MEG_AXIS_TP, { 0 } }, { 2, MEG_AXIS_NONE, { 0 } }, { 2, MEG_AXIS_TP, { 0 } } } };
+    meg_params_shard(&model.params, &mesh);
+    model.op = model.device->op;
+    assert_int_equal(meg_optim_create(&o, &conf, &zero, &model, NULL), 0);
+
+    for (int i = 0; i < o->shard.nparam_ranges; i++) {
+        const struct meg_update_range *r = &o->ranges[i]; /* device memory of the CPU */
+
+        for (int64_t k = r->begin; k < r->end; k++) {
+            const int64_t at = r->first + k - r->begin;
+
+            assert_int_equal(r->base + at / r->cols * r->ld + at % r->cols, 5 * global_row[k / 5] + k % 5);
+        }
+    }
+    /* norms count the replicated part on rank 0 */
+    assert_int_equal(o->num_norm_ranges, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(o->norm_ranges[i].begin, i ? 20 : 0);
+        assert_int_equal(o->norm_ranges[i].end, i ? 25 : 10);
+    }
+    meg_optim_close(o);
+    meg_params_free(&model.params);
+}
+
 static int allocations;
 
 static void *alloc_some(size_t nbytes)
@@ -285,9 +326,13 @@ static void create_fails_cleanly_without_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw_equals_its_formula),  cmocka_unit_test(clipping_scales_all_gradients),
-        cmocka_unit_test(sgd_equals_its_formula),    cmocka_unit_test(finds_zero_and_nonfinite_gradients),
-        cmocka_unit_test(results_are_read_in_order), cmocka_unit_test(create_fails_cleanly_without_memory),
+        cmocka_unit_test(adamw_equals_its_formula),
+        cmocka_unit_test(clipping_scales_all_gradients),
+        cmocka_unit_test(sgd_equals_its_formula),
+        cmocka_unit_test(finds_zero_and_nonfinite_gradients),
+        cmocka_unit_test(results_are_read_in_order),
+        cmocka_unit_test(create_fails_cleanly_without_memory),
+        cmocka_unit_test(ranges_follow_the_parts_of_a_parameter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

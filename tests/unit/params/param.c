@@ -13,14 +13,34 @@
 enum { NUMEL = 4 * 12 * 10 };
 
 /* Shardings of a parameter [4, 12, 10], whose dimensions are experts, rows and columns. */
+#define PART(n, axis)                                                                                                  \
+    {                                                                                                                  \
+        n, MEG_AXIS_##axis,                                                                                            \
+        {                                                                                                              \
+            0                                                                                                          \
+        }                                                                                                              \
+    }
+#define ONE(n, axis)                                                                                                   \
+    {                                                                                                                  \
+        1,                                                                                                             \
+        {                                                                                                              \
+            PART(n, axis)                                                                                              \
+        }                                                                                                              \
+    }
 static const struct meg_sharding shardings[][3] = {
-    { { MEG_AXIS_NONE, 1 }, { MEG_AXIS_NONE, 1 }, { MEG_AXIS_NONE, 1 } },
-    { { MEG_AXIS_EP, 1 }, { MEG_AXIS_NONE, 1 }, { MEG_AXIS_NONE, 1 } },
-    { { MEG_AXIS_EP, 1 }, { MEG_AXIS_TP, 1 }, { MEG_AXIS_NONE, 1 } },
-    { { MEG_AXIS_EP, 1 }, { MEG_AXIS_TP, 2 }, { MEG_AXIS_NONE, 1 } },
-    { { MEG_AXIS_EP, 1 }, { MEG_AXIS_NONE, 1 }, { MEG_AXIS_TP, 1 } },
-    { { MEG_AXIS_NONE, 1 }, { MEG_AXIS_EP, 3 }, { MEG_AXIS_TP, 5 } },
-    { { MEG_AXIS_TP, 2 }, { MEG_AXIS_EP, 1 }, { MEG_AXIS_NONE, 1 } },
+    { ONE(4, NONE), ONE(12, NONE), ONE(10, NONE) },
+    { ONE(4, EP), ONE(12, NONE), ONE(10, NONE) },
+    { ONE(4, EP), ONE(12, TP), ONE(10, NONE) },
+    { ONE(4, EP), { 2, { PART(6, TP), PART(6, TP) } }, ONE(10, NONE) },
+    { ONE(4, EP), ONE(12, NONE), ONE(10, TP) },
+    { ONE(4, NONE),
+      { 3, { PART(4, EP), PART(4, EP), PART(4, EP) } },
+      { 5, { PART(2, TP), PART(2, TP), PART(2, TP), PART(2, TP), PART(2, TP) } } },
+    { { 2, { PART(2, TP), PART(2, TP) } }, ONE(12, EP), ONE(10, NONE) },
+    { ONE(4, EP), { 5, { PART(4, TP), PART(2, NONE), PART(1, NONE), PART(1, TP), PART(4, TP) } }, ONE(10, NONE) },
+    { { 3, { PART(1, NONE), PART(2, TP), PART(1, TP) } }, ONE(12, NONE), ONE(10, NONE) },
+    { { 2, { PART(2, NONE), PART(2, TP) } }, ONE(12, EP), ONE(10, NONE) },
+    { ONE(4, NONE), ONE(12, NONE), { 3, { PART(2, NONE), PART(3, TP), PART(5, TP) } } },
 };
 enum { SHARDINGS = sizeof shardings / sizeof *shardings };
 
@@ -51,14 +71,24 @@ static struct meg_layout layout(int64_t tp, int64_t cp, int64_t dp, int64_t ep)
     return l;
 }
 
-/* Return whether index i of a dimension of n elements is in a rank's shard. */
-static bool has_index(const struct meg_sharding *s, int64_t n, int64_t i, const struct meg_layout *l, int64_t rank)
+static int64_t begin_of(const struct meg_sharding *s, int part, int64_t size, int64_t rank)
 {
-    const int64_t block = n / s->nblocks, tp_rank = rank % l->tp, ep_rank = rank / l->tp % l->ep;
-    const int64_t size = s->axis == MEG_AXIS_TP ? l->tp : s->axis == MEG_AXIS_EP ? l->ep : 1;
-    const int64_t k = s->axis == MEG_AXIS_TP ? tp_rank : s->axis == MEG_AXIS_EP ? ep_rank : 0;
+    return meg_partition_begin(s->part[part].n, size, rank);
+}
 
-    return i % block >= meg_partition_begin(block, size, k) && i % block < meg_partition_begin(block, size, k + 1);
+/* Return whether index i of a dimension is in a rank's shard. */
+static bool has_index(const struct meg_sharding *s, int64_t i, const struct meg_layout *l, int64_t rank)
+{
+    const int64_t tp_rank = rank % l->tp, ep_rank = rank / l->tp % l->ep;
+    int part = 0;
+
+    while (i >= s->part[part].n)
+        i -= s->part[part++].n;
+    switch (s->part[part].axis) {
+    case MEG_AXIS_TP: return i >= begin_of(s, part, l->tp, tp_rank) && i < begin_of(s, part, l->tp, tp_rank + 1);
+    case MEG_AXIS_EP: return i >= begin_of(s, part, l->ep, ep_rank) && i < begin_of(s, part, l->ep, ep_rank + 1);
+    default: return true;
+    }
 }
 
 /* List the elements of a rank's shard in ascending order, and return their number. */
@@ -68,8 +98,8 @@ static int64_t list_elements(int64_t out[NUMEL], int sharding, const struct meg_
     int64_t n = 0;
 
     for (int64_t i = 0; i < NUMEL; i++)
-        if (has_index(&s[0], 4, i / 120, l, rank) && has_index(&s[1], 12, i / 10 % 12, l, rank) &&
-            has_index(&s[2], 10, i % 10, l, rank))
+        if (has_index(&s[0], i / 120, l, rank) && has_index(&s[1], i / 10 % 12, l, rank) &&
+            has_index(&s[2], i % 10, l, rank))
             out[n++] = i;
     return n;
 }
@@ -112,6 +142,88 @@ static void shard_ranges_are_the_elements_of_the_rank(void **state)
 {
     (void)state;
     for_each_rank(check_ranges);
+}
+
+static void check_spans(const struct meg_param *row, const int64_t *element, int64_t n)
+{
+    int64_t local = 0;
+
+    for (int64_t i = 0; i < meg_param_num_spans(row); i++) {
+        const struct meg_param_span span = meg_param_span_at(row, i);
+
+        assert_int_equal(span.begin, local);
+        for (int64_t k = 0; k < span.end - span.begin; k++)
+            assert_int_equal(span.base + k / span.cols * span.ld + k % span.cols, element[local + k]);
+        local = span.end;
+    }
+    assert_int_equal(local, n);
+}
+
+static void spans_are_the_elements_of_the_rank(void **state)
+{
+    (void)state;
+    for_each_rank(check_spans);
+}
+
+/* Shards whose ranges are equally long and equally spaced have one span. */
+static void spans_are_as_long_as_possible(void **state)
+{
+    static const int64_t want[SHARDINGS] = { 1, 1, 1, 1, 1, 120, 2, 10, 3, 3, 144 };
+    const struct meg_layout l = layout(2, 1, 2, 2);
+
+    (void)state;
+    for (int i = 0; i < SHARDINGS; i++) {
+        struct meg_params p;
+
+        make(&p, i, &l, 0);
+        assert_int_equal(meg_param_num_spans(&p.row[0]), want[i]);
+        meg_params_free(&p);
+    }
+}
+
+/* Each element is counted on one of the tensor-parallel ranks, also in replicated parts of a sharded dimension. */
+static void each_element_is_counted_once(void **state)
+{
+    const struct meg_layout l = layout(2, 1, 1, 1);
+
+    (void)state;
+    for (int i = 0; i < SHARDINGS; i++) {
+        int count[NUMEL] = { 0 };
+
+        for (int64_t rank = 0; rank < 2; rank++) {
+            struct meg_params p;
+            struct meg_mesh mesh;
+
+            make(&p, i, &l, rank);
+            meg_mesh_init_dry(&mesh, &l, rank);
+            for (int64_t k = 0; k < meg_param_num_shard_ranges(&p.row[0]); k++) {
+                const struct meg_param_shard_range r = meg_param_shard_range_at(&p.row[0], k);
+
+                for (int64_t j = 0; j < r.n; j++)
+                    count[r.global + j] += meg_param_is_counted(&p.row[0], r.is_tp_replica, &mesh);
+            }
+            meg_params_free(&p);
+        }
+        for (int k = 0; k < NUMEL; k++)
+            assert_int_equal(count[k], 1);
+    }
+}
+
+/* The gradient of a replicated part is summed if the parameter has sharded parts. */
+static void gradients_of_replicated_parts_are_summed(void **state)
+{
+    static const bool want[] = { false, true, true, false, false };
+    const struct meg_layout l = layout(2, 1, 1, 1);
+    struct meg_params p;
+
+    (void)state;
+    make(&p, 7, &l, 1);
+    for (int64_t i = 0; i < meg_param_num_spans(&p.row[0]); i++) {
+        const struct meg_param_span span = meg_param_span_at(&p.row[0], i);
+
+        assert_int_equal(meg_param_sums_grad_over_tp(&p.row[0], &span, &l), want[i % 5]);
+    }
+    meg_params_free(&p);
 }
 
 /* Contiguous elements form one range, also if they are in several rows or experts. */
@@ -173,6 +285,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shard_ranges_are_the_elements_of_the_rank),
         cmocka_unit_test(ranges_are_as_long_as_possible),
+        cmocka_unit_test(spans_are_the_elements_of_the_rank),
+        cmocka_unit_test(spans_are_as_long_as_possible),
+        cmocka_unit_test(each_element_is_counted_once),
+        cmocka_unit_test(gradients_of_replicated_parts_are_summed),
         cmocka_unit_test(initial_weights_do_not_depend_on_the_layout),
         cmocka_unit_test(xavier_limit_is_that_of_one_expert),
     };
