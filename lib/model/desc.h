@@ -63,12 +63,12 @@ struct meg_rope_conf {
 };
 
 struct meg_model_desc {
-    int64_t h, v;              /* width of the residual stream, number of tokens in the vocabulary */
-    unsigned inputs;           /* arrays of a micro-batch that the model reads, a bit mask (enum meg_batch_field) */
-    int64_t positions;         /* rows of the learned position embedding; 0 without it */
-    int64_t token_types;       /* rows of the embedding of token types; 0 without it */
-    enum meg_init_method init; /* of weight matrices */
-    double std;                /* of the initial embeddings and relative biases */
+    int64_t h, v;        /* width of the residual stream, number of tokens in the vocabulary */
+    unsigned inputs;     /* arrays of a micro-batch that the model reads, a bit mask (enum meg_batch_field) */
+    int64_t positions;   /* rows of the learned position embedding; 0 without it */
+    int64_t token_types; /* rows of the embedding of token types; 0 without it */
+    meg_init_fn *init;   /* of weight matrices */
+    double std;          /* of the initial embeddings and relative biases */
     enum meg_norm norm;
     double norm_eps, hidden_dropout;
     struct meg_rope_conf rope;

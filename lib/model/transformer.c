@@ -10,7 +10,7 @@ void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *
     d->h = c->hidden_size;
     d->v = c->vocab_size;
     d->positions = c->position_embedding_type == MEG_POSITION_LEARNED ? c->max_position_embeddings : 0;
-    d->init = c->init_method_xavier_uniform ? MEG_INIT_XAVIER : MEG_INIT_NORMAL;
+    d->init = c->init_method_xavier_uniform ? meg_init_xavier : meg_init_normal;
     d->std = c->init_method_std;
     d->norm = c->normalization;
     d->norm_eps = c->norm_epsilon;

@@ -37,7 +37,7 @@ static struct meg_param *bind_weight(struct meg_binder *b, struct meg_linear *l,
 
 static void bind_bias(struct meg_binder *b, struct meg_linear *l, const char *bias, const struct meg_linear_shape *s)
 {
-    struct meg_param *row = meg_bind_vector(b, &l->bias, &l->dbias, bias, s->out, MEG_INIT_ZERO);
+    struct meg_param *row = meg_bind_vector(b, &l->bias, &l->dbias, bias, s->out, 0);
 
     if (!row)
         return;

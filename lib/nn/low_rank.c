@@ -38,7 +38,7 @@ static void set_rows(struct meg_params *p, int first, int tp_dim)
 
     for (int i = first; i < p->n - 2; i++)
         p->row[i].is_frozen = true;
-    out->init = MEG_INIT_ZERO;
+    out->init = (struct meg_init){ meg_init_constant, .a = 0 };
     in->grad_is_partial_over_tp = tp_dim == 0;
     out->grad_is_partial_over_tp = tp_dim == 1;
 }

@@ -3,9 +3,9 @@
 
 void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char *name, int64_t h)
 {
-    meg_bind_vector(b, &l->w, &l->dw, meg_param_name(name, ".weight").s, h, MEG_INIT_ONE);
+    meg_bind_vector(b, &l->w, &l->dw, meg_param_name(name, ".weight").s, h, 1 - meg_norm_offset(l->type));
     if (!meg_norm_is_rms(l->type))
-        meg_bind_vector(b, &l->b, &l->db, meg_param_name(name, ".bias").s, h, MEG_INIT_ZERO);
+        meg_bind_vector(b, &l->b, &l->db, meg_param_name(name, ".bias").s, h, 0);
 }
 
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_norm_stats *a,

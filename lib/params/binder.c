@@ -72,13 +72,11 @@ struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struc
         row->sharding[matrix + s->tp_dim] =
             s->parts ? *s->parts : meg_equal_parts(dim[1 + s->tp_dim], s->nblocks, MEG_AXIS_TP);
     row->is_decayed = 1;
-    row->init = b->init;
-    row->std = s->std;
+    row->init = (struct meg_init){ b->init, .a = s->std };
     return row;
 }
 
-struct meg_param *meg_bind_vector(struct meg_binder *b, void **w, void **dw, const char *name, int64_t n,
-                                  enum meg_init_method init)
+struct meg_param *meg_bind_vector(struct meg_binder *b, void **w, void **dw, const char *name, int64_t n, double value)
 {
     struct meg_param *row;
 
@@ -87,6 +85,6 @@ struct meg_param *meg_bind_vector(struct meg_binder *b, void **w, void **dw, con
     if (b->step != MEG_BIND_ROWS)
         return NULL;
     row = meg_params_add(b->params, b->layer_group, 1, &n, "%s%s", b->prefix, name);
-    row->init = init;
+    row->init.a = value;
     return row;
 }

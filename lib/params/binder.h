@@ -20,9 +20,9 @@ enum meg_bind_step { MEG_BIND_ROWS, MEG_BIND_PLANS, MEG_BIND_POINTERS, MEG_BIND_
 struct meg_binder {
     enum meg_bind_step step;
     struct meg_params *params;
-    char prefix[48];           /* of the names of all parameters; set by the model for each layer */
-    int layer_group;           /* of the parameters that are declared */
-    enum meg_init_method init; /* of weight matrices: MEG_INIT_NORMAL or MEG_INIT_XAVIER */
+    char prefix[48];   /* of the names of all parameters; set by the model for each layer */
+    int layer_group;   /* of the parameters that are declared */
+    meg_init_fn *init; /* of weight matrices: meg_init_normal or meg_init_xavier */
 
     /* MEG_BIND_PLANS and MEG_BIND_DESTROY */
     const struct meg_ops *op;
@@ -63,9 +63,8 @@ struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struc
                                   const struct meg_matrix_shape *shape);
 /* Set *w and *dw to a matrix that another call declared, such as a tied embedding, as meg_bind_matrix does. */
 void meg_bind_tied_matrix(const struct meg_binder *b, struct meg_mat *w, struct meg_mat *dw, const char *name);
-/* Declare a vector [n], which ranks replicate unless the caller shards the new row. */
-struct meg_param *meg_bind_vector(struct meg_binder *b, void **w, void **dw, const char *name, int64_t n,
-                                  enum meg_init_method init);
+/* Declare a vector [n], initially filled with `value`, which ranks replicate unless the caller shards the new row. */
+struct meg_param *meg_bind_vector(struct meg_binder *b, void **w, void **dw, const char *name, int64_t n, double value);
 /* Return the row of the parameter b->prefix + name, of which this rank has a shard.  Call it after MEG_BIND_ROWS. */
 const struct meg_param *meg_bind_row(const struct meg_binder *b, const char *name);
 

@@ -28,6 +28,7 @@ struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim
     row->layer_group = layer_group;
     row->tie = -1;
     row->ndim = ndim;
+    row->init.value = meg_init_constant;
     row->numel = 1;
     for (int k = 0; k < ndim; k++) {
         row->numel *= row->dim[k] = dim[k];

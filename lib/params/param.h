@@ -19,7 +19,23 @@ MEG_BEGIN_DECLS
 
 enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4, MEG_PARAM_MAXPARTS = 5 };
 
-enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
+struct meg_param;
+/*
+ * Return the initial value of element i of a parameter, an index in the global tensor.  `name` is the XXH3-64 of the
+ * parameter's name.  Random numbers are functions of seed, name and i (base/philox.h), so that weights do not depend on
+ * the layout.  The parameters of the distribution are row->init.a and b.
+ */
+typedef double meg_init_fn(const struct meg_param *row, uint32_t seed, uint64_t name, uint64_t i);
+meg_init_fn meg_init_constant; /* a */
+meg_init_fn meg_init_normal;   /* a * N(0, 1) */
+/* Uniform in [-x, x] with x = sqrt(6 / (fan_in + fan_out)), where the fans are the last two dimensions. */
+meg_init_fn meg_init_xavier;
+
+/* How a parameter is initialized, for example { meg_init_normal, .a = 0.02 }. */
+struct meg_init {
+    meg_init_fn *value;
+    double a, b;
+};
 
 /*
  * The parts of one dimension of a parameter, such as gate and up projection, or z, x, B, C and dt of the projection of a
@@ -47,8 +63,7 @@ struct meg_param {
     int ndim;
     int64_t dim[MEG_PARAM_MAXDIM];                  /* global shape; the vocabulary has no padding rows */
     struct meg_sharding sharding[MEG_PARAM_MAXDIM]; /* of each dimension */
-    enum meg_init_method init;
-    double std;        /* standard deviation of MEG_INIT_NORMAL */
+    struct meg_init init;
     bool is_decayed;   /* weight decay applies */
     bool is_frozen;    /* the optimizer does not update the parameter; its gradient is undefined */
     bool is_decoupled; /* --decoupled-lr applies (word embedding and output weight) */
@@ -122,7 +137,7 @@ struct meg_params {
 /*
  * Append a parameter and return its row, which is valid until the next call.  The name is formatted as by printf.  The
  * arguments determine name, shape, numel and layer_group.  The caller sets the other fields: tie is initially -1, each
- * dimension is one part without an axis, and the rest are 0.
+ * dimension is one part without an axis, and the rest are 0, also all initial values.
  */
 struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim, const int64_t *dim, const char *fmt,
                                  ...) __attribute__((format(printf, 5, 6)));
@@ -174,12 +189,7 @@ bool meg_param_sums_grad_over_tp(const struct meg_param *row, const struct meg_p
 /* Return the parameter with this name, or NULL.  Call this function after meg_params_shard. */
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name);
 
-/*
- * Compute elements [first, first + n) of a parameter's initial weights.  Values are 0, 1, std * N(0, 1), or uniform in
- * [-x, x] with x = sqrt(6 / (fan_in + fan_out)), where the fans are the last two dimensions.  The random number of
- * element i of the global tensor is a function of the seed, the parameter's name and i (base/philox.h), so weights do
- * not depend on the layout.
- */
+/* Compute elements [first, first + n) of a parameter's initial weights. */
 void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);
 /* Compute elements [first, first + n) of the initial weights of this rank's shard of a parameter. */
 void meg_param_init_shard(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);

@@ -12,6 +12,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include "base/philox.h"
 #include "model/family.h"
 #include "nn/lm_head.h"
 
@@ -142,6 +143,12 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
     MEG_LINEAR(c, &l->value, bwd_weight, .dy = value_of(d.pre), .x = value_input(c, l, x));
 }
 
+/* An initialiser: uniform in (a, b]. */
+static double uniform(const struct meg_param *row, uint32_t seed, uint64_t name, uint64_t i)
+{
+    return row->init.a + (row->init.b - row->init.a) * meg_philox_init_uniform(seed, name, i);
+}
+
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
     const struct gated_conf *c = conf;
@@ -157,9 +164,11 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
 
     l->norm.type = MEG_NORM_RMS;
     l->norm.eps = 1e-5f;
-    norm = meg_bind_vector(b, &l->norm.w, &l->norm.dw, "norm.weight", GROUP, MEG_INIT_ONE);
-    if (norm)
+    norm = meg_bind_vector(b, &l->norm.w, &l->norm.dw, "norm.weight", GROUP, 1);
+    if (norm) {
+        norm->init = (struct meg_init){ uniform, 0.5, 1.5 };
         norm->grad_is_partial_over_tp = !has_fault("norm");
+    }
     meg_bind_linear(b, &l->gate, "gate", &gate);
     meg_bind_linear(b, &l->value, "value", &value);
     meg_bind_linear(b, &l->out, "out", &out);

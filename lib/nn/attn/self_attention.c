@@ -204,7 +204,7 @@ struct attn_block {
 /* Declare the weight of the norm of the queries or keys. */
 static void bind_qk_norm(struct meg_binder *b, void **w, void **dw, const char *name, int64_t d)
 {
-    struct meg_param *row = meg_bind_vector(b, w, dw, name, d, MEG_INIT_ONE);
+    struct meg_param *row = meg_bind_vector(b, w, dw, name, d, 1);
 
     if (row)
         row->grad_is_partial_over_tp = true;

@@ -662,7 +662,7 @@ static void initial_weights_of_sublayer_outputs_are_smaller(void **state)
             strstr(p.row[i].name, "linear_proj.weight") || strstr(p.row[i].name, "linear_fc2.weight");
 
         if (p.row[i].ndim > 1)
-            close_to(p.row[i].std, is_branch ? 0.3 / 4 : 0.3, 1e-12);
+            close_to(p.row[i].init.a, is_branch ? 0.3 / 4 : 0.3, 1e-12);
         branches += is_branch;
     }
     assert_int_equal(branches, 16);

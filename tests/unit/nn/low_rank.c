@@ -38,7 +38,7 @@ static void make(struct fixture *f, const struct meg_ops *ops, int tp_dim)
     f->shape = (struct meg_linear_shape){
         .out = OUT, .in = IN, .tp_dim = tp_dim, .nblocks = 1, .std = 1, .has_bias = true, .variant = &f->conf.variant
     };
-    f->b = (struct meg_binder){ .params = &f->params, .init = MEG_INIT_NORMAL, .op = ops, .n = LARGEST };
+    f->b = (struct meg_binder){ .params = &f->params, .init = meg_init_normal, .op = ops, .n = LARGEST };
     bind(f, MEG_BIND_ROWS);
     meg_mesh_init_dry(&mesh, &meg_layout_one, 0);
     meg_params_shard(&f->params, &mesh);

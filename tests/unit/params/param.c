@@ -54,8 +54,7 @@ static void make(struct meg_params *p, int sharding, const struct meg_layout *l,
     *p = (struct meg_params){ 0 };
     row = meg_params_add(p, 0, 3, dim, "experts.weight");
     memcpy(row->sharding, shardings[sharding], sizeof shardings[sharding]);
-    row->init = MEG_INIT_NORMAL;
-    row->std = 1;
+    row->init = (struct meg_init){ meg_init_normal, .a = 1 };
     meg_mesh_init_dry(&mesh, l, rank);
     meg_params_shard(p, &mesh);
 }
@@ -272,7 +271,7 @@ static void xavier_limit_is_that_of_one_expert(void **state)
 
     (void)state;
     make(&p, 0, &l, 0);
-    p.row[0].init = MEG_INIT_XAVIER;
+    p.row[0].init.value = meg_init_xavier;
     meg_param_init(&p.row[0], 7, 0, NUMEL, w);
     for (int i = 0; i < NUMEL; i++)
         most = fmax(most, fabs((double)w[i]));
