@@ -33,6 +33,38 @@ ranks 2 meg-train -q --config "$T/conf" --load "$T/all" --save "$T/tp2" --tensor
 ok 'two tensor-parallel ranks load and save the files of one rank' \
     same_tensors "$T/all/iter_0000010" "$T/tp2/iter_0000010"
 
+# The values of the second stack are frozen.
+tensor() { # FILE NAME: print the bytes of a tensor
+    set -- "$1" "$2" "$(od -An -t u8 -N 8 "$1" | tr -d ' ')"
+    tail -c +9 "$1" | head -c "$3" | jq -r --arg n "$2" '.[$n].data_offsets | "\(.[0]) \(.[1])"' |
+        while read -r begin end; do tail -c +$((9 + $3 + begin)) "$1" | head -c $((end - begin)); done
+}
+saved() { # RUN/ITERATION WEIGHT: print the bytes of a weight of the second stack
+    tensor "$T/$1/model-1-layer-00002.safetensors" "second.layers.0.$2.weight"
+}
+train --save "$T/begin" --exit-interval 1 >"$T/log" 2>"$T/err"
+is 'a frozen weight is saved' "$(saved all/iter_0000010 value | wc -c | tr -d ' ')" 16384
+is 'training does not change it' "$(saved all/iter_0000010 value | cksum)" "$(saved begin/iter_0000001 value | cksum)"
+isnt 'training changes another weight' "$(saved all/iter_0000010 gate | cksum)" \
+    "$(saved begin/iter_0000001 gate | cksum)"
+is 'the optimizer has no state of a frozen weight' \
+    "$(cat "$T"/all/iter_0000010/optim-*.safetensors | grep -ao 'second.layers.0.value.weight')" ''
+train --bf16 --save "$T/bf16" --exit-interval 5 >"$T/log" 2>"$T/err"
+train --load "$T/bf16" --save "$T/f32" --exit-interval 6 >"$T/log" 2>"$T/err"
+is 'a run in f32 loads main parameters and frozen parameters of a run in bf16' \
+    "$(saved f32/iter_0000006 value | od -An -v -t x4 -w4 | sed 's/0000$//' | cksum)" \
+    "$(saved bf16/iter_0000005 value | od -An -v -t x2 -w2 | cksum)"
+# 2 layers of [1024, 256] are frozen: 2 MiB of f32
+planned() { # print the MiB of parameters, gradients and state
+    train --hidden-size 256 --dry-run |
+        sed -n '/^memory/,/activations/s/^  \(parameters\|gradients\|optimizer state\|main parameters\) *//p'
+}
+planned >"$T/frozen"
+FAULT=unfrozen planned >"$T/unfrozen"
+is 'parameters, gradients and state of frozen parameters in the plan' \
+    "$(paste "$T/unfrozen" "$T/frozen" | awk '{ printf "%.1f ", $1 - $2 }')" '0.0 2.0 4.0 '
+like 'the plan lists them' "$(train --dry-run)" '^  frozen +2 +8192$'
+
 # Tensor-parallel ranks have replicas of the weights of norms and shifts, and apply them to different columns.
 printf '%s\n' 'train-iters = 50' 'lr = 3e-3' 'check-weight-hash-across-dp-replicas-interval = 10' >>"$T/conf"
 train_ranks one 1

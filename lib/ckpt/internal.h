@@ -311,6 +311,12 @@ int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e);
 
 /* ---- tensors.c: the tensor files of a checkpoint (the same on every rank), and the bytes that a rank writes ---- */
 
+/* Return whether a checkpoint has the elements of a parameter in a shard.  It has no optimizer state of frozen ones. */
+static inline bool ckpt_has_tensor(const struct meg_ckpt_shard *shard, const struct meg_param *row)
+{
+    return !shard->name || !row->is_frozen;
+}
+
 struct ckpt_file {
     char name[64];
     struct meg_st_tensor *t; /* [n] file_offset is set; data is not set */

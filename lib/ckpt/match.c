@@ -240,10 +240,13 @@ static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
     free(used.v);
 }
 
-/* Return how many tensor-parallel ranks store different shards of a parameter; 0 for a missing head. */
-static int64_t num_shards_of(const struct meg_ckpt *c, const struct meg_param *row)
+/*
+ * Return how many tensor-parallel ranks store different shards of a parameter, or of its optimizer state (is_optim); 0
+ * for a missing head, and for the state of a frozen parameter.
+ */
+static int64_t num_shards_of(const struct meg_ckpt *c, const struct meg_param *row, bool is_optim)
 {
-    if (ckpt_is_missing_head(c, row->name))
+    if (ckpt_is_missing_head(c, row->name) || (is_optim && row->is_frozen))
         return 0;
     return meg_param_is_sharded(row, MEG_AXIS_TP) ? c->tp : 1;
 }
@@ -257,7 +260,7 @@ int ckpt_match_sources(struct ckpt_sources *out, const struct meg_ckpt *c, const
     int r;
 
     for (int i = 0; i < p->n; i++)
-        for (int64_t tp = 0; tp < num_shards_of(c, &p->row[i]); tp++) {
+        for (int64_t tp = 0; tp < num_shards_of(c, &p->row[i], shard != NULL); tp++) {
             const struct ckpt_tp_shard tp_shard = tp_shard_of(c, m, &p->row[i], tp);
             char name[CKPT_NAME_CHARS];
 

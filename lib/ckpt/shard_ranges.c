@@ -67,7 +67,7 @@ bool ckpt_range_iter_next(struct ckpt_range_iter *it, struct ckpt_shard_range *o
 
 static int64_t shard_numel(const struct meg_params *p, const struct meg_ckpt_shard *shard)
 {
-    int64_t n = shard->ranges ? 0 : p->flat_numel;
+    int64_t n = shard->ranges ? 0 : shard->name ? p->grad_numel : p->flat_numel;
 
     for (int i = 0; shard->ranges && i < shard->nranges; i++)
         n += shard->ranges[i].end - shard->ranges[i].begin;
@@ -120,6 +120,8 @@ int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh 
             struct ckpt_shard_range s;
             struct ckpt_range_iter it;
 
+            if (!ckpt_has_tensor(&shard[i], &p->row[k]))
+                continue;
             ckpt_range_iter_begin(&it, p, &shard[i], &p->row[k], 0, p->row[k].numel);
             while (ckpt_range_iter_next(&it, &s))
                 if (meg_param_is_counted(&p->row[k], s.is_tp_replica, mesh) &&

@@ -45,7 +45,8 @@ static void add_files(struct ckpt_file *f, const char *prefix, const struct meg_
         f->t = meg_new((size_t)((p->first_row[i + 1] - p->first_row[i]) * nshards) * sizeof *f->t + 1);
         for (int k = p->first_row[i]; k < p->first_row[i + 1]; k++)
             for (int j = 0; j < nshards; j++)
-                add_tensor(f, &shard[j], &p->row[k]);
+                if (ckpt_has_tensor(&shard[j], &p->row[k]))
+                    add_tensor(f, &shard[j], &p->row[k]);
         meg_st_build_header(f->t, f->n, false, &f->header);
         f->nbytes = (int64_t)f->header.n;
         for (int k = 0; k < f->n; k++)
@@ -152,8 +153,9 @@ int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, i
 
         for (int k = first[0]; k < first[1]; k++)
             for (int j = 0; j < (is_optim ? s->noptim : 1); j++)
-                add_param(&x, &f[i], i, s, &shard[j], (is_optim ? optim_write[j] : weights_write)[p->row[k].dp_group],
-                          &p->row[k]);
+                if (ckpt_has_tensor(&shard[j], &p->row[k]))
+                    add_param(&x, &f[i], i, s, &shard[j],
+                              (is_optim ? optim_write[j] : weights_write)[p->row[k].dp_group], &p->row[k]);
     }
     free(optim_write);
     *out = x.v;

@@ -442,7 +442,7 @@ void meg_model_memory_size(struct meg_model_memory *m, const struct meg_model_co
     m->params =
         (size_t)(run->shards_params ? meg_params_unsharded_numel(&p) : p.flat_numel) * meg_dtype_size(run->dtype);
     m->grads =
-        (size_t)(run->shards_grads ? meg_params_unsharded_numel(&p) : p.flat_numel) * meg_dtype_size(run->grad_dtype);
+        (size_t)(run->shards_grads ? meg_params_unsharded_numel(&p) : p.grad_numel) * meg_dtype_size(run->grad_dtype);
     if (!run->is_training)
         m->grads = 0;
     m->activations = activations.used;

@@ -83,12 +83,12 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
 }
 
 /*
- * Return how many bytes of the flat buffer are in use: those up to the end of its last bucket.  If is_layerwise, return
- * how many bytes of the unsharded buffers of ZeRO-2/3 are in use.
+ * Return how many bytes of a flat buffer of numel elements are in use.  If is_layerwise, return how many bytes of the
+ * unsharded buffers of ZeRO-2/3 are in use.
  */
-static size_t used_nbytes(const struct meg_params *p, bool is_layerwise, enum meg_dtype t)
+static size_t used_nbytes(const struct meg_params *p, bool is_layerwise, int64_t numel, enum meg_dtype t)
 {
-    int64_t most = is_layerwise || p->nbuckets == 0 ? 0 : p->bucket[p->nbuckets - 1].range.end;
+    int64_t most = is_layerwise ? 0 : numel;
 
     for (int i = 0; i < p->nlayer_groups && is_layerwise; i++) {
         const struct meg_elem_range group = p->layer_group[i];
@@ -165,8 +165,8 @@ static int open_state(struct meg_model *g, struct meg_err *e)
     g->loss_sum = st->loss_sum;
     MEG_ASSERT_EQ(activations.used, g->used.activations);
     MEG_ASSERT_EQ(workspace.used, g->used.workspace);
-    g->used.params = used_nbytes(&g->params, g->run.shards_params, g->run.dtype);
-    g->used.grads = g->g ? used_nbytes(&g->params, g->run.shards_grads, g->run.grad_dtype) : 0;
+    g->used.params = used_nbytes(&g->params, g->run.shards_params, g->params.flat_numel, g->run.dtype);
+    g->used.grads = g->g ? used_nbytes(&g->params, g->run.shards_grads, g->params.grad_numel, g->run.grad_dtype) : 0;
     bind_all(g, MEG_BIND_POINTERS, e);
     st->embed.v0 = meg_partition_begin(st->desc.v, st->dim.tp, st->dim.tp_rank);
     st->embed.is_tied = !st->desc.is_untied && st->dim.has_head;

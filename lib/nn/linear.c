@@ -32,7 +32,11 @@ static struct meg_param *bind_weight(struct meg_binder *b, struct meg_linear *l,
 {
     const struct meg_matrix_shape matrix = { experts, s->out, s->in, s->tp_dim, s->nblocks, s->std, s->parts };
 
-    return meg_bind_matrix(b, &l->w, &l->dw, weight, &matrix);
+    struct meg_param *row = meg_bind_matrix(b, &l->w, &l->dw, weight, &matrix);
+
+    if (row)
+        row->is_frozen = s->is_frozen;
+    return row;
 }
 
 static void bind_bias(struct meg_binder *b, struct meg_linear *l, const char *bias, const struct meg_linear_shape *s)
@@ -44,6 +48,7 @@ static void bind_bias(struct meg_binder *b, struct meg_linear *l, const char *bi
     if (s->tp_dim == 0)
         row->sharding[0] = s->parts ? *s->parts : meg_equal_parts(s->out, s->nblocks, MEG_AXIS_TP);
     row->is_vocab = s->is_output;
+    row->is_frozen = s->is_frozen;
 }
 
 static void dense_bind(struct meg_binder *b, struct meg_linear *l, const char *name, const struct meg_linear_shape *s)
@@ -98,6 +103,7 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear *l, const char *nam
 {
     l->type = s->variant ? s->variant->type : &meg_linear_dense;
     l->tp_dim = s->tp_dim;
+    l->is_frozen = s->is_frozen;
     l->type->bind(b, l, name, s);
 }
 
@@ -115,7 +121,8 @@ void meg_linear_local_fwd(struct meg_ctx *c, const struct meg_linear *l, const s
 void meg_linear_local_bwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
 {
     l->type->bwd_data(c, l, a);
-    l->type->bwd_weight(c, l, a);
+    if (!l->is_frozen)
+        l->type->bwd_weight(c, l, a);
 }
 
 void meg_linear_fwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
@@ -135,6 +142,8 @@ void meg_linear_bwd_weight(struct meg_ctx *c, const struct meg_linear *l, const 
 {
     struct meg_linear_call local = *a;
 
+    if (l->is_frozen)
+        return;
     if (l->tp_dim == 0)
         local.x = meg_sp_gather(c, a->x);
     if (l->tp_dim == 1)
@@ -144,16 +153,17 @@ void meg_linear_bwd_weight(struct meg_ctx *c, const struct meg_linear *l, const 
 
 void meg_linear_bwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
 {
+    const bool has_wgrad = !c->defers_wgrad && !l->is_frozen;
     struct meg_linear_call local = *a;
 
     if (l->tp_dim == 1)
         local.dy = meg_sp_gather(c, a->dy);
     if (l->tp_dim == 0)
         local.dx = meg_sp_partial_sum(c, a->dx);
-    if (l->tp_dim == 0 && !c->defers_wgrad)
+    if (l->tp_dim == 0 && has_wgrad)
         local.x = meg_sp_gather(c, a->x);
     l->type->bwd_data(c, l, &local);
-    if (!c->defers_wgrad)
+    if (has_wgrad)
         l->type->bwd_weight(c, l, &local);
     if (l->tp_dim == 0)
         meg_sp_reduce(c, a->dx, local.dx);

@@ -23,7 +23,8 @@ struct meg_linear_variant {
 
 struct meg_linear {
     const struct meg_linear_type *type;
-    int tp_dim; /* 0: column-parallel, 1: row-parallel, -1: replicated */
+    int tp_dim;     /* 0: column-parallel, 1: row-parallel, -1: replicated */
+    bool is_frozen; /* no gradients of parameters are computed */
     /*
      * The shard [out, in] of this rank, and its gradient, whose p is NULL when not training.  For experts, both have
      * the shape [experts * out, in], one expert of this rank after the other.
@@ -41,6 +42,7 @@ struct meg_linear_shape {
     int nblocks; /* equal blocks along tp_dim that are sharded separately; usually 1 */
     double std;  /* of the initial weights */
     bool has_bias;
+    bool is_frozen;                   /* weight and bias are not trained */
     bool is_output;                   /* the output matrix of a language model, whose rows are the vocabulary */
     const struct meg_sharding *parts; /* along tp_dim, instead of nblocks equal ones; NULL: none */
     /* if not NULL, the weight is the word embedding of this name, which the embedding declares */

@@ -31,13 +31,11 @@ static void bind_factors(struct meg_binder *b, struct low_rank *own, const char 
     meg_bind_linear(b, &own->out, out_name.s, &out);
 }
 
-/* Set the rows of the parameter table from `first` on: the weight and the bias of the layer, and the factors. */
-static void set_rows(struct meg_params *p, int first, int tp_dim)
+/* Set the last two rows of the parameter table, the factors. */
+static void set_rows(struct meg_params *p, int tp_dim)
 {
     struct meg_param *in = &p->row[p->n - 2], *out = &p->row[p->n - 1];
 
-    for (int i = first; i < p->n - 2; i++)
-        p->row[i].is_frozen = true;
     out->init = (struct meg_init){ meg_init_constant, .a = 0 };
     in->grad_is_partial_over_tp = tp_dim == 0;
     out->grad_is_partial_over_tp = tp_dim == 1;
@@ -45,16 +43,17 @@ static void set_rows(struct meg_params *p, int first, int tp_dim)
 
 static void bind(struct meg_binder *b, struct meg_linear *l, const char *name, const struct meg_linear_shape *s)
 {
-    const int first = b->params->n;
     struct low_rank rows = { 0 }; /* MEG_BIND_ROWS may have temporary weights */
+    struct meg_linear_shape base = *s;
 
     MEG_ASSERT(!s->tied);
     if (b->step == MEG_BIND_PLANS)
         l->own = meg_new(sizeof rows);
-    meg_linear_dense.bind(b, l, name, s);
+    base.is_frozen = true;
+    meg_linear_dense.bind(b, l, name, &base);
     bind_factors(b, b->step == MEG_BIND_ROWS ? &rows : l->own, name, s);
     if (b->step == MEG_BIND_ROWS)
-        set_rows(b->params, first, s->tp_dim);
+        set_rows(b->params, s->tp_dim);
     if (b->step == MEG_BIND_PLANS)
         ((struct low_rank *)l->own)->scale = ((const struct meg_low_rank *)(const void *)s->variant)->scale;
     if (b->step == MEG_BIND_DESTROY)

@@ -11,7 +11,7 @@ static void upload_ranges(struct meg_nan_guard *w)
     for (int group = 0; group < p->nlayer_groups; group++)
         for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++) {
             range[i].begin = p->row[i].offset - p->layer_group[group].begin;
-            range[i].end = range[i].begin + p->row[i].shard_numel;
+            range[i].end = range[i].begin + (p->row[i].is_frozen ? 0 : p->row[i].shard_numel);
         }
     w->device->op->upload(w->device->compute, w->ranges, range, (size_t)p->n * sizeof *range);
     free(range);

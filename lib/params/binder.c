@@ -36,7 +36,8 @@ static const struct meg_param *point(const struct meg_binder *b, void **w, void 
     const struct meg_param *row = meg_bind_row(b, name);
 
     *w = meg_element(b->w, buffer_offset(b->params, row, b->is_w_layerwise), b->dtype);
-    *dw = b->g ? meg_element(b->g, buffer_offset(b->params, row, b->is_g_layerwise), b->grad_dtype) : NULL;
+    *dw = b->g && !row->is_frozen ? meg_element(b->g, buffer_offset(b->params, row, b->is_g_layerwise), b->grad_dtype)
+                                  : NULL;
     return row;
 }
 

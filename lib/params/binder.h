@@ -57,7 +57,7 @@ struct meg_param_name meg_param_name(const char *name, const char *suffix);
  * Declare the parameter b->prefix + name: a matrix [rows, cols], or matrices [experts, rows, cols].  In the step
  * MEG_BIND_ROWS, return its new row in the parameter table, so that the caller can change fields.  In other steps,
  * return NULL.  MEG_BIND_POINTERS sets *w to this rank's shard, with the matrices of its experts one after the other,
- * and *dw to the gradient of this shard, whose p is NULL when not training.
+ * and *dw to the gradient of this shard, whose p is NULL when not training and if the parameter is frozen.
  */
 struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struct meg_mat *dw, const char *name,
                                   const struct meg_matrix_shape *shape);

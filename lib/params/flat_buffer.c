@@ -63,16 +63,19 @@ static void end_bucket(struct meg_params *p, const struct meg_layout *l, enum me
     p->bucket[p->nbuckets++] = (struct meg_bucket){ { begin, p->flat_numel }, dp_group };
 }
 
-/* Return whether the current bucket ends before row i, the next parameter in the flat buffer. */
-static bool bucket_ends_before(const struct meg_params *p, int i, const struct meg_mesh *mesh)
+/* Return whether the current bucket ends before `row`, which follows `last` in the flat buffer; NULL: there is none. */
+static bool bucket_ends_before(const struct meg_params *p, const struct meg_param *row, const struct meg_param *last,
+                               const struct meg_mesh *mesh)
 {
     const struct meg_layout *l = &mesh->layout;
 
-    if (i < 0 || i == p->n - 1)
-        return i < 0;
+    if (!last)
+        return false;
+    if (row->dp_group != last->dp_group)
+        return true;
     if (l->zero.stage >= 2)
-        return p->row[i].layer_group != p->row[i + 1].layer_group;
-    if (l->zero.nshards && l->pp > 1 && p->row[i].tie != p->row[i + 1].tie)
+        return row->layer_group != last->layer_group;
+    if (l->zero.nshards && l->pp > 1 && row->tie != last->tie)
         return true;
     return l->zero.bucket_numel && mesh->coords.pp == 0 && p->flat_numel - bucket_begin(p) >= l->zero.bucket_numel;
 }
@@ -99,41 +102,68 @@ static void index_names(struct meg_params *p)
     MEG_ASSERT_EQ(meg_strtab_index(&p->names), -1);
 }
 
+/* Return whether the flat buffer of gradients contains a parameter. */
+static bool has_grad(const struct meg_param *row, const struct meg_mesh *mesh)
+{
+    return !row->is_frozen || mesh->layout.zero.stage == 3;
+}
+
 static bool is_on_stage(const struct meg_param *row, const struct meg_mesh *mesh)
 {
     return row->tie < 0 ? meg_layout_has_group(&mesh->layout, mesh->coords.pp, row->layer_group)
                         : meg_layout_has_tie(&mesh->layout, mesh->coords.pp, row->tie);
 }
 
-void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
+/* Append this rank's shard of a parameter to the flat buffer, if its stage has the parameter. */
+static void append_row(struct meg_params *p, struct meg_param *row, const struct meg_mesh *mesh)
 {
-    const int64_t stage = mesh->coords.pp;
-    enum meg_dp_group dp_group = MEG_DP_DENSE; /* of the current bucket */
+    row->is_tied_replica = row->tie >= 0 && mesh->coords.pp > meg_layout_first_tied_stage(&mesh->layout, row->tie);
+    row->shard_numel = 0;
+    row->offset = p->flat_numel;
+    if (is_on_stage(row, mesh))
+        shard_row(row, mesh);
+    p->flat_numel += meg_round_up(row->shard_numel, MEG_PARAM_ALIGN);
+}
 
-    p->flat_numel = 0;
-    p->nbuckets = 0;
-    p->layer_group = meg_realloc_array(p->layer_group, (size_t)p->nlayer_groups, sizeof *p->layer_group);
-    memset(p->layer_group, 0, (size_t)p->nlayer_groups * sizeof *p->layer_group);
+/* Append the parameters with gradients to the flat buffer, and divide them into layer groups and buckets. */
+static void append_buckets(struct meg_params *p, const struct meg_mesh *mesh)
+{
+    const struct meg_param *last = NULL;
+
     for (int i = p->n - 1; i >= 0; i--) {
         struct meg_param *row = &p->row[i];
         struct meg_elem_range *layer_group = &p->layer_group[row->layer_group];
 
-        row->is_tied_replica = row->tie >= 0 && stage > meg_layout_first_tied_stage(&mesh->layout, row->tie);
-        row->shard_numel = 0;
-        row->dp_group = mesh->layout.ep > 1 && meg_param_is_sharded(row, MEG_AXIS_EP) ? MEG_DP_EXPERT : MEG_DP_DENSE;
-        if (bucket_ends_before(p, i, mesh) || row->dp_group != dp_group)
-            end_bucket(p, &mesh->layout, dp_group);
-        dp_group = row->dp_group;
-        row->offset = p->flat_numel;
-        if (!is_on_stage(row, mesh))
+        if (!has_grad(row, mesh))
             continue;
-        shard_row(row, mesh);
-        p->flat_numel += meg_round_up(row->shard_numel, MEG_PARAM_ALIGN);
+        if (bucket_ends_before(p, row, last, mesh))
+            end_bucket(p, &mesh->layout, last->dp_group);
+        last = row;
+        append_row(p, row, mesh);
+        if (row->shard_numel == 0)
+            continue;
         if (layer_group->end == 0)
             layer_group->begin = row->offset;
         layer_group->end = p->flat_numel;
     }
-    end_bucket(p, &mesh->layout, dp_group);
+    if (last)
+        end_bucket(p, &mesh->layout, last->dp_group);
+    p->grad_numel = p->flat_numel;
+}
+
+void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
+{
+    p->flat_numel = 0;
+    p->nbuckets = 0;
+    p->layer_group = meg_realloc_array(p->layer_group, (size_t)p->nlayer_groups, sizeof *p->layer_group);
+    memset(p->layer_group, 0, (size_t)p->nlayer_groups * sizeof *p->layer_group);
+    for (int i = 0; i < p->n; i++)
+        p->row[i].dp_group =
+            mesh->layout.ep > 1 && meg_param_is_sharded(&p->row[i], MEG_AXIS_EP) ? MEG_DP_EXPERT : MEG_DP_DENSE;
+    append_buckets(p, mesh);
+    for (int i = p->n - 1; i >= 0; i--)
+        if (!has_grad(&p->row[i], mesh))
+            append_row(p, &p->row[i], mesh);
     list_first_rows(p);
     index_names(p);
     for (int i = 0, k = 0; mesh->layout.zero.stage >= 2 && i < p->nbuckets; k++)

@@ -173,7 +173,7 @@ bool meg_param_is_counted(const struct meg_param *row, bool is_tp_replica, const
 bool meg_param_sums_grad_over_tp(const struct meg_param *row, const struct meg_param_span *span,
                                  const struct meg_layout *l)
 {
-    return l->tp > 1 && span->is_tp_replica &&
+    return l->tp > 1 && span->is_tp_replica && !row->is_frozen &&
            (l->has_sp || row->grad_is_partial_over_tp || meg_param_is_sharded(row, MEG_AXIS_TP));
 }
 

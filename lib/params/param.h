@@ -6,6 +6,9 @@
  * A rank stores its parameters in one flat buffer in the order of the backward pass (the last row of the table first).
  * A parameter begins at a multiple of MEG_PARAM_ALIGN elements.  Padding between parameters is zero.  Gradients, main
  * parameters and optimizer state have the same layout, so one loop over ranges updates all of these arrays.
+ *
+ * Frozen parameters follow all others, so that these arrays do not contain them.  ZeRO-3, which shards and gathers them
+ * like the others, is the exception: the arrays contain them, and their elements are not used.
  */
 #ifndef MEG_PARAMS_PARAM_H
 #define MEG_PARAMS_PARAM_H
@@ -65,7 +68,7 @@ struct meg_param {
     struct meg_sharding sharding[MEG_PARAM_MAXDIM]; /* of each dimension */
     struct meg_init init;
     bool is_decayed;   /* weight decay applies */
-    bool is_frozen;    /* the optimizer does not update the parameter; its gradient is undefined */
+    bool is_frozen;    /* it has neither gradient nor optimizer state */
     bool is_decoupled; /* --decoupled-lr applies (word embedding and output weight) */
     bool is_vocab;     /* axis 0 is the vocabulary, which Megatron pads in its checkpoints */
     /* tensor-parallel ranks replicate the parameter, but apply it to different heads or columns */
@@ -127,11 +130,12 @@ struct meg_params {
     struct meg_strtab names; /* the names of the rows, in their order, for meg_params_find */
     int nlayer_groups;       /* L + 2 */
     int *first_row;          /* [nlayer_groups + 1] index of a layer group's first row; the last element is n */
-    struct meg_elem_range *layer_group; /* [nlayer_groups] ranges in the flat buffer; empty if on other stages */
-    struct meg_bucket *bucket;          /* [nbuckets] consecutive ranges that cover the flat buffer */
+    struct meg_elem_range *layer_group; /* [nlayer_groups] ranges in the gradients; empty if on other stages */
+    struct meg_bucket *bucket;          /* [nbuckets] consecutive ranges that cover elements [0, grad_numel) */
     int nbuckets;
     int64_t numel;      /* number of elements of the complete model */
-    int64_t flat_numel; /* number of elements of this rank's flat buffer, including padding */
+    int64_t grad_numel; /* number of elements of this rank's flat buffer of gradients, including padding */
+    int64_t flat_numel; /* the same of parameters, of which the frozen ones follow the others */
 };
 
 /*

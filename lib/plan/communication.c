@@ -128,7 +128,7 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
             if (meg_param_sums_grad_over_tp(row, &span, l))
                 s.tp_grad_reduce += meg_comm_volume_all_reduce(l->tp, (double)(span.end - span.begin) * e);
         }
-        if (row->shard_numel && l->pp > 1 && row->tie >= 0)
+        if (row->shard_numel && l->pp > 1 && row->tie >= 0 && !row->is_frozen)
             s.embedding_grad +=
                 meg_comm_volume_all_reduce(cost_tie_size(l, row->tie), tied_grad_numel(params, row, l) * e);
     }

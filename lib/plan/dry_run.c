@@ -48,27 +48,25 @@ static void print_run(const struct meg_run_spec *s, FILE *f)
 }
 
 /*
- * Print a line for each group of parameters with the same weight decay and learning rate, and a line for all
- * parameters.
+ * Print a line for each group of parameters with the same weight decay and learning rate, one for frozen parameters, and
+ * one for all parameters.
  */
 static void print_params(const struct meg_params *p, FILE *f)
 {
+    static const char *const name[] = { "weights", "biases and norms, no decay", "embedding and output",
+                                        "embedding and output", "frozen" };
+
     fprintf(f, "\n%-30s %8s %14s\n", "parameters", "tensors", "elements");
-    for (int group = 0; group < 4; group++) {
-        const int is_decayed = !(group & 1), is_decoupled = group >> 1;
+    for (int group = 0; group < 5; group++) {
         int64_t tensors = 0, elements = 0;
 
         for (int i = 0; i < p->n; i++)
-            if (p->row[i].is_decayed == is_decayed && p->row[i].is_decoupled == is_decoupled) {
+            if (group == (p->row[i].is_frozen ? 4 : 2 * p->row[i].is_decoupled + !p->row[i].is_decayed)) {
                 tensors++;
                 elements += p->row[i].numel;
             }
         if (tensors)
-            fprintf(f, "  %-28s %8" PRId64 " %14" PRId64 "\n",
-                    is_decoupled ? "embedding and output"
-                    : is_decayed ? "weights"
-                                 : "biases and norms, no decay",
-                    tensors, elements);
+            fprintf(f, "  %-28s %8" PRId64 " %14" PRId64 "\n", name[group], tensors, elements);
     }
     fprintf(f, "  %-28s %8d %14" PRId64 "\n", "all", p->n, p->numel);
 }

@@ -46,7 +46,7 @@ static double async_save_nbytes(const struct meg_cost_model *cost, const struct 
     const int64_t state_nbytes = meg_zero_shard_numel(params, l) * (int64_t)sizeof(float);
     const int64_t nstates = cost->saves_optim && state_nbytes ? (int64_t)(o->main + o->state) / state_nbytes : 0;
     const struct meg_ckpt_shard weights = { .dtype = cost->run.dtype };
-    struct meg_ckpt_shard state = { 0 };
+    struct meg_ckpt_shard state = { .name = MEG_CKPT_MAIN_PARAMS };
     struct meg_zero_shard shard;
     int64_t nbytes;
 

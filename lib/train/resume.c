@@ -202,8 +202,11 @@ static int load(struct meg_trainer *t, struct meg_ckpt *from, bool with_optim, s
         meg_optim_finish_param_sync(t->optim);
     if (with_optim) {
         n += meg_train_list_optim_shards(t->optim, shard + 1);
-        if (shard[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_optim_state(from, MEG_CKPT_MAIN_PARAMS))
-            shard[0].name = MEG_CKPT_MAIN_PARAMS; /* more precise than the weights that a bf16 or fp16 run saved */
+        if (shard[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_optim_state(from, MEG_CKPT_MAIN_PARAMS)) {
+            /* they are more precise than the weights that a bf16 or fp16 run saved, but do not include frozen ones */
+            shard[n] = shard[0];
+            shard[n++].name = MEG_CKPT_MAIN_PARAMS;
+        }
     }
     if ((r = meg_ckpt_load(from, &t->model->params, &t->mesh, shard, n, e)) < 0)
         return meg_train_fail_on_rank0(t, r);

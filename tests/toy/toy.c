@@ -5,10 +5,12 @@
  * program that is linked with this file accepts --model toy.
  *
  * The shift and the norm are applied to each group of GROUP columns, so all tensor-parallel ranks have their weights.
- * The weights of shift and gate are two parts of one parameter, as B and z of Mamba.
+ * The weights of shift and gate are two parts of one parameter, as B and z of Mamba.  The value of the second stack is
+ * frozen.
  *
  * FAULT=norm: the parameter table does not state that the gradient of the norm is partial over tensor parallelism.
  * FAULT=shift: a weight of the shift is zeroed on this rank.
+ * FAULT=unfrozen: all parameters are trained.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -154,7 +156,9 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     const struct gated_conf *c = conf;
     const struct meg_sharding parts = { 2, { { GROUP, MEG_AXIS_NONE, { 0 } }, { c->f, MEG_AXIS_TP, { 0 } } } };
     const struct meg_linear_shape gate = { .out = GROUP + c->f, .in = c->h, .std = c->std, .parts = &parts };
-    const struct meg_linear_shape value = { .out = c->f, .in = c->h, .nblocks = 1, .std = c->std };
+    const struct meg_linear_shape value = {
+        .out = c->f, .in = c->h, .nblocks = 1, .std = c->std, .is_frozen = c->reads_memory && !has_fault("unfrozen")
+    };
     const struct meg_linear_shape out = {
         .out = c->h, .in = c->f, .tp_dim = 1, .nblocks = 1, .std = c->std, .has_bias = true
     };

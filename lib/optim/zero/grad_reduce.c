@@ -149,7 +149,7 @@ static void reduce_tied(struct meg_reducer *r)
         const struct meg_param *row = &p->row[i];
         struct meg_elem_range s = { row->offset, row->offset + row->shard_numel };
 
-        if (row->tie < 0 || !row->shard_numel || r->mesh->tied[row->tie]->size == 1)
+        if (row->tie < 0 || !row->shard_numel || row->is_frozen || r->mesh->tied[row->tie]->size == 1)
             continue;
         for (int b = 0; b < p->nbuckets && r->mesh->layout.zero.nshards; b++)
             if (p->bucket[b].range.begin == row->offset)

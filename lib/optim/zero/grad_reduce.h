@@ -22,7 +22,7 @@ struct meg_reducer {
     struct meg_nan_guard *nan_guard;
     const struct meg_tp_grads *tp_grads;
     struct meg_stream *stream; /* stream that computes the gradients */
-    char *g;                   /* [params->flat_numel] gradients of type dtype */
+    char *g;                   /* [params->grad_numel] gradients of type dtype */
     enum meg_dtype dtype;
     bool overlaps;         /* reduce a bucket during the last backward pass, when its gradients are final */
     int64_t *passes_left;  /* [nlayer_groups] number of backward passes that still add to the group's gradients */
@@ -34,7 +34,7 @@ struct meg_reducer {
     int bucket_in_flight; /* bucket being reduced; -1: none */
 };
 
-/* Prepare the reduction of gradients g [params->flat_numel].  All pointers are borrowed. */
+/* Prepare the reduction of gradients g [params->grad_numel].  All pointers are borrowed. */
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
                       struct meg_nan_guard *nan_guard, const struct meg_tp_grads *tp_grads, struct meg_stream *stream,
                       void *g, enum meg_dtype dtype, bool overlaps);

@@ -132,7 +132,7 @@ void meg_layer_reducer_poll(struct meg_layer_reducer *q)
 void meg_layer_reducer_end(struct meg_layer_reducer *q)
 {
     end_layer_reduce(q);
-    meg_all_reduce(q->comms->replica, q->device->compute, q->grad_shards, q->params->flat_numel / q->comms->shard->size,
+    meg_all_reduce(q->comms->replica, q->device->compute, q->grad_shards, q->params->grad_numel / q->comms->shard->size,
                    q->dtype, MEG_REDUCE_SUM);
 }
 

@@ -141,6 +141,8 @@ static void add_param_ranges(struct meg_zero_shard *s, const struct meg_params *
     for (; *row >= 0; --*row) {
         const struct meg_param *q = &p->row[*row];
 
+        if (q->offset >= p->grad_numel)
+            continue; /* frozen */
         for (int64_t i = 0; i < meg_param_num_spans(q); i++) {
             const struct meg_param_span span = meg_param_span_at(q, i);
             const int64_t begin = q->offset + span.begin, end = q->offset + span.end;
@@ -176,7 +178,7 @@ void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, c
     for (int k = 0; k < s->nbucket_shards; k++) {
         struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
 
-        s->range[k] = l->zero.nshards ? shard_of(&p->bucket[k], l, rank) : (struct meg_elem_range){ 0, p->flat_numel };
+        s->range[k] = l->zero.nshards ? shard_of(&p->bucket[k], l, rank) : (struct meg_elem_range){ 0, p->grad_numel };
         v->begin = s->range[k].begin;
         v->end = s->range[k].end;
         v->shard_offset = s->numel;

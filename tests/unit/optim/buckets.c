@@ -297,6 +297,43 @@ static void sharding_again_gives_the_table_of_the_new_rank(void **state)
     meg_params_free(&second);
 }
 
+/* Frozen parameters follow all buckets, and change neither the buckets nor the layer groups of the others. */
+static void frozen_parameters_follow_the_others(void **state)
+{
+    static const int64_t n = 100;
+    struct meg_layout l = layout(1, 2, 1);
+
+    (void)state;
+    for (int stage = 0; stage <= 2; stage++) {
+        struct meg_params p = { 0 }, trained = { 0 };
+        struct meg_mesh mesh;
+
+        l.zero = (struct meg_zero_layout){ .stage = stage, .nshards = stage ? 2 : 0, .bucket_numel = 150 };
+        for (int i = 0; i < 4; i++) {
+            meg_params_add(&p, i, 1, &n, "frozen%d", i)->is_frozen = true;
+            meg_params_add(&p, i, 1, &n, "trained%d", i);
+            meg_params_add(&trained, i, 1, &n, "trained%d", i);
+        }
+        meg_mesh_init_dry(&mesh, &l, 0);
+        meg_params_shard(&p, &mesh);
+        meg_params_shard(&trained, &mesh);
+        assert_int_equal(p.grad_numel, trained.flat_numel);
+        assert_int_equal(p.flat_numel, trained.flat_numel + 4 * 128);
+        assert_int_equal(p.nbuckets, trained.nbuckets);
+        for (int i = 0; i < p.nbuckets; i++) {
+            assert_int_equal(p.bucket[i].range.begin, trained.bucket[i].range.begin);
+            assert_int_equal(p.bucket[i].range.end, trained.bucket[i].range.end);
+        }
+        assert_memory_equal(p.layer_group, trained.layer_group, 4 * sizeof *p.layer_group);
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(p.row[2 * i].offset, p.grad_numel + (3 - i) * 128);
+            assert_int_equal(p.row[2 * i + 1].offset, trained.row[i].offset);
+        }
+        meg_params_free(&p);
+        meg_params_free(&trained);
+    }
+}
+
 /* The default is that of Megatron: 40 million parameters, or 1 million times the data-parallel size if that is more. */
 static void the_default_size_grows_with_the_data_parallel_size(void **state)
 {
@@ -401,6 +438,7 @@ int main(void)
         cmocka_unit_test(expert_parallelism_is_refused_with_zero_2),
         cmocka_unit_test(both_stages_shard_a_tied_embedding_alike),
         cmocka_unit_test(sharding_again_gives_the_table_of_the_new_rank),
+        cmocka_unit_test(frozen_parameters_follow_the_others),
         cmocka_unit_test(the_default_size_grows_with_the_data_parallel_size),
         cmocka_unit_test(memory_equals_megatrons_bytes_per_parameter),
         cmocka_unit_test(only_the_first_stage_has_several_buckets),

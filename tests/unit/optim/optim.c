@@ -176,7 +176,7 @@ static void sgd_equals_its_formula(void **state)
     run(&f, 1);
     assert_string_equal(f.optim->state_name[0], "momentum_buffer");
     meg_optim_memory_size(&m, &f.conf, &f.params, &meg_layout_one, &f.model.run);
-    assert_int_equal(m.state, (size_t)f.params.flat_numel * sizeof(float));
+    assert_int_equal(m.state, (size_t)f.params.grad_numel * sizeof(float));
     assert_int_equal(m.main, 0);
     end(&f);
 }
