@@ -41,13 +41,14 @@ is 'ZeRO-2 is refused' $? 2
 like 'the message names the reason' "$(cat "$T/err")" 'zero-stage 2: does not support expert parallelism'
 
 # Checkpoints do not depend on the expert-parallel size.
-as_saved() { # NAME N OPTION...: N ranks load iteration 5 of one rank, and save it with the same bytes
+as_saved() { # NAME N OPTION...: N ranks load iteration 5 of one rank from $one, and save it with the same bytes
     name=$1 n=$2
     shift 2
-    ranks "$n" meg-train -q --config "$T/conf" --load "$T/one.d" --ckpt-step 5 --train-iters 5 \
+    ranks "$n" meg-train -q --config "$T/conf" --load "$one" --ckpt-step 5 --train-iters 5 \
         --override-opt_param-scheduler --save "$T/$name" "$@" >"$T/out" 2>&1
-    ok "$name: files equal those of one rank" same_tensors "$T/one.d/iter_0000005" "$T/$name/iter_0000005"
+    ok "$name: files equal those of one rank" same_tensors "$one/iter_0000005" "$T/$name/iter_0000005"
 }
+one=$T/one.d
 as_saved ep2 2
 as_saved ep2-tp2 4 --tensor-model-parallel-size 2
 as_saved ep2-zero1 4 --use-distributed-optimizer --ddp-bucket-size 3000
@@ -67,4 +68,37 @@ ok 'a resumed run is bit-identical' same_tensors "$T/all.d/iter_0000010" "$T/res
 EP=1
 train_ranks rest_of_one 1 --load "$T/half.d"
 ok 'one rank resumes the run of expert-parallel ranks' near "$T/rest_of_one" "$T/rest"
+
+# A parameter in f32, and a state that the optimizer does not update.
+export ROUTER=1
+train_ranks one 1 --save "$T/router.d" --save-interval 5
+ranks 2 meg-train -q --config "$T/conf" --zero-stage 2 >"$T/out" 2>"$T/err"
+is 'ZeRO-2 is refused with a parameter in f32' $? 2
+like 'the message names the parameter' "$(cat "$T/err")" \
+    'zero-stage 2: does not support decoder.layers.0.router.weight, a parameter in f32; use --use-distributed-optimizer'
+EP=2
+equals_one_rank 4
+equals_one_rank 4 --tensor-model-parallel-size 2 --sequence-parallel
+equals_one_rank 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce
+one=$T/router.d
+as_saved router-ep2-tp2 8 --tensor-model-parallel-size 2 --use-distributed-optimizer
+
+echo 'bf16 = yes' >>"$T/conf"
+in_bf16() { # NAME OPTION...: train 8 ranks, EP 2 x TP 2 x DP 2, and save to $T/NAME.d
+    name=$1
+    shift
+    train_ranks "$name" 8 --tensor-model-parallel-size 2 --use-distributed-optimizer --save "$T/$name.d" \
+        --check-weight-hash-across-dp-replicas-interval 5 "$@"
+}
+in_bf16 bf16
+is 'a model in bf16 with a parameter in f32 is trained' $? 0
+in_bf16 bf16_half --exit-interval 5
+in_bf16 bf16_half --load "$T/bf16_half.d"
+ok 'a resumed run is bit-identical' same_tensors "$T/bf16.d/iter_0000010" "$T/bf16_half.d/iter_0000010"
+layer=$T/bf16.d/iter_0000010/model-1-layer-00000.safetensors
+is 'these tensors are in f32' "$(tail -c +9 "$layer" | head -c "$(od -An -t u8 -N 8 "$layer" | tr -d ' ')" |
+    jq -r 'to_entries[] | select(.value.dtype == "F32").key' | sort | tr '\n' ' ')" \
+    'decoder.layers.0.router.rate decoder.layers.0.router.state decoder.layers.0.router.weight '
+is 'the state was increased 10 times by 2^-10' \
+    "$(tensor "$layer" decoder.layers.0.router.state | od -An -v -t f4 -w4 | sort -u | tr -d ' ')" 0.009765625
 done_testing

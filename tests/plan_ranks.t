@@ -76,4 +76,8 @@ as_planned 4
 as_planned 4 --use-distributed-optimizer --ddp-bucket-size 2000
 as_planned 4 --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer
 as_planned 4 --pipeline-model-parallel-size 2
+ROUTER=1
+export ROUTER
+as_planned 4 --bf16
+as_planned 4 --bf16 --use-distributed-optimizer --ddp-bucket-size 2000
 done_testing

@@ -34,11 +34,6 @@ ok 'two tensor-parallel ranks load and save the files of one rank' \
     same_tensors "$T/all/iter_0000010" "$T/tp2/iter_0000010"
 
 # The values of the second stack are frozen.
-tensor() { # FILE NAME: print the bytes of a tensor
-    set -- "$1" "$2" "$(od -An -t u8 -N 8 "$1" | tr -d ' ')"
-    tail -c +9 "$1" | head -c "$3" | jq -r --arg n "$2" '.[$n].data_offsets | "\(.[0]) \(.[1])"' |
-        while read -r begin end; do tail -c +$((9 + $3 + begin)) "$1" | head -c $((end - begin)); done
-}
 saved() { # RUN/ITERATION WEIGHT: print the bytes of a weight of the second stack
     tensor "$T/$1/model-1-layer-00002.safetensors" "second.layers.0.$2.weight"
 }

@@ -49,3 +49,10 @@ train() { meg-train -q --config "$T/conf" "$@"; }
 
 # steps: remove dates and times, which differ between runs, from a log
 steps() { sed -e 's/^ \[[^]]*\]//' -e 's/ elapsed time per iteration (ms): [0-9.]* |//'; }
+
+# tensor FILE NAME: print the bytes of a tensor of a safetensors file
+tensor() {
+    set -- "$1" "$2" "$(od -An -t u8 -N 8 "$1" | tr -d ' ')"
+    tail -c +9 "$1" | head -c "$3" | jq -r --arg n "$2" '.[$n].data_offsets | "\(.[0]) \(.[1])"' |
+        while read -r begin end; do tail -c +$((9 + $3 + begin)) "$1" | head -c $((end - begin)); done
+}

@@ -52,7 +52,8 @@ struct meg_ckpt_shard {
     enum meg_dtype dtype;
     /*
      * Element ranges of the flat buffer, in ascending order; NULL: the full buffer, in which each parameter is
-     * replicated over the ranks of its data-parallel group.
+     * replicated over the ranks of its data-parallel group.  The full buffer of the weights has some parameters in f32
+     * (meg_param_dtype).
      */
     const struct meg_elem_range *ranges;
     int nranges;

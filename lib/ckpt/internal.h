@@ -311,6 +311,26 @@ int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e);
 
 /* ---- tensors.c: the tensor files of a checkpoint (the same on every rank), and the bytes that a rank writes ---- */
 
+/*
+ * Return the dtype of a parameter in a shard, and the address of element i of a shard.  In a shard without ranges, the
+ * weights are those of a flat buffer of parameters (params/param.h), which has some of them in f32.
+ */
+static inline bool ckpt_is_flat_buffer(const struct meg_ckpt_shard *shard)
+{
+    return !shard->name && !shard->ranges;
+}
+
+static inline enum meg_dtype ckpt_shard_dtype(const struct meg_ckpt_shard *shard, const struct meg_param *row)
+{
+    return ckpt_is_flat_buffer(shard) ? meg_param_dtype(row, shard->dtype) : shard->dtype;
+}
+
+static inline void *ckpt_shard_element(const struct meg_ckpt_shard *shard, const struct meg_params *p, int64_t i)
+{
+    return ckpt_is_flat_buffer(shard) ? meg_params_element(p, shard->data, i, shard->dtype)
+                                      : meg_element(shard->data, i, shard->dtype);
+}
+
 /* Return whether a checkpoint has the elements of a parameter in a shard.  It has no optimizer state of frozen ones. */
 static inline bool ckpt_has_tensor(const struct meg_ckpt_shard *shard, const struct meg_param *row)
 {

@@ -8,34 +8,38 @@ static bool is_host_memory(const struct meg_ckpt_shard *s)
     return !s->device || s->device->op->is_host_memory;
 }
 
-/* Store data [n], which has the shard's dtype, in the shard at element `offset`. */
-static void set_elements(const struct meg_ckpt_shard *s, int64_t offset, const void *data, int64_t n)
+/* Store data [n], which has the dtype of elements of `row` in the shard, in the shard at element `offset`. */
+static void set_elements(const struct ckpt_target *to, const struct meg_param *row, int64_t offset, const void *data,
+                         int64_t n)
 {
-    const size_t size = meg_dtype_size(s->dtype);
-    char *out = (char *)s->data + (size_t)offset * size;
+    const struct meg_ckpt_shard *s = to->shard;
+    const size_t nbytes = (size_t)n * meg_dtype_size(ckpt_shard_dtype(s, row));
+    void *out = ckpt_shard_element(s, to->p, offset);
 
     if (is_host_memory(s)) {
-        memcpy(out, data, (size_t)n * size);
+        memcpy(out, data, nbytes);
         return;
     }
 #pragma omp critical(ckpt_upload)
-    s->device->op->upload(s->device->compute, out, data, (size_t)n * size);
+    s->device->op->upload(s->device->compute, out, data, nbytes);
 }
 
-/* Convert v [n] to the shard's dtype, and store the result in the shard at element `offset`. */
-static void set_from_f32(const struct meg_ckpt_shard *s, int64_t offset, const float *v, int64_t n)
+/* Convert v [n] to the dtype of elements of `row` in the shard, and store the result at element `offset`. */
+static void set_from_f32(const struct ckpt_target *to, const struct meg_param *row, int64_t offset, const float *v,
+                         int64_t n)
 {
+    const enum meg_dtype dtype = ckpt_shard_dtype(to->shard, row);
     uint16_t half[1 << 10];
 
-    if (is_host_memory(s))
-        meg_dtype_from_f32((char *)s->data + (size_t)offset * meg_dtype_size(s->dtype), s->dtype, v, n);
-    else if (s->dtype == MEG_DTYPE_F32)
-        set_elements(s, offset, v, n);
+    if (is_host_memory(to->shard))
+        meg_dtype_from_f32(ckpt_shard_element(to->shard, to->p, offset), dtype, v, n);
+    else if (dtype == MEG_DTYPE_F32)
+        set_elements(to, row, offset, v, n);
     else
         for (int64_t i = 0, m; i < n; i += m) {
             m = n - i < (int64_t)(sizeof half / sizeof *half) ? n - i : (int64_t)(sizeof half / sizeof *half);
-            meg_dtype_from_f32(half, s->dtype, v + i, m);
-            set_elements(s, offset + i, half, m);
+            meg_dtype_from_f32(half, dtype, v + i, m);
+            set_elements(to, row, offset + i, half, m);
         }
 }
 
@@ -47,7 +51,7 @@ static void store(const struct ckpt_target *to, const struct meg_param *row, int
 
     ckpt_range_iter_begin(&it, to->p, to->shard, row, first, n);
     while (ckpt_range_iter_next(&it, &s))
-        set_from_f32(to->shard, s.shard_offset, v + (s.tensor_offset - first), s.n);
+        set_from_f32(to, row, s.shard_offset, v + (s.tensor_offset - first), s.n);
 }
 
 /* Copy an unsharded tensor in native layout.  Only the elements that the shard holds are read. */
@@ -55,7 +59,7 @@ static void copy_contiguous(const struct ckpt_target *to, const struct ckpt_sour
                             int64_t nbuf)
 {
     const size_t src_size = (size_t)(s->t->nbytes / s->row->numel);
-    const bool is_same = strcmp(s->t->dtype, meg_dtype_name(to->shard->dtype)) == 0;
+    const bool is_same = strcmp(s->t->dtype, meg_dtype_name(ckpt_shard_dtype(to->shard, s->row))) == 0;
     const int64_t most = is_same ? CKPT_DROP_NBYTES / (int64_t)src_size : nbuf;
     struct ckpt_shard_range part;
     struct ckpt_range_iter it;
@@ -67,10 +71,10 @@ static void copy_contiguous(const struct ckpt_target *to, const struct ckpt_sour
 
             n = part.n - i < most ? part.n - i : most;
             if (is_same) {
-                set_elements(to->shard, part.shard_offset + i, from, n);
+                set_elements(to, s->row, part.shard_offset + i, from, n);
             } else {
                 ckpt_to_f32(buf, from, s->t->dtype, n);
-                set_from_f32(to->shard, part.shard_offset + i, buf, n);
+                set_from_f32(to, s->row, part.shard_offset + i, buf, n);
             }
             meg_mmap_drop(&s->st->map, from, (size_t)n * src_size);
         }

@@ -71,14 +71,15 @@ static void add_state(struct ckpt_metadata *m, const struct meg_ckpt_save_args *
 static void add_index(struct ckpt_metadata *m, const struct meg_ckpt_save_args *s, const struct ckpt_file *file)
 {
     json_t *files = json_object(), *index;
+    json_int_t nbytes = 0;
 
     for (int i = 0; i < s->params->n; i++) {
         const struct meg_param *row = &s->params->row[i];
 
         json_object_set_new(files, row->name, json_string(file[row->layer_group].name));
+        nbytes += row->numel * (json_int_t)meg_dtype_size(ckpt_shard_dtype(&s->weights, row));
     }
-    index = json_pack("{s:{s:I},s:o}", "metadata", "total_size",
-                      (json_int_t)s->params->numel * (json_int_t)meg_dtype_size(s->weights.dtype), "weight_map", files);
+    index = json_pack("{s:{s:I},s:o}", "metadata", "total_size", nbytes, "weight_map", files);
     add_json(m, INDEX, index);
     json_decref(index);
 }

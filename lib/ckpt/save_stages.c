@@ -102,6 +102,7 @@ static int write_device_extents(const struct meg_ckpt_async_save *v, int64_t fir
 static int write_extent(const struct meg_ckpt_async_save *v, const struct ckpt_extent *x, int fd, const char *path,
                         struct meg_err *e)
 {
+    const enum meg_dtype dtype = meg_param_dtype(x->row, v->dtype);
     struct ckpt_extent read = *x;
     char *bytes;
     int r;
@@ -111,8 +112,8 @@ static int write_extent(const struct meg_ckpt_async_save *v, const struct ckpt_e
     read.data = bytes = malloc(x->nbytes);
     if (!bytes)
         return meg_fail(e, MEG_EFAIL, "%s: out of memory for a buffer of %zu bytes", path, x->nbytes);
-    if ((r = meg_ckpt_read(v->reader, x->row, x->first, (int64_t)(x->nbytes / meg_dtype_size(v->dtype)), v->dtype,
-                           bytes, e)) == 0)
+    if ((r = meg_ckpt_read(v->reader, x->row, x->first, (int64_t)(x->nbytes / meg_dtype_size(dtype)), dtype, bytes,
+                           e)) == 0)
         r = pwrite_all(fd, &read, path, e);
     free(bytes);
     return r;

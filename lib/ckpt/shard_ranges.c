@@ -126,7 +126,7 @@ int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh 
             while (ckpt_range_iter_next(&it, &s))
                 if (meg_param_is_counted(&p->row[k], s.is_tp_replica, mesh) &&
                     ckpt_clip_range(&s, write[p->row[k].dp_group]))
-                    nbytes += s.n * (int64_t)meg_dtype_size(shard[i].dtype);
+                    nbytes += s.n * (int64_t)meg_dtype_size(ckpt_shard_dtype(&shard[i], &p->row[k]));
         }
     }
     return nbytes;

@@ -29,7 +29,7 @@ static void add_tensor(struct ckpt_file *f, const struct meg_ckpt_shard *shard, 
     struct meg_st_tensor *t = &f->t[f->n++];
 
     *t = (struct meg_st_tensor){ .name = meg_strdup(tensor_name(name, shard, row)),
-                                 .dtype = meg_dtype_name(shard->dtype),
+                                 .dtype = meg_dtype_name(ckpt_shard_dtype(shard, row)),
                                  .ndim = row->ndim };
     memcpy(t->dim, row->dim, (size_t)row->ndim * sizeof *row->dim);
 }
@@ -114,9 +114,10 @@ static void add_extent(struct extents *x, struct ckpt_extent begin, int64_t nbyt
 static void add_param(struct extents *x, const struct ckpt_file *f, int file, const struct meg_ckpt_save_args *s,
                       const struct meg_ckpt_shard *shard, struct meg_elem_range write, const struct meg_param *row)
 {
-    const int64_t size = (int64_t)meg_dtype_size(shard->dtype);
+    const enum meg_dtype dtype = ckpt_shard_dtype(shard, row);
+    const int64_t size = (int64_t)meg_dtype_size(dtype);
     char name[CKPT_NAME_CHARS];
-    const struct meg_st_tensor *t = meg_st_find_written(f->t, f->n, tensor_name(name, shard, row), shard->dtype);
+    const struct meg_st_tensor *t = meg_st_find_written(f->t, f->n, tensor_name(name, shard, row), dtype);
     struct ckpt_shard_range part;
     struct ckpt_range_iter it;
 
@@ -126,7 +127,7 @@ static void add_param(struct extents *x, const struct ckpt_file *f, int file, co
             const struct ckpt_extent begin = {
                 .file = file,
                 .offset = t->file_offset + part.tensor_offset * size,
-                .data = s->reader ? NULL : (const char *)shard->data + part.shard_offset * size,
+                .data = s->reader ? NULL : ckpt_shard_element(shard, s->params, part.shard_offset),
                 .row = row,
                 .first = part.tensor_offset,
             };

@@ -82,15 +82,12 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
     return b.status;
 }
 
-/*
- * Return how many bytes of a flat buffer of numel elements are in use.  If is_layerwise, return how many bytes of the
- * unsharded buffers of ZeRO-2/3 are in use.
- */
-static size_t used_nbytes(const struct meg_params *p, bool is_layerwise, int64_t numel, enum meg_dtype t)
+/* Return how many bytes of the unsharded buffers of ZeRO-2/3 are in use. */
+static size_t unsharded_nbytes(const struct meg_params *p, enum meg_dtype t)
 {
-    int64_t most = is_layerwise ? 0 : numel;
+    int64_t most = 0;
 
-    for (int i = 0; i < p->nlayer_groups && is_layerwise; i++) {
+    for (int i = 0; i < p->nlayer_groups; i++) {
         const struct meg_elem_range group = p->layer_group[i];
         const int64_t end = meg_params_unsharded_offset(p, i) + group.end - group.begin;
 
@@ -165,8 +162,10 @@ static int open_state(struct meg_model *g, struct meg_err *e)
     g->loss_sum = st->loss_sum;
     MEG_ASSERT_EQ(activations.used, g->used.activations);
     MEG_ASSERT_EQ(workspace.used, g->used.workspace);
-    g->used.params = used_nbytes(&g->params, g->run.shards_params, g->params.flat_numel, g->run.dtype);
-    g->used.grads = g->g ? used_nbytes(&g->params, g->run.shards_grads, g->params.grad_numel, g->run.grad_dtype) : 0;
+    if (g->run.shards_params)
+        g->used.params = unsharded_nbytes(&g->params, g->run.dtype);
+    if (g->run.shards_grads)
+        g->used.grads = unsharded_nbytes(&g->params, g->run.grad_dtype);
     bind_all(g, MEG_BIND_POINTERS, e);
     st->embed.v0 = meg_partition_begin(st->desc.v, st->dim.tp, st->dim.tp_rank);
     st->embed.is_tied = !st->desc.is_untied && st->dim.has_head;
@@ -252,14 +251,15 @@ void meg_model_init(struct meg_model *g, uint32_t seed)
     MEG_ASSERT(!g->run.shards_params);
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
+        const enum meg_dtype dtype = meg_param_dtype(row, g->run.dtype);
 
         for (int64_t at = 0; at < row->shard_numel; at += INIT_CHUNK) {
             const int64_t n = row->shard_numel - at < INIT_CHUNK ? row->shard_numel - at : INIT_CHUNK;
 
             meg_param_init_shard(row, seed, at, n, host);
-            meg_dtype_from_f32(host, g->run.dtype, host, n);
-            g->op->upload(g->state->ctx.stream, meg_element(g->w, row->offset + at, g->run.dtype), host,
-                          (size_t)n * meg_dtype_size(g->run.dtype));
+            meg_dtype_from_f32(host, dtype, host, n);
+            g->op->upload(g->state->ctx.stream, meg_params_element(&g->params, g->w, row->offset + at, g->run.dtype),
+                          host, (size_t)n * meg_dtype_size(dtype));
         }
     }
     free(host);

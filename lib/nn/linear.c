@@ -7,7 +7,9 @@ static void create_plan(struct meg_binder *b, struct meg_linear *l, const char *
 {
     const struct meg_param *row = meg_bind_row(b, weight);
     const int64_t *shard = &row->shard_dim[row->ndim - 2];
-    const struct meg_linear_desc desc = { b->n, shard[1], shard[0], b->dtype, b->dtype, out, b->grad_dtype };
+    const enum meg_dtype dtype = meg_param_dtype(row, b->dtype);
+    const struct meg_linear_desc desc = { b->n,         shard[1], shard[0], dtype, dtype, meg_param_dtype(row, out),
+                                          b->grad_dtype };
     const char *why;
 
     if (b->status < 0 || (l->plan = b->op->linear_create(&desc, &why)))
@@ -31,11 +33,12 @@ static struct meg_param *bind_weight(struct meg_binder *b, struct meg_linear *l,
                                      const struct meg_linear_shape *s)
 {
     const struct meg_matrix_shape matrix = { experts, s->out, s->in, s->tp_dim, s->nblocks, s->std, s->parts };
-
     struct meg_param *row = meg_bind_matrix(b, &l->w, &l->dw, weight, &matrix);
 
-    if (row)
-        row->is_frozen = s->is_frozen;
+    if (!row)
+        return NULL;
+    row->is_frozen = s->is_frozen;
+    row->is_f32 = s->is_f32;
     return row;
 }
 
@@ -49,6 +52,7 @@ static void bind_bias(struct meg_binder *b, struct meg_linear *l, const char *bi
         row->sharding[0] = s->parts ? *s->parts : meg_equal_parts(s->out, s->nblocks, MEG_AXIS_TP);
     row->is_vocab = s->is_output;
     row->is_frozen = s->is_frozen;
+    row->is_f32 = s->is_f32;
 }
 
 static void dense_bind(struct meg_binder *b, struct meg_linear *l, const char *name, const struct meg_linear_shape *s)

@@ -43,6 +43,7 @@ struct meg_linear_shape {
     double std;  /* of the initial weights */
     bool has_bias;
     bool is_frozen;                   /* weight and bias are not trained */
+    bool is_f32;                      /* weight and bias are in f32, and so are input and output */
     bool is_output;                   /* the output matrix of a language model, whose rows are the vocabulary */
     const struct meg_sharding *parts; /* along tp_dim, instead of nblocks equal ones; NULL: none */
     /* if not NULL, the weight is the word embedding of this name, which the embedding declares */

@@ -35,12 +35,6 @@ enum meg_dtype meg_optim_state_dtype(const struct meg_optim_conf *c, int i)
 
 /* ---- the elements of one bucket shard ------------------------------------------------------------ */
 
-/* Return bucket shard v of a flat buffer of the model; `base` is the beginning of the buffer. */
-static struct meg_array in_flat(void *base, enum meg_dtype dtype, const struct meg_zero_bucket_shard *v)
-{
-    return (struct meg_array){ meg_element(base, v->begin, dtype), dtype };
-}
-
 /* Return bucket shard v of an array that concatenates the bucket shards; `base` is the beginning of the array. */
 static struct meg_array in_shards(void *base, enum meg_dtype dtype, const struct meg_zero_bucket_shard *v)
 {
@@ -52,13 +46,16 @@ void *meg_optim_param_shards(const struct meg_optim *o)
     return !o->model->run.shards_params ? NULL : o->buf.param_shards ? o->buf.param_shards : o->buf.main;
 }
 
-/* Return the parameters of bucket shard v in the model's dtype. */
+/* Return the parameters of bucket shard v, as the model uses them. */
 static struct meg_array param_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
     const enum meg_dtype dtype = o->model->run.dtype;
     void *shards = meg_optim_param_shards(o);
 
-    return shards ? in_shards(shards, dtype, v) : in_flat(o->model->w, dtype, v);
+    if (shards)
+        return in_shards(shards, dtype, v);
+    return (struct meg_array){ meg_params_element(o->params, o->model->w, v->begin, dtype),
+                               meg_params_dtype(o->params, v->begin, dtype) };
 }
 
 /* Return the parameters of bucket shard v that the optimizer updates. */
@@ -72,7 +69,9 @@ static struct meg_array grad_shard(const struct meg_optim *o, const struct meg_z
 {
     const enum meg_dtype dtype = o->model->run.grad_dtype;
 
-    return o->buf.grad_shards ? in_shards(o->buf.grad_shards, dtype, v) : in_flat(o->model->g, dtype, v);
+    if (o->buf.grad_shards)
+        return in_shards(o->buf.grad_shards, dtype, v);
+    return (struct meg_array){ meg_element(o->model->g, v->begin, dtype), dtype };
 }
 
 /* ---- creation ------------------------------------------------------------------------------------ */

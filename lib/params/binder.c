@@ -19,15 +19,10 @@ const struct meg_param *meg_bind_row(const struct meg_binder *b, const char *nam
     return row;
 }
 
-/*
- * Return the element offset of a parameter in the flat buffer or, if is_layerwise, in the unsharded buffers of ZeRO-2/3
- * (params/param.h).
- */
-static int64_t buffer_offset(const struct meg_params *p, const struct meg_param *row, bool is_layerwise)
+/* Return the element offset of a parameter in the unsharded buffers of ZeRO-2/3 (params/param.h). */
+static int64_t unsharded_offset(const struct meg_params *p, const struct meg_param *row)
 {
-    return is_layerwise
-               ? meg_params_unsharded_offset(p, row->layer_group) + row->offset - p->layer_group[row->layer_group].begin
-               : row->offset;
+    return meg_params_unsharded_offset(p, row->layer_group) + row->offset - p->layer_group[row->layer_group].begin;
 }
 
 /* Set *w to this rank's shard of a parameter, and *dw to the gradient of that shard. */
@@ -35,9 +30,11 @@ static const struct meg_param *point(const struct meg_binder *b, void **w, void 
 {
     const struct meg_param *row = meg_bind_row(b, name);
 
-    *w = meg_element(b->w, buffer_offset(b->params, row, b->is_w_layerwise), b->dtype);
-    *dw = b->g && !row->is_frozen ? meg_element(b->g, buffer_offset(b->params, row, b->is_g_layerwise), b->grad_dtype)
-                                  : NULL;
+    *w = b->is_w_layerwise ? meg_element(b->w, unsharded_offset(b->params, row), b->dtype)
+                           : meg_params_element(b->params, b->w, row->offset, b->dtype);
+    *dw = NULL;
+    if (b->g && !row->is_frozen)
+        *dw = meg_element(b->g, b->is_g_layerwise ? unsharded_offset(b->params, row) : row->offset, b->grad_dtype);
     return row;
 }
 
@@ -52,7 +49,7 @@ void meg_bind_tied_matrix(const struct meg_binder *b, struct meg_mat *w, struct 
     row = point(b, &p, &dp, name);
     cols = row->shard_dim[row->ndim - 1];
     rows = row->shard_numel / cols;
-    *w = meg_mat(p, b->dtype, rows, cols);
+    *w = meg_mat(p, meg_param_dtype(row, b->dtype), rows, cols);
     *dw = meg_mat(dp, b->grad_dtype, rows, cols);
 }
 

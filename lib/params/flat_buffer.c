@@ -125,8 +125,8 @@ static void append_row(struct meg_params *p, struct meg_param *row, const struct
     p->flat_numel += meg_round_up(row->shard_numel, MEG_PARAM_ALIGN);
 }
 
-/* Append the parameters with gradients to the flat buffer, and divide them into layer groups and buckets. */
-static void append_buckets(struct meg_params *p, const struct meg_mesh *mesh)
+/* Append parameters with gradients to the flat buffer, and divide them into layer groups and buckets. */
+static void append_buckets(struct meg_params *p, const struct meg_mesh *mesh, bool is_f32)
 {
     const struct meg_param *last = NULL;
 
@@ -134,13 +134,13 @@ static void append_buckets(struct meg_params *p, const struct meg_mesh *mesh)
         struct meg_param *row = &p->row[i];
         struct meg_elem_range *layer_group = &p->layer_group[row->layer_group];
 
-        if (!has_grad(row, mesh))
+        if (!has_grad(row, mesh) || row->is_f32 != is_f32)
             continue;
         if (bucket_ends_before(p, row, last, mesh))
             end_bucket(p, &mesh->layout, last->dp_group);
         last = row;
         append_row(p, row, mesh);
-        if (row->shard_numel == 0)
+        if (row->shard_numel == 0 || is_f32)
             continue;
         if (layer_group->end == 0)
             layer_group->begin = row->offset;
@@ -148,7 +148,13 @@ static void append_buckets(struct meg_params *p, const struct meg_mesh *mesh)
     }
     if (last)
         end_bucket(p, &mesh->layout, last->dp_group);
-    p->grad_numel = p->flat_numel;
+}
+
+static void append_frozen(struct meg_params *p, const struct meg_mesh *mesh, bool is_f32)
+{
+    for (int i = p->n - 1; i >= 0; i--)
+        if (!has_grad(&p->row[i], mesh) && p->row[i].is_f32 == is_f32)
+            append_row(p, &p->row[i], mesh);
 }
 
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
@@ -160,15 +166,52 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
     for (int i = 0; i < p->n; i++)
         p->row[i].dp_group =
             mesh->layout.ep > 1 && meg_param_is_sharded(&p->row[i], MEG_AXIS_EP) ? MEG_DP_EXPERT : MEG_DP_DENSE;
-    append_buckets(p, mesh);
-    for (int i = p->n - 1; i >= 0; i--)
-        if (!has_grad(&p->row[i], mesh))
-            append_row(p, &p->row[i], mesh);
+    append_buckets(p, mesh, false);
+    p->f32[0].begin = p->flat_numel;
+    append_buckets(p, mesh, true);
+    p->f32[0].end = p->grad_numel = p->flat_numel;
+    append_frozen(p, mesh, false);
+    p->f32[1].begin = p->flat_numel;
+    append_frozen(p, mesh, true);
+    p->f32[1].end = p->flat_numel;
+    MEG_ASSERT(mesh->layout.zero.stage < 2 || p->f32[0].begin == p->f32[0].end);
     list_first_rows(p);
     index_names(p);
     for (int i = 0, k = 0; mesh->layout.zero.stage >= 2 && i < p->nbuckets; k++)
         if (p->layer_group[p->nlayer_groups - 1 - k].end > 0)
             p->layer_group[p->nlayer_groups - 1 - k].end = p->bucket[i++].range.end;
+}
+
+enum meg_dtype meg_params_dtype(const struct meg_params *p, int64_t i, enum meg_dtype dtype)
+{
+    for (int k = 0; k < 2; k++)
+        if (p->f32[k].begin <= i && i < p->f32[k].end)
+            return MEG_DTYPE_F32;
+    return dtype;
+}
+
+/* Return the number of elements in f32 before element i of the flat buffer. */
+static int64_t num_f32(const struct meg_params *p, int64_t i)
+{
+    int64_t n = 0;
+
+    for (int k = 0; k < 2; k++)
+        n += meg_max64(0, meg_min64(i, p->f32[k].end) - p->f32[k].begin);
+    return n;
+}
+
+void *meg_params_element(const struct meg_params *p, const void *w, int64_t i, enum meg_dtype dtype)
+{
+    const int64_t n = num_f32(p, i);
+
+    return meg_element(meg_element(w, i - n, dtype), n, MEG_DTYPE_F32);
+}
+
+size_t meg_params_nbytes(const struct meg_params *p, enum meg_dtype dtype)
+{
+    const int64_t n = num_f32(p, p->flat_numel);
+
+    return (size_t)(p->flat_numel - n) * meg_dtype_size(dtype) + (size_t)n * sizeof(float);
 }
 
 static int64_t group_numel(const struct meg_params *p, int layer_group)

@@ -8,7 +8,11 @@
  * parameters and optimizer state have the same layout, so one loop over ranges updates all of these arrays.
  *
  * Frozen parameters follow all others, so that these arrays do not contain them.  ZeRO-3, which shards and gathers them
- * like the others, is the exception: the arrays contain them, and their elements are not used.
+ * like the others, is the exception: the arrays contain them, and their elements are not used.  A state that the model
+ * updates and that is saved and resumed, such as a bias that balances the load of experts, is a frozen parameter.
+ *
+ * Parameters that are in f32 in a model of another dtype follow those in the dtype of the model, both among the
+ * parameters with gradients and among the frozen ones.  ZeRO-2 and ZeRO-3 do not support them.
  */
 #ifndef MEG_PARAMS_PARAM_H
 #define MEG_PARAMS_PARAM_H
@@ -70,6 +74,7 @@ struct meg_param {
     bool is_decayed;   /* weight decay applies */
     bool is_frozen;    /* it has neither gradient nor optimizer state */
     bool is_decoupled; /* --decoupled-lr applies (word embedding and output weight) */
+    bool is_f32;       /* in f32 also in a model in bf16 or f16; the gradient has the dtype of all gradients */
     bool is_vocab;     /* axis 0 is the vocabulary, which Megatron pads in its checkpoints */
     /* tensor-parallel ranks replicate the parameter, but apply it to different heads or columns */
     bool grad_is_partial_over_tp;
@@ -133,9 +138,10 @@ struct meg_params {
     struct meg_elem_range *layer_group; /* [nlayer_groups] ranges in the gradients; empty if on other stages */
     struct meg_bucket *bucket;          /* [nbuckets] consecutive ranges that cover elements [0, grad_numel) */
     int nbuckets;
-    int64_t numel;      /* number of elements of the complete model */
-    int64_t grad_numel; /* number of elements of this rank's flat buffer of gradients, including padding */
-    int64_t flat_numel; /* the same of parameters, of which the frozen ones follow the others */
+    int64_t numel;                /* number of elements of the complete model */
+    int64_t grad_numel;           /* number of elements of this rank's flat buffer of gradients, including padding */
+    int64_t flat_numel;           /* the same of parameters, of which the frozen ones follow the others */
+    struct meg_elem_range f32[2]; /* elements of the flat buffer in f32: those with gradients, and frozen ones */
 };
 
 /*
@@ -151,6 +157,19 @@ struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim
  * function after all parameters are added.
  */
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh);
+
+/* Return the dtype of a parameter in a model in `dtype`. */
+static inline enum meg_dtype meg_param_dtype(const struct meg_param *row, enum meg_dtype dtype)
+{
+    return row->is_f32 ? MEG_DTYPE_F32 : dtype;
+}
+/*
+ * Return the dtype, or the address, of element i of the flat buffer w of the parameters of a model in `dtype`; or the
+ * number of bytes of this buffer.
+ */
+enum meg_dtype meg_params_dtype(const struct meg_params *p, int64_t i, enum meg_dtype dtype);
+void *meg_params_element(const struct meg_params *p, const void *w, int64_t i, enum meg_dtype dtype);
+size_t meg_params_nbytes(const struct meg_params *p, enum meg_dtype dtype);
 
 /*
  * With ZeRO-2 and ZeRO-3, the unsharded gradients of a layer group are in a temporary buffer; with ZeRO-3, so are its

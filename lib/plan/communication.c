@@ -91,11 +91,15 @@ static void add_dp_comm(struct cost_step_comm *s, const struct meg_cost_model *c
     const int64_t size = l->dp * l->cp / meg_layout_dp_stride(l, group);
     const int64_t nshards = l->zero.nshards / meg_layout_dp_stride(l, group);
     const double e = size_of(cost->run.grad_dtype);
-    double n = 0; /* elements that the rank updates */
+    double n = 0, nbytes = 0; /* elements that the rank updates */
 
     for (int b = 0; b < params->nbuckets; b++)
-        if (params->bucket[b].dp_group == group)
-            n += (double)meg_zero_bucket_shard_numel(params, l, b);
+        if (params->bucket[b].dp_group == group) {
+            const double numel = (double)meg_zero_bucket_shard_numel(params, l, b);
+
+            n += numel;
+            nbytes += numel * size_of(meg_params_dtype(params, params->bucket[b].range.begin, cost->run.dtype));
+        }
     s->num_updated += n;
     if (nshards == 0) {
         s->grad_reduce += meg_comm_volume_all_reduce(size, n * e);
@@ -103,7 +107,7 @@ static void add_dp_comm(struct cost_step_comm *s, const struct meg_cost_model *c
     }
     s->grad_reduce +=
         num_reduces * meg_comm_volume_sharded(nshards, n * e) + meg_comm_volume_all_reduce(size / nshards, n * e);
-    s->param_gather += meg_comm_volume_sharded(nshards, n * size_of(cost->run.dtype));
+    s->param_gather += meg_comm_volume_sharded(nshards, nbytes);
 }
 
 struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, struct meg_rank_coords at)

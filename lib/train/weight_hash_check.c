@@ -31,19 +31,19 @@ static int64_t keep_tp_replicas(char *shard, const struct meg_param *row, size_t
 static int64_t *hash_weights(const struct meg_model *g)
 {
     const struct meg_params *p = &g->params;
-    const size_t size = meg_dtype_size(g->run.dtype);
     int64_t *hash = meg_new(2 * (size_t)p->n * sizeof *hash), most = 0, n;
     char *bytes;
 
     for (int i = 0; i < p->n; i++)
         most = p->row[i].shard_numel > most ? p->row[i].shard_numel : most;
-    bytes = meg_new((size_t)most * size + 1);
+    bytes = meg_new((size_t)most * sizeof(float) + 1);
     for (int i = 0; i < p->n; i++) {
         const struct meg_param *row = &p->row[i];
+        const size_t size = meg_dtype_size(meg_param_dtype(row, g->run.dtype));
 
         if (!row->shard_numel)
             continue;
-        meg_device_read(g->device, g->device->compute, bytes, (const char *)g->w + (size_t)row->offset * size,
+        meg_device_read(g->device, g->device->compute, bytes, meg_params_element(p, g->w, row->offset, g->run.dtype),
                         (size_t)row->shard_numel * size);
         hash[i] = (int64_t)meg_xxh3_64(bytes, (size_t)row->shard_numel * size);
         if ((n = keep_tp_replicas(bytes, row, size)))

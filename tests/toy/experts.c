@@ -4,6 +4,9 @@
  * all-gather their tokens, each rank computes those of its experts, and the outputs are reduce-scattered.  A program
  * that is linked with this file accepts --model experts, and reads the expert-parallel size from the environment
  * variable EP.  On a rank with the variable FAULT, one weight of each layer's experts is 0.
+ *
+ * With the variable ROUTER, a layer begins with a linear layer that computes in f32, like a router, and has a state: a
+ * vector in f32 that is increased in each step, like the bias that balances the load of experts.
  */
 #include <stdlib.h>
 #include "model/family.h"
@@ -200,6 +203,120 @@ static const struct meg_block_type experts_block = {
     .bwd_weight = bwd_weight,
 };
 
+/* ---- the router ------------------------------------------------------------------------------- */
+
+struct router_conf {
+    int64_t h;
+    double std;
+};
+
+struct router {
+    struct meg_linear linear;
+    void *state, *rate;     /* [h] f32 */
+    struct meg_mat in, out; /* workspace [rows,h] f32 */
+};
+
+/* Return x in f32. */
+static struct meg_mat to_f32(struct meg_ctx *c, struct meg_mat buffer, struct meg_mat x)
+{
+    const struct meg_mat y = meg_mat_rows(buffer, 0, x.rows);
+
+    MEG_CALL(c->op, c->stream, cast, .dst = y.p, .dst_type = y.dtype, .src = x.p, .src_type = x.dtype,
+             .n = x.rows * x.cols);
+    return y;
+}
+
+static void from_f32(struct meg_ctx *c, struct meg_mat y, struct meg_mat x)
+{
+    MEG_CALL(c->op, c->stream, cast, .dst = y.p, .dst_type = y.dtype, .src = x.p, .src_type = x.dtype,
+             .n = x.rows * x.cols);
+}
+
+static void router_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
+{
+    const struct router *l = weights;
+    const struct meg_mat out = meg_mat_rows(l->out, 0, x.rows);
+    (void)acts;
+
+    MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->linear.plan, .y = out, .x = to_f32(c, l->in, x),
+             .w = l->linear.w);
+    from_f32(c, y, out);
+}
+
+static void router_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts,
+                              const void *grads, const void *weights)
+{
+    const struct router *l = weights;
+    (void)acts, (void)grads;
+
+    MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->linear.plan, .dw = l->linear.dw,
+             .dy = to_f32(c, l->out, dy), .x = to_f32(c, l->in, x), .accumulate = c->accumulates_grads);
+}
+
+static void router_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
+                       void *grads, const void *weights)
+{
+    const struct router *l = weights;
+    const struct meg_mat d_in = meg_mat_rows(l->in, 0, x.rows), state = meg_mat(l->state, MEG_DTYPE_F32, 1, x.cols);
+
+    if (!c->defers_wgrad)
+        router_bwd_weight(c, dy, x, acts, grads, weights);
+    MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->linear.plan, .dx = d_in, .dy = to_f32(c, l->out, dy),
+             .w = l->linear.w);
+    from_f32(c, dx, d_in);
+    if (!c->accumulates_grads) /* the first micro-batch of a step */
+        MEG_CALL(c->op, c->stream, add_fwd, .z = state, .x = state, .y = meg_mat(l->rate, MEG_DTYPE_F32, 1, x.cols));
+}
+
+static void bind_state(struct meg_binder *b, void **state, const char *name, int64_t n, double value)
+{
+    void *grad;
+    struct meg_param *row = meg_bind_vector(b, state, &grad, name, n, value);
+
+    if (row)
+        row->is_frozen = row->is_f32 = true;
+}
+
+static void router_bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
+{
+    const struct router_conf *c = conf;
+    const struct meg_linear_shape shape = {
+        .out = c->h, .in = c->h, .tp_dim = -1, .nblocks = 1, .std = c->std, .is_f32 = true
+    };
+    struct router *l = weights;
+    (void)env;
+
+    meg_bind_linear(b, &l->linear, "router", &shape);
+    bind_state(b, &l->state, "router.state", c->h, 0);
+    bind_state(b, &l->rate, "router.rate", c->h, 0x1p-10);
+}
+
+static void router_suballoc(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf)
+{
+    const struct router_conf *c = conf;
+    struct router *l = to;
+
+    if (what == MEG_BLOCK_WORKSPACE) {
+        l->in = meg_suballoc_mat(a->mem, MEG_DTYPE_F32, a->residual_rows, c->h);
+        l->out = meg_suballoc_mat(a->mem, MEG_DTYPE_F32, a->residual_rows, c->h);
+    }
+}
+
+static const struct meg_linear *router_last_linear(const void *weights)
+{
+    return &((const struct router *)weights)->linear;
+}
+
+static const struct meg_block_type router_block = {
+    .weights_size = sizeof(struct router),
+    .bind = router_bind,
+    .suballoc = router_suballoc,
+    .last_linear = router_last_linear,
+    .fwd = router_fwd,
+    .bwd = router_bwd,
+    .bwd_weight = router_bwd_weight,
+};
+
 /* ---- the family ------------------------------------------------------------------------------- */
 
 static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
@@ -209,13 +326,17 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         .h = d->h, .f = c->ffn_hidden_size, .act = MEG_ACT_GELU_TANH, .std = d->std, .std_out = d->std, .has_bias = true
     };
     const struct experts_conf experts = { d->h, c->ffn_hidden_size, d->std };
+    const struct router_conf router = { d->h, d->std };
+    const bool has_router = getenv("ROUTER");
 
     d->inputs = MEG_BATCH_GPT_FIELDS;
     meg_desc_add_stack(d, "decoder.final_norm");
+    if (has_router)
+        meg_desc_add_block(d, &router_block, &router, sizeof router, "router_norm", MEG_DROP_ATTN_OUT);
     meg_desc_add_block(d, &meg_mlp_block, &mlp, sizeof mlp, "mlp_norm", MEG_DROP_ATTN_OUT);
     meg_desc_add_block(d, &experts_block, &experts, sizeof experts, "experts_norm", MEG_DROP_MLP_OUT);
     for (int64_t i = 0; i < c->num_layers; i++)
-        meg_desc_add_layer(d, 0, 2, "decoder");
+        meg_desc_add_layer(d, 0, has_router ? 3 : 2, "decoder");
     meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
 }
 

@@ -182,7 +182,6 @@ void meg_gatherer_init(struct meg_gatherer *q, const struct meg_mesh *mesh, cons
 
 static void begin_gather(struct meg_gatherer *q, int b)
 {
-    const size_t size = meg_dtype_size(q->dtype);
     struct meg_elem_range all, shard;
 
     q->bucket_in_flight = b;
@@ -191,8 +190,9 @@ static void begin_gather(struct meg_gatherer *q, int b)
     all = q->params->bucket[b].range;
     shard = shard_of(q->mesh, &q->params->bucket[b]);
     q->comm = comms_of(q->mesh, &q->params->bucket[b])->shard;
-    q->work = q->comm->op->all_gather(q->comm, q->stream, q->w + (size_t)all.begin * size,
-                                      q->w + (size_t)shard.begin * size, shard.end - shard.begin, q->dtype);
+    q->work = q->comm->op->all_gather(q->comm, q->stream, meg_params_element(q->params, q->w, all.begin, q->dtype),
+                                      meg_params_element(q->params, q->w, shard.begin, q->dtype),
+                                      shard.end - shard.begin, meg_params_dtype(q->params, all.begin, q->dtype));
 }
 
 void meg_gatherer_begin(struct meg_gatherer *q)

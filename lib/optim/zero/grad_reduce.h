@@ -63,7 +63,7 @@ struct meg_gatherer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
     struct meg_stream *stream; /* stream that updates and reads the parameters */
-    char *w;                   /* [params->flat_numel] parameters of type dtype */
+    void *w;                   /* [params->flat_numel] parameters of a model in dtype */
     enum meg_dtype dtype;
     struct meg_comm *comm; /* communicator of the operation in flight */
     struct meg_work *work;

@@ -171,14 +171,17 @@ void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, c
 
     for (int i = 0; i < p->n; i++)
         nspans += meg_param_num_spans(&p->row[i]);
-    *s = (struct meg_zero_shard){ .nbucket_shards = l->zero.nshards ? p->nbuckets : 1 };
+    *s = (struct meg_zero_shard){ .nbucket_shards =
+                                      l->zero.nshards ? p->nbuckets : 1 + (p->f32[0].begin < p->f32[0].end) };
     s->bucket_shard = meg_new((size_t)s->nbucket_shards * sizeof *s->bucket_shard);
     s->range = meg_new((size_t)s->nbucket_shards * sizeof *s->range);
     s->param_range = meg_new((size_t)(nspans + s->nbucket_shards) * sizeof *s->param_range);
     for (int k = 0; k < s->nbucket_shards; k++) {
         struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
 
-        s->range[k] = l->zero.nshards ? shard_of(&p->bucket[k], l, rank) : (struct meg_elem_range){ 0, p->grad_numel };
+        s->range[k] = l->zero.nshards ? shard_of(&p->bucket[k], l, rank)
+                      : k             ? p->f32[0]
+                                      : (struct meg_elem_range){ 0, p->f32[0].begin };
         v->begin = s->range[k].begin;
         v->end = s->range[k].end;
         v->shard_offset = s->numel;

@@ -47,7 +47,7 @@ struct meg_zero_param_range {
 };
 
 struct meg_zero_shard {
-    struct meg_zero_bucket_shard *bucket_shard; /* [nbucket_shards] one per bucket; in stage 0, one for all */
+    struct meg_zero_bucket_shard *bucket_shard; /* [nbucket_shards] one per bucket; in stage 0, one per dtype */
     struct meg_elem_range *range;               /* [nbucket_shards] begin and end of each bucket shard */
     int nbucket_shards;
     int64_t numel;                            /* number of elements in all bucket shards */

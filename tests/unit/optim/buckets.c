@@ -334,6 +334,52 @@ static void frozen_parameters_follow_the_others(void **state)
     }
 }
 
+/* In a model in bf16, parameters in f32 have 4 bytes an element, and buckets of their own after those of the others. */
+static void parameters_in_f32_have_their_own_buckets(void **state)
+{
+    static const struct {
+        bool is_f32, is_frozen;
+        int64_t offset, byte;
+    } want[] = {
+        { true, true, 384, 1024 }, { false, true, 256, 768 }, { true, false, 128, 256 }, { false, false, 0, 0 }
+    };
+    static const int64_t n = 100;
+    struct meg_layout l = layout(1, 2, 1);
+
+    (void)state;
+    for (int stage = 0; stage <= 1; stage++) {
+        struct meg_params p = { 0 };
+        struct meg_zero_shard s;
+        struct meg_mesh mesh;
+
+        l.zero = (struct meg_zero_layout){ .stage = stage, .nshards = stage ? 2 : 0 };
+        for (int i = 0; i < 4; i++) {
+            struct meg_param *row = meg_params_add(&p, 0, 1, &n, "row%d", i);
+
+            row->is_f32 = want[i].is_f32;
+            row->is_frozen = want[i].is_frozen;
+        }
+        meg_mesh_init_dry(&mesh, &l, 0);
+        meg_params_shard(&p, &mesh);
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(p.row[i].offset, want[i].offset);
+            assert_int_equal(meg_params_dtype(&p, want[i].offset + n - 1, MEG_DTYPE_BF16),
+                             want[i].is_f32 ? MEG_DTYPE_F32 : MEG_DTYPE_BF16);
+            assert_ptr_equal(meg_params_element(&p, p.row, want[i].offset, MEG_DTYPE_BF16),
+                             (char *)p.row + want[i].byte);
+        }
+        assert_int_equal(p.grad_numel, 256);
+        assert_int_equal(meg_params_nbytes(&p, MEG_DTYPE_BF16), 1536);
+        assert_int_equal(p.nbuckets, 2);
+        meg_zero_shard_make(&s, &p, &l, 0);
+        assert_int_equal(s.nbucket_shards, 2);
+        assert_int_equal(s.range[0].end, stage ? 64 : 128);
+        assert_int_equal(s.range[1].begin, 128);
+        meg_zero_shard_free(&s);
+        meg_params_free(&p);
+    }
+}
+
 /* The default is that of Megatron: 40 million parameters, or 1 million times the data-parallel size if that is more. */
 static void the_default_size_grows_with_the_data_parallel_size(void **state)
 {
@@ -439,6 +485,7 @@ int main(void)
         cmocka_unit_test(both_stages_shard_a_tied_embedding_alike),
         cmocka_unit_test(sharding_again_gives_the_table_of_the_new_rank),
         cmocka_unit_test(frozen_parameters_follow_the_others),
+        cmocka_unit_test(parameters_in_f32_have_their_own_buckets),
         cmocka_unit_test(the_default_size_grows_with_the_data_parallel_size),
         cmocka_unit_test(memory_equals_megatrons_bytes_per_parameter),
         cmocka_unit_test(only_the_first_stage_has_several_buckets),
