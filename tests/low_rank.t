@@ -32,6 +32,17 @@ for name in self_attention.linear_proj mlp.linear_fc1; do
     done
 done
 
+is 'a frozen weight has no optimizer state' "$(jq -r '.tensors | keys[] | select(startswith("optimizer")) |
+    select(endswith("layers.0.mlp.linear_fc1.weight"))' "$T/all/iter_0000010/manifest.json")" ''
+mib() { # MODEL TENSORS: print the MiB of gradients or optimizer state in the plan of a model
+    train --model "$1" --hidden-size 512 --dry-run 2>"$T/err" | awk -v tensors="$2" 'index($0, "  " tensors " ") == 1 { print $NF }'
+}
+for tensors in gradients 'optimizer state'; do
+    gpt=$(mib gpt "$tensors") low=$(mib low-rank "$tensors")
+    ok "the planned memory of $tensors is smaller: $low MiB instead of $gpt" \
+        awk -v gpt="$gpt" -v low="$low" 'BEGIN { exit !(gpt > 10 && low < gpt / 10) }'
+done
+
 train --save "$T/half" --exit-interval 5 >"$T/log" 2>"$T/err"
 train --save "$T/half" --load "$T/half" >"$T/log" 2>"$T/err"
 ok 'a resumed run is bit-identical' same_tensors "$T/half/iter_0000010" "$T/all/iter_0000010"
