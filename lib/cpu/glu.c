@@ -51,6 +51,12 @@ INLINE void unit_bwd(enum meg_glu_type type, float *da, float *du, float a, floa
     }
 }
 
+/* Return the limit of a unit, infinity if it has none. */
+static float limit_of(const struct meg_glu *unit)
+{
+    return unit->limit > 0.0f ? unit->limit : INFINITY;
+}
+
 INLINE float clamp(float x, float least, float most)
 {
     x = x > most ? most : x;
@@ -58,9 +64,11 @@ INLINE float clamp(float x, float least, float most)
 }
 
 /* Compute the rows of y in [r0, r0 + ROWS).  If is_plain is set, the unit has no limit and no offset. */
-INLINE void fwd_rows(enum meg_glu_type type, bool is_plain, float limit, float offset, struct meg_mat y,
-                     struct meg_mat x, int64_t r0)
+INLINE void fwd_rows(enum meg_glu_type type, bool is_plain, const struct meg_glu_fwd_args *args, int64_t r0)
 {
+    const struct meg_mat y = args->y, x = args->x;
+    const float limit = limit_of(args->unit), offset = args->unit->offset;
+
     for (int64_t r = r0; r < meg_min64(r0 + ROWS, x.rows); r++)
         for (int64_t c0 = 0; c0 < y.cols; c0 += COL_BLOCK) {
             const int64_t n = meg_min64(COL_BLOCK, y.cols - c0);
@@ -74,9 +82,11 @@ INLINE void fwd_rows(enum meg_glu_type type, bool is_plain, float limit, float o
         }
 }
 
-INLINE void bwd_rows(enum meg_glu_type type, bool is_plain, float limit, float offset, struct meg_mat dx,
-                     struct meg_mat dy, struct meg_mat x, int64_t r0)
+INLINE void bwd_rows(enum meg_glu_type type, bool is_plain, const struct meg_glu_bwd_args *args, int64_t r0)
 {
+    const struct meg_mat dx = args->dx, dy = args->dy, x = args->x;
+    const float limit = limit_of(args->unit), offset = args->unit->offset;
+
     for (int64_t r = r0; r < meg_min64(r0 + ROWS, x.rows); r++)
         for (int64_t c0 = 0; c0 < dy.cols; c0 += COL_BLOCK) {
             const int64_t n = meg_min64(COL_BLOCK, dy.cols - c0);
@@ -106,15 +116,13 @@ INLINE void bwd_rows(enum meg_glu_type type, bool is_plain, float limit, float o
 
 /* Define the loops of a type.  Each loop is a function of its own, so that the compiler vectorizes it for the type. */
 #define DEFINE(NAME, TYPE, IS_PLAIN)                                                                                   \
-    static __attribute__((noinline)) void fwd_##NAME(float limit, float offset, struct meg_mat y, struct meg_mat x,    \
-                                                     int64_t r0)                                                       \
+    static __attribute__((noinline)) void fwd_##NAME(const struct meg_glu_fwd_args *a, int64_t r0)                     \
     {                                                                                                                  \
-        fwd_rows(TYPE, IS_PLAIN, limit, offset, y, x, r0);                                                             \
+        fwd_rows(TYPE, IS_PLAIN, a, r0);                                                                               \
     }                                                                                                                  \
-    static __attribute__((noinline)) void bwd_##NAME(float limit, float offset, struct meg_mat dx, struct meg_mat dy,  \
-                                                     struct meg_mat x, int64_t r0)                                     \
+    static __attribute__((noinline)) void bwd_##NAME(const struct meg_glu_bwd_args *a, int64_t r0)                     \
     {                                                                                                                  \
-        bwd_rows(TYPE, IS_PLAIN, limit, offset, dx, dy, x, r0);                                                        \
+        bwd_rows(TYPE, IS_PLAIN, a, r0);                                                                               \
     }
 #define FOR_EACH_TYPE(F)                                                                                               \
     F(silu, MEG_GLU_SILU)                                                                                              \
@@ -127,8 +135,8 @@ INLINE void bwd_rows(enum meg_glu_type type, bool is_plain, float limit, float o
 FOR_EACH_TYPE(DEFINE_BOTH)
 
 static const struct {
-    void (*fwd)(float limit, float offset, struct meg_mat y, struct meg_mat x, int64_t r0);
-    void (*bwd)(float limit, float offset, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, int64_t r0);
+    void (*fwd)(const struct meg_glu_fwd_args *a, int64_t r0);
+    void (*bwd)(const struct meg_glu_bwd_args *a, int64_t r0);
 } loops[][2] = { /* loops[type][is_plain] */
 #define ROW(NAME, TYPE) [TYPE] = { { fwd_##NAME##_limited, bwd_##NAME##_limited }, { fwd_##NAME, bwd_##NAME } },
                  FOR_EACH_TYPE(ROW)
@@ -142,23 +150,21 @@ static void check(struct meg_mat y, struct meg_mat x)
 
 void MEG_FN(glu_fwd)(struct meg_stream *st, const struct meg_glu_fwd_args *a)
 {
-    const float limit = a->unit->limit > 0.0f ? a->unit->limit : INFINITY;
-    const bool is_plain = limit == INFINITY && a->unit->offset == 0.0f;
+    const bool is_plain = limit_of(a->unit) == INFINITY && a->unit->offset == 0.0f;
     (void)st;
     check(a->y, a->x);
 #pragma omp parallel for schedule(static, 1)
     for (int64_t r = 0; r < a->x.rows; r += ROWS)
-        loops[a->unit->type][is_plain].fwd(limit, a->unit->offset, a->y, a->x, r);
+        loops[a->unit->type][is_plain].fwd(a, r);
 }
 
 void MEG_FN(glu_bwd)(struct meg_stream *st, const struct meg_glu_bwd_args *a)
 {
-    const float limit = a->unit->limit > 0.0f ? a->unit->limit : INFINITY;
-    const bool is_plain = limit == INFINITY && a->unit->offset == 0.0f;
+    const bool is_plain = limit_of(a->unit) == INFINITY && a->unit->offset == 0.0f;
     (void)st;
     check(a->dy, a->x);
     check(a->dy, a->dx);
 #pragma omp parallel for schedule(static, 1)
     for (int64_t r = 0; r < a->x.rows; r += ROWS)
-        loops[a->unit->type][is_plain].bwd(limit, a->unit->offset, a->dx, a->dy, a->x, r);
+        loops[a->unit->type][is_plain].bwd(a, r);
 }

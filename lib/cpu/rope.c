@@ -95,14 +95,18 @@ void MEG_FN(qk_norm_fwd)(struct meg_stream *st, const struct meg_qk_norm_fwd_arg
 }
 
 /*
- * Compute dx of one head, and add the gradient of w to dw.  Let r be dy rotated back, g = r * w and n = x * rstd.  Then
- * dx = rstd * (g - n * mean(g * n)), and the gradient of w is r * n.
+ * Compute dx of head i of a row, and add the gradient of w to dw.  Let r be dy rotated back, g = r * w and
+ * n = x * rstd.  Then dx = rstd * (g - n * mean(g * n)), and the gradient of w is r * n.
  */
-static void bwd_head(const struct meg_qk_norm *q, struct meg_mat dx, float *dw, struct meg_mat dy, struct meg_mat x,
-                     const float *w, float rstd, int64_t row)
+static void bwd_head(const struct meg_qk_norm_bwd_args *a, int64_t row, int64_t i, const float *w, float *dw)
 {
+    const struct meg_qk_norm *q = a->q;
+    const int64_t j = i / q->heads, k = i % q->heads;
+    const struct meg_mat dx = head_row(a->dx, q, row, j, k);
+    const float rstd = a->rstd[row * q->g * q->heads + i];
     float xb[MAX_HEAD], dyb[MAX_HEAD], dxb[MAX_HEAD], mean = 0.0f;
-    const float *xr = row_read(x, 0, 0, q->d, xb), *dyr = row_read(dy, 0, 0, q->d, dyb);
+    const float *xr = row_read(head_row(a->x, q, row, j, k), 0, 0, q->d, xb);
+    const float *dyr = row_read(head_row(a->dy, q, row, j, k), 0, 0, q->d, dyb);
     float *g = row_out(dx, 0, 0, dxb);
 
     if (g != dyr)
@@ -139,12 +143,8 @@ void MEG_FN(qk_norm_bwd)(struct meg_stream *st, const struct meg_qk_norm_bwd_arg
         const float *wr = row_read(row_vector(a->w, a->dy.dtype, q->d), 0, 0, q->d, wb);
 
         for (int64_t row = r0; row < meg_min64(r0 + ROWS, q->s * q->b); row++)
-            for (int64_t i = 0; i < q->g * q->heads; i++) {
-                const int64_t j = i / q->heads, k = i % q->heads;
-
-                bwd_head(q, head_row(a->dx, q, row, j, k), part, head_row(a->dy, q, row, j, k),
-                         head_row(a->x, q, row, j, k), wr, a->rstd[row * q->g * q->heads + i], row);
-            }
+            for (int64_t i = 0; i < q->g * q->heads; i++)
+                bwd_head(a, row, i, wr, part);
 #pragma omp ordered
         for (int64_t c = 0; c < q->d; c++)
             sums[c] += part[c];
