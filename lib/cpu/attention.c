@@ -89,23 +89,31 @@ static void pack(float *out, struct view x, int64_t r0, int64_t n, int64_t d)
         MEG_FN(to_f32)(out + r * d, row(x, r0 + r), x.dtype, d);
 }
 
+/* Rows [first, first + n) of a head, and the same rows packed. */
+struct rows {
+    struct view head;
+    int64_t first, n;
+    const float *packed;
+};
+
 /*
- * Compute c [m,n] = x y^T for d columns of m rows of x, from row x0 on, and n rows of y, from row y0 on; the rows of c
- * begin BK elements apart.  xp and yp contain the same rows, packed.  If x and y are bf16 and there is a bf16 GEMM, it
- * reads the rows of x and y directly; only rows of y in a KV cache of several blocks are copied first.
+ * Compute c = x y^T for d columns of the rows; the rows of c begin BK elements apart.  If x and y are bf16 and there is
+ * a bf16 GEMM, it reads the rows of x and y directly; only rows of y in a KV cache of several blocks are copied first.
  */
-static void multiply_rows(float *c, struct view x, int64_t x0, int64_t m, const float *xp, struct view y, int64_t y0,
-                          int64_t n, const float *yp, int64_t d)
+static void multiply_rows(float *c, const struct rows *x, const struct rows *y, int64_t d)
 {
     uint16_t copy[PACK_FLOATS];
-    const bool is_bf16 = x.dtype == MEG_DTYPE_BF16 && y.dtype == MEG_DTYPE_BF16 && meg_cpu_has_bf16_gemm();
-    const uint16_t *rows = is_bf16 && y.block ? copy : row(y, y0);
-    for (int64_t r = 0; r < n && rows == copy; r++)
-        memcpy(copy + r * d, row(y, y0 + r), (size_t)d * sizeof *copy);
-    if (is_bf16)
-        meg_cpu_gemm_bf16('N', 'T', m, n, d, 1.0f, row(x, x0), x.ld, rows, rows == copy ? d : y.ld, 0.0f, c, BK);
-    else
-        meg_cpu_gemm('N', 'T', m, n, d, 1.0f, xp, d, yp, d, 0.0f, c, BK);
+    const struct view *xh = &x->head, *yh = &y->head;
+    struct gemm g = { 'N', 'T', x->n, y->n, d, f32_operand(x->packed, d), f32_operand(y->packed, d), 0.0f, c, BK };
+    if (xh->dtype == MEG_DTYPE_BF16 && yh->dtype == MEG_DTYPE_BF16 && meg_cpu_has_bf16_gemm()) {
+        for (int64_t r = 0; r < y->n && yh->block; r++)
+            memcpy(copy + r * d, row(*yh, y->first + r), (size_t)d * sizeof *copy);
+        g.a = (struct meg_mat){ .p = row(*xh, x->first), .dtype = MEG_DTYPE_BF16, .ld = xh->ld };
+        g.b = (struct meg_mat){ .p = yh->block ? copy : row(*yh, y->first),
+                                .dtype = MEG_DTYPE_BF16,
+                                .ld = yh->block ? d : yh->ld };
+    }
+    meg_cpu_gemm(&g);
 }
 
 /* Keys [lo, hi) of a key chunk; empty if hi <= lo. */
@@ -170,15 +178,25 @@ static struct key_range visible_in_tile(const struct meg_attn_desc *desc, const 
     return s;
 }
 
+/*
+ * Add op(s) b to c, which has n columns; s is a tile of scores, op(s) its transpose if op is 'T', and b is packed.  The
+ * rows of c begin ldc elements apart.
+ */
+static void add_product(const struct tile *x, char op, const float *s, const float *b, int64_t n, float *c, int64_t ldc)
+{
+    const int64_t m = op == 'T' ? x->nk : x->nq, k = op == 'T' ? x->nq : x->nk;
+    meg_cpu_gemm(&(struct gemm){ op, 'N', m, n, k, f32_operand(s, BK), f32_operand(b, n), 1.0f, c, ldc });
+}
+
 /* Return the dropout factors of row t of the tile; NULL without dropout. */
-static const float *drop_in_tile(struct drop_buf *buf, const struct meg_attn_desc *desc, const struct meg_drop *d,
-                                 const struct dropout *drop, const struct tile *x, int64_t t)
+static const float *drop_in_tile(struct drop_buf *buf, const struct meg_attn_desc *desc, const struct dropout *drop,
+                                 const struct tile *x, int64_t t)
 {
     int64_t unit;
     if (!drop->threshold)
         return NULL;
-    unit = (d->unit0 + x->j) * ((desc->s + 7) & ~(int64_t)7) + desc->k0 + x->k0;
-    return drop_factors(buf, drop, unit, x->nk, query_position(desc, x->t0 + t, x->i), d->sample[x->i]);
+    unit = (drop->desc->unit0 + x->j) * ((desc->s + 7) & ~(int64_t)7) + desc->k0 + x->k0;
+    return drop_factors(buf, drop, unit, x->nk, query_position(desc, x->t0 + t, x->i), drop->desc->sample[x->i]);
 }
 
 /* Return whether scores are scale * q.k: there is no soft cap, no ALiBi, and no relative position bias. */
@@ -258,15 +276,26 @@ static float sink_of(const struct meg_attn_desc *desc, int64_t j)
     return sink;
 }
 
+/* The running outputs, maxima and sums of queries. */
+struct running {
+    float *o, *max, *sum;
+};
+
+/* Return x for the queries from query t on. */
+static struct running running_at(struct running x, int64_t t, int64_t d_v)
+{
+    return (struct running){ x.o + t * d_v, x.max + t, x.sum + t };
+}
+
 /*
  * Replace the scores s [nk] of one query by dropout(exp(scale * s - max)), and by 0 outside `keys`.  Update the running
- * max and sum, and rescale the output o [d] accumulated so far to the new max.
+ * max and sum, and rescale the output x.o [d] to the new max.
  */
-static void softmax_row(float *s, float *o, int64_t d, struct key_range keys, int64_t nk, float scale, float *max,
-                        float *sum, const float *factor)
+static void softmax_row(float *s, struct running x, int64_t d, struct key_range keys, int64_t nk, float scale,
+                        const float *factor)
 {
-    const float m = fmaxf(*max, scale * row_max(s + keys.lo, keys.hi - keys.lo));
-    const float rescale = *sum > 0.0f || *sum != *sum ? vexp(*max - m) : 0.0f;
+    const float m = fmaxf(*x.max, scale * row_max(s + keys.lo, keys.hi - keys.lo));
+    const float rescale = *x.sum > 0.0f || *x.sum != *x.sum ? vexp(*x.max - m) : 0.0f;
     const int64_t padded = padded_end(keys, nk);
     float l = 0.0f;
     for (int64_t k = 0; k < keys.lo; k++)
@@ -283,15 +312,14 @@ static void softmax_row(float *s, float *o, int64_t d, struct key_range keys, in
         for (int64_t k = keys.lo; k < keys.hi; k++)
             s[k] *= factor[k];
     for (int64_t c = 0; c < d; c++)
-        o[c] *= rescale;
-    *sum = *sum * rescale + l;
-    *max = m;
+        x.o[c] *= rescale;
+    *x.sum = *x.sum * rescale + l;
+    *x.max = m;
 }
 
-/* Add the contribution of a tile to the output o, max and sum of its queries; qp, kp and vp are packed. */
-static void fwd_tile(const struct meg_attn_desc *desc, const struct tile *x, float *o, struct view q, const float *qp,
-                     struct view k, const float *kp, const float *vp, float *max, float *sum, const struct meg_drop *d,
-                     const struct dropout *drop)
+/* Add the contribution of a tile to the outputs, maxima and sums of its queries; v is packed. */
+static void fwd_tile(const struct meg_attn_desc *desc, const struct tile *x, struct running to, const struct rows *q,
+                     const struct rows *k, const float *v, const struct dropout *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64)));
     float bias[RELATIVE], slope[BK];
@@ -299,30 +327,34 @@ static void fwd_tile(const struct meg_attn_desc *desc, const struct tile *x, flo
     struct drop_buf buf;
     if (!plain)
         bias_in_tile(bias, desc, x);
-    multiply_rows(s, q, x->t0, x->nq, qp, k, x->k0, x->nk, kp, desc->d);
+    multiply_rows(s, q, k, desc->d);
     for (int64_t t = 0; t < x->nq; t++) {
         const struct key_range keys = visible_in_tile(desc, x, t);
         if (!plain)
             score_row(s + t * BK, slope, bias + x->nq - 1 - t, keys, desc);
         if (keys.lo < keys.hi)
-            softmax_row(s + t * BK, o + t * desc->d_v, desc->d_v, keys, x->nk, plain ? desc->scale : 1.0f, max + t,
-                        sum + t, drop_in_tile(&buf, desc, d, drop, x, t));
+            softmax_row(s + t * BK, running_at(to, t, desc->d_v), desc->d_v, keys, x->nk, plain ? desc->scale : 1.0f,
+                        drop_in_tile(&buf, desc, drop, x, t));
         else
             memset(s + t * BK, 0, (size_t)x->nk * sizeof *s);
     }
-    meg_cpu_gemm('N', 'N', x->nq, desc->d_v, x->nk, 1.0f, s, BK, vp, desc->d_v, 1.0f, o, desc->d_v);
+    add_product(x, 'N', s, v, desc->d_v, to.o, desc->d_v);
 }
 
-/* Compute attention for queries [t0, t1) of one head. */
-static void fwd_task(const struct meg_attn_desc *desc, struct view o, float *lse, struct view q, struct view k,
-                     struct view v, int64_t i, int64_t j, int64_t t0, int64_t t1, const struct meg_drop *d,
+/* Compute attention for queries [t0, t1) of head j of sequence i. */
+static void fwd_task(const struct meg_attn_fwd_args *a, int64_t i, int64_t j, int64_t t0, int64_t t1,
                      const struct dropout *drop)
 {
     float kp[PACK_FLOATS] __attribute__((aligned(64))), vp[PACK_FLOATS] __attribute__((aligned(64)));
     float qp[PACK_FLOATS] __attribute__((aligned(64))), op[PACK_FLOATS] __attribute__((aligned(64)));
     float max[TASK_ROWS], sum[TASK_ROWS];
+    const struct meg_attn_desc *desc = a->desc;
+    const struct view o = query_head(desc, a->o, i, j), q = query_head(desc, a->q, i, j);
+    const int64_t grp = j / (desc->a / desc->g), bk = rows_of_pack(BK, desc);
+    const struct view k = key_head(desc, a->k, i, grp), v = key_head(desc, a->v, i, grp);
     const struct key_range visible = visible_to_any(desc, t0, t1, i);
-    const int64_t bk = rows_of_pack(BK, desc);
+    const struct running all = { op, max, sum };
+    float *lse = a->lse + (i * desc->a + j) * desc->s_q;
     for (int64_t t = 0; t < t1 - t0; t++) {
         max[t] = sink_of(desc, j);
         sum[t] = desc->sink.p ? 1.0f : 0.0f;
@@ -336,9 +368,9 @@ static void fwd_task(const struct meg_attn_desc *desc, struct view o, float *lse
             const int64_t nq = meg_min64(BQ, t1 - t);
             const struct key_range mine = visible_to_any(desc, t, t + nq, i);
             const struct tile x = { i, j, t, nq, k0, meg_min64(bk, mine.hi - k0) };
+            const struct rows qr = { q, t, nq, qp + (t - t0) * desc->d }, kr = { k, k0, x.nk, kp };
             if (mine.lo < k0 + bk && x.nk > 0)
-                fwd_tile(desc, &x, op + (t - t0) * desc->d_v, q, qp + (t - t0) * desc->d, k, kp, vp, max + t - t0,
-                         sum + t - t0, d, drop);
+                fwd_tile(desc, &x, running_at(all, t - t0, desc->d_v), &qr, &kr, vp, drop);
         }
     }
     for (int64_t t = 0; t < t1 - t0; t++) {
@@ -354,7 +386,7 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_fwd_args *a)
 {
     const struct meg_attn_desc *desc = a->desc;
     const struct dropout drop = drop_begin(a->drop);
-    const int64_t task = rows_of_pack(TASK_ROWS, desc), ntasks = meg_ceil_div(desc->s_q, task), r = desc->a / desc->g;
+    const int64_t task = rows_of_pack(TASK_ROWS, desc), ntasks = meg_ceil_div(desc->s_q, task);
     (void)st;
     MEG_ASSERT_EQ(desc->a % desc->g, 0);
     MEG_ASSERT_LE(desc->k0 + desc->s_k, desc->s);
@@ -363,9 +395,7 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_fwd_args *a)
     for (int64_t n = ntasks - 1; n >= 0; n--) /* the longest tasks of causal attention first */
         for (int64_t i = 0; i < desc->b; i++)
             for (int64_t j = 0; j < desc->a; j++)
-                fwd_task(desc, query_head(desc, a->o, i, j), a->lse + (i * desc->a + j) * desc->s_q,
-                         query_head(desc, a->q, i, j), key_head(desc, a->k, i, j / r), key_head(desc, a->v, i, j / r),
-                         i, j, n * task, meg_min64((n + 1) * task, desc->s_q), a->drop, &drop);
+                fwd_task(a, i, j, n * task, meg_min64((n + 1) * task, desc->s_q), &drop);
 }
 
 /*
@@ -441,13 +471,21 @@ struct bwd {
     double *d_rel_bias, *d_sink;
 };
 
+/* A query of a tile. */
+struct query {
+    struct key_range keys; /* the keys that it attends to */
+    float lse, delta;
+    const float *factor;
+};
+
 /*
  * Replace s [nk] by the attention weights of one query after dropout, and dp = d_o v^T by the gradient of s.  The
- * scores of the query are scale * s.  Both results are 0 outside `keys`.
+ * scores of the query are scale * s.  Both results are 0 outside q->keys.
  */
-static void bwd_row(float *s, float *dp, struct key_range keys, int64_t nk, float scale, float lse, float delta,
-                    const float *factor)
+static void bwd_row(float *s, float *dp, const struct query *q, int64_t nk, float scale)
 {
+    const struct key_range keys = q->keys;
+    const float lse = q->lse, delta = q->delta, *factor = q->factor;
     const int64_t padded = padded_end(keys, nk);
     for (int64_t k = 0; k < keys.lo; k++)
         s[k] = dp[k] = 0.0f;
@@ -493,14 +531,14 @@ static void add_to_buckets(double *d_rel_bias, const float *d_bias, const struct
  * Like bwd_row, but s contains q.k, and the scores are those of score_row (is_plain is false).  Also add the gradients
  * of the scores to d_bias.
  */
-static void bwd_score_row(float *s, float *dp, float *d_bias, const float *bias, struct key_range keys, int64_t nk,
-                          const struct meg_attn_desc *desc, float lse, float delta, const float *factor)
+static void bwd_score_row(float *s, float *dp, float *d_bias, const float *bias, const struct query *q, int64_t nk,
+                          const struct meg_attn_desc *desc)
 {
     float slope[BK];
-    score_row(s, slope, bias, keys, desc);
-    bwd_row(s, dp, keys, nk, 1.0f, lse, delta, factor);
+    score_row(s, slope, bias, q->keys, desc);
+    bwd_row(s, dp, q, nk, 1.0f);
 #pragma omp simd
-    for (int64_t k = keys.lo; k < keys.hi; k++) {
+    for (int64_t k = q->keys.lo; k < q->keys.hi; k++) {
         d_bias[k] += dp[k];
         dp[k] *= slope[k];
     }
@@ -508,7 +546,7 @@ static void bwd_score_row(float *s, float *dp, float *d_bias, const float *bias,
 
 /* Add the contribution of one tile to dq, dk, dv and, unless it is NULL, d_rel_bias; k and v are packed. */
 static void bwd_tile(const struct meg_attn_desc *desc, const struct bwd *w, const struct tile *x, const float *k,
-                     const float *v, const struct meg_drop *d, const struct dropout *drop)
+                     const float *v, const struct dropout *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64))), dp[BQ * BK] __attribute__((aligned(64)));
     float q[PACK_FLOATS] __attribute__((aligned(64))), d_o[PACK_FLOATS] __attribute__((aligned(64)));
@@ -516,27 +554,30 @@ static void bwd_tile(const struct meg_attn_desc *desc, const struct bwd *w, cons
     const bool plain = is_plain(desc);
     struct drop_buf buf;
     const int64_t nq = x->nq, nk = x->nk, t0 = x->t0, n = desc->d, n_v = desc->d_v;
+    const struct rows queries = { w->q, t0, nq, q }, keys = { w->k, x->k0, nk, k };
+    const struct rows d_outputs = { w->d_o, t0, nq, d_o }, values = { w->v, x->k0, nk, v };
     if (!plain)
         bias_in_tile(bias, desc, x);
     pack(q, w->q, t0, nq, n);
     pack(d_o, w->d_o, t0, nq, n_v);
-    multiply_rows(s, w->q, t0, nq, q, w->k, x->k0, nk, k, n);
-    multiply_rows(dp, w->d_o, t0, nq, d_o, w->v, x->k0, nk, v, n_v);
+    multiply_rows(s, &queries, &keys, n);
+    multiply_rows(dp, &d_outputs, &values, n_v);
     for (int64_t t = 0; t < nq; t++) {
-        const struct key_range keys = visible_in_tile(desc, x, t);
-        const float delta = delta_of(w, d_o + t * n_v, t0 + t, n_v), lse = w->lse[t0 + t];
-        const float *factor = drop_in_tile(&buf, desc, d, drop, x, t);
+        const struct query one = { .keys = visible_in_tile(desc, x, t),
+                                   .lse = w->lse[t0 + t],
+                                   .delta = delta_of(w, d_o + t * n_v, t0 + t, n_v),
+                                   .factor = drop_in_tile(&buf, desc, drop, x, t) };
+        const int64_t first = nq - 1 - t;
         if (plain)
-            bwd_row(s + t * BK, dp + t * BK, keys, nk, desc->scale, lse, delta, factor);
+            bwd_row(s + t * BK, dp + t * BK, &one, nk, desc->scale);
         else
-            bwd_score_row(s + t * BK, dp + t * BK, d_bias + nq - 1 - t, bias + nq - 1 - t, keys, nk, desc, lse, delta,
-                          factor);
+            bwd_score_row(s + t * BK, dp + t * BK, d_bias + first, bias + first, &one, nk, desc);
     }
     if (w->d_rel_bias)
         add_to_buckets(w->d_rel_bias, d_bias, desc, x);
-    meg_cpu_gemm('T', 'N', nk, n_v, nq, 1.0f, s, BK, d_o, n_v, 1.0f, row32(w->dv, x->k0), w->dv.ld);
-    meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, dp, BK, q, n, 1.0f, row32(w->dk, x->k0), w->dk.ld);
-    meg_cpu_gemm('N', 'N', nq, n, nk, 1.0f, dp, BK, k, n, 1.0f, row32(w->dq, t0), w->dq.ld);
+    add_product(x, 'T', s, d_o, n_v, row32(w->dv, x->k0), w->dv.ld);
+    add_product(x, 'T', dp, q, n, row32(w->dk, x->k0), w->dk.ld);
+    add_product(x, 'N', dp, k, n, row32(w->dq, t0), w->dq.ld);
 }
 
 /*
@@ -585,7 +626,7 @@ static void end_sum(struct view x, struct view sum, int64_t n, int64_t d)
 }
 
 static void bwd_head(const struct meg_attn_desc *desc, const struct bwd *w, int64_t i, int64_t j,
-                     const struct meg_drop *d, const struct dropout *drop)
+                     const struct dropout *drop)
 {
     float kp[PACK_FLOATS] __attribute__((aligned(64))), vp[PACK_FLOATS] __attribute__((aligned(64)));
     const int64_t bk = rows_of_pack(BK, desc), bq = rows_of_pack(BQ, desc);
@@ -597,7 +638,7 @@ static void bwd_head(const struct meg_attn_desc *desc, const struct bwd *w, int6
             const struct key_range visible = visible_to_any(desc, t0, t0 + nq, i);
             const struct tile x = { i, j, t0, nq, k0, meg_min64(bk, visible.hi - k0) };
             if (visible.lo < k0 + bk && x.nk > 0)
-                bwd_tile(desc, w, &x, kp, vp, d, drop);
+                bwd_tile(desc, w, &x, kp, vp, drop);
         }
     }
 }
@@ -638,7 +679,7 @@ static void bwd_group(const struct meg_attn_bwd_args *x, int64_t i, int64_t grp,
         w.delta = x->delta ? x->delta + (i * desc->a + j) * desc->s_q : NULL;
         w.d_rel_bias = x->d_rel_bias.p ? params + (i * desc->a + j) * (buckets + 1) : NULL;
         w.d_sink = x->d_sink.p ? params + (i * desc->a + j) * (buckets + 1) + buckets : NULL;
-        bwd_head(desc, &w, i, j, x->drop, drop);
+        bwd_head(desc, &w, i, j, drop);
         if (w.d_sink)
             bwd_sink(desc, &w, j);
         end_sum(dq, w.dq, desc->s_q, desc->d);

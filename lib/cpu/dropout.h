@@ -15,6 +15,7 @@ MEG_BEGIN_DECLS
 enum { DROP_BLOCK = 512 }; /* maximum number of units per call of drop_factors */
 
 struct dropout {
+    const struct meg_drop *desc; /* NULL: no dropout */
     uint32_t key[2];
     uint32_t threshold; /* a unit is dropped if its 16-bit number is below this value; 0: no dropout */
     float scale;        /* factor for the values of kept units */
@@ -22,7 +23,7 @@ struct dropout {
 
 static inline struct dropout drop_begin(const struct meg_drop *d)
 {
-    struct dropout r = { { 0, 0 }, d ? (uint32_t)fminf(rintf(d->p * 65536.0f), 65535.0f) : 0, 0.0f };
+    struct dropout r = { d, { 0, 0 }, d ? (uint32_t)fminf(rintf(d->p * 65536.0f), 65535.0f) : 0, 0.0f };
     if (r.threshold) {
         MEG_ASSERT(d->p > 0.0f && d->p < 1.0f && d->sample);
         MEG_ASSERT_LT(0, d->b);
@@ -49,8 +50,7 @@ static inline const float *drop_factors(struct drop_buf *buf, const struct dropo
     const uint32_t threshold = d->threshold;
     const float scale = d->scale;
     MEG_ASSERT_LE(n, DROP_BLOCK);
-    philox_blocks(word[0], word[1], word[2], word[3], (struct philox_words){ first, pos, low, high }, d->key[0],
-                  d->key[1], nblocks);
+    philox_blocks(word[0], word[1], word[2], word[3], (struct philox_words){ first, pos, low, high }, d->key, nblocks);
 #pragma omp simd
     for (int64_t i = 0; i < nblocks; i++) {
         float *f = buf->factor + 8 * i;
@@ -66,15 +66,14 @@ static inline const float *drop_factors(struct drop_buf *buf, const struct dropo
     return buf->factor + unit % 8;
 }
 
-/* Return the global position of row r of [n, h] activations. */
-static inline int64_t drop_position(const struct meg_drop *d, int64_t r)
+/* Return the dropout factors of columns [c0, c0 + n) of row r of [n, h] activations, as drop_factors does. */
+static inline const float *drop_factors_of_row(struct drop_buf *buf, const struct dropout *drop, int64_t r, int64_t c0,
+                                               int64_t n)
 {
-    return d->position_of_row ? d->position_of_row[r / d->b] : d->pos0 + r / d->b;
-}
+    const struct meg_drop *d = drop->desc;
+    const int64_t position = d->position_of_row ? d->position_of_row[r / d->b] : d->pos0 + r / d->b;
 
-static inline int64_t drop_sample(const struct meg_drop *d, int64_t r)
-{
-    return d->sample[r % d->b];
+    return drop_factors(buf, drop, d->unit0 + c0, n, position, d->sample[r % d->b]);
 }
 
 MEG_END_DECLS

@@ -87,8 +87,7 @@ void MEG_FN(embed_bwd)(struct meg_stream *st, const struct meg_embed_bwd_args *a
 }
 
 /* Compute row r of x = dropout(x + row v of pos).  If pos.p is NULL, add no position embedding. */
-static void position_row(struct meg_mat x, int64_t r, struct meg_mat pos, int64_t v, const struct meg_drop *d,
-                         const struct dropout *drop)
+static void position_row(struct meg_mat x, int64_t r, struct meg_mat pos, int64_t v, const struct dropout *drop)
 {
     struct drop_buf buf;
     float xb[DROP_BLOCK], pb[DROP_BLOCK];
@@ -99,7 +98,7 @@ static void position_row(struct meg_mat x, int64_t r, struct meg_mat pos, int64_
         for (int64_t c = 0; p && c < n; c++)
             xr[c] += p[c];
         if (drop->threshold) {
-            const float *f = drop_factors(&buf, drop, d->unit0 + c0, n, drop_position(d, r), drop_sample(d, r));
+            const float *f = drop_factors_of_row(&buf, drop, r, c0, n);
             for (int64_t c = 0; c < n; c++)
                 xr[c] *= f[c];
         }
@@ -115,7 +114,7 @@ void MEG_FN(position_fwd)(struct meg_stream *st, const struct meg_position_fwd_a
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < a->x.rows; r++) {
         MEG_ASSERT(!a->pos.p || has_row(a->pos, a->position[r]));
-        position_row(a->x, r, a->pos, a->pos.p ? a->position[r] : 0, a->drop, &drop);
+        position_row(a->x, r, a->pos, a->pos.p ? a->position[r] : 0, &drop);
     }
 }
 
@@ -132,7 +131,7 @@ void MEG_FN(position_bwd)(struct meg_stream *st, const struct meg_position_bwd_a
         for (int64_t r = 0; r < a->dx.rows; r++) {
             MEG_ASSERT(!a->dpos.p || has_row(a->dpos, a->position[r]));
             if (drop.threshold)
-                position_row(a->dx, r, meg_no_mat(), 0, a->drop, &drop);
+                position_row(a->dx, r, meg_no_mat(), 0, &drop);
         }
 #pragma omp for schedule(dynamic)
         for (int64_t c0 = 0; c0 < (a->dpos.p ? a->dx.cols : 0); c0 += COLS)

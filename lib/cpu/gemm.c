@@ -176,30 +176,24 @@ void meg_cpu_gemm_load(void)
     pthread_once(&once, load);
 }
 
-static void check(int status, int64_t m, int64_t n, int64_t k)
-{
-    if (status != 0)
-        meg_die(MEG_EFAIL,
-                "oneDNN could not multiply %" PRId64 "x%" PRId64 " by %" PRId64 "x%" PRId64
-                " (status %d); memory may be exhausted",
-                m, k, k, n, status);
-}
-
-void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                  const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
-{
-    set_signal_stack();
-    check(sgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), m, n, k);
-}
-
 bool meg_cpu_has_bf16_gemm(void)
 {
     return bgemm != NULL;
 }
 
-void meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
-                       const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc)
+void meg_cpu_gemm(const struct gemm *g)
 {
+    const struct meg_mat a = g->a, b = g->b;
+    int status;
+
     set_signal_stack();
-    check(bgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), m, n, k);
+    if (a.dtype == MEG_DTYPE_BF16)
+        status = bgemm(g->ta, g->tb, g->m, g->n, g->k, 1.0f, a.p, a.ld, b.p, b.ld, g->beta, g->c, g->ldc);
+    else
+        status = sgemm(g->ta, g->tb, g->m, g->n, g->k, 1.0f, a.p, a.ld, b.p, b.ld, g->beta, g->c, g->ldc);
+    if (status != 0)
+        meg_die(MEG_EFAIL,
+                "oneDNN could not multiply %" PRId64 "x%" PRId64 " by %" PRId64 "x%" PRId64
+                " (status %d); memory may be exhausted",
+                g->m, g->k, g->k, g->n, status);
 }

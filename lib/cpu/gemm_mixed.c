@@ -42,44 +42,45 @@ static float sum_lanes(vec v)
 }
 
 /*
- * Add x[r] . w[c] to y[r,c] for nr <= TILE rows of x and nc <= TILE rows of w.  Missing rows are computed as copies of
- * the last row, and their results are discarded.  Without inlining, a GEMM of one row takes 15% longer.
+ * Add a[r] . b[c] to c[r,c] for at most TILE rows of a, from row i on, and TILE rows of b, from row j on.  Missing rows
+ * are computed as copies of the last row, and their results are discarded.  Without inlining, a GEMM of one row takes
+ * 15% longer.
  */
-static inline __attribute__((always_inline)) void dot_tile(float *y, int64_t ldy, const float *x, int64_t ldx,
-                                                           int64_t nr, const float *w, int64_t ldw, int64_t nc,
-                                                           int64_t k)
+static inline __attribute__((always_inline)) void dot_tile(const struct gemm *g, int64_t i, int64_t j)
 {
+    const int64_t lda = g->a.ld, ldb = g->b.ld, k = g->k;
+    const int64_t nr = meg_min64(TILE, g->m - i), nc = meg_min64(TILE, g->n - j);
+    const float *x = (const float *)g->a.p + i * lda, *w = (const float *)g->b.p + j * ldb;
+    float *y = g->c + i * g->ldc + j;
     const float *xr[TILE], *wc[TILE];
     vec sum[TILE][TILE] = { 0 };
-    int64_t i = 0;
+    int64_t l = 0;
     for (int t = 0; t < TILE; t++) {
-        xr[t] = x + meg_min64(t, nr - 1) * ldx;
-        wc[t] = w + meg_min64(t, nc - 1) * ldw;
+        xr[t] = x + meg_min64(t, nr - 1) * lda;
+        wc[t] = w + meg_min64(t, nc - 1) * ldb;
     }
-    for (; i + VEC_LANES <= k; i += VEC_LANES) {
+    for (; l + VEC_LANES <= k; l += VEC_LANES) {
         for (int c = 0; c < TILE; c++)
-            __builtin_prefetch(wc[c] + i + TILE * ldw);
+            __builtin_prefetch(wc[c] + l + TILE * ldb);
         for (int r = 0; r < TILE; r++)
             for (int c = 0; c < TILE; c++)
-                sum[r][c] += *(const vec *)(xr[r] + i) * *(const vec *)(wc[c] + i);
+                sum[r][c] += *(const vec *)(xr[r] + l) * *(const vec *)(wc[c] + l);
     }
     for (int64_t r = 0; r < nr; r++)
         for (int64_t c = 0; c < nc; c++) {
             float s = sum_lanes(sum[r][c]);
-            for (int64_t j = i; j < k; j++)
-                s += xr[r][j] * wc[c][j];
-            y[r * ldy + c] += s;
+            for (int64_t rest = l; rest < k; rest++)
+                s += xr[r][rest] * wc[c][rest];
+            y[r * g->ldc + c] += s;
         }
 }
 
-/* Add a b^T to c [m,n]. */
-static void gemm_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
-                      float *c, int64_t ldc)
+/* Add a b^T to c. */
+static void gemm_dots(const struct gemm *g)
 {
-    for (int64_t j = 0; j < n; j += TILE)
-        for (int64_t i = 0; i < m; i += TILE)
-            dot_tile(c + i * ldc + j, ldc, a + i * lda, lda, meg_min64(TILE, m - i), b + j * ldb, ldb,
-                     meg_min64(TILE, n - j), k);
+    for (int64_t j = 0; j < g->n; j += TILE)
+        for (int64_t i = 0; i < g->m; i += TILE)
+            dot_tile(g, i, j);
 }
 
 #if defined __AVX512BW__
@@ -88,46 +89,47 @@ static void gemm_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t l
 enum { BF16_LANES = 32 };
 
 /*
- * Like dot_tile for bf16 operands, but set y[r,c] instead of adding to it.  An instruction adds two products to an f32
+ * Like dot_tile for bf16 operands, but set c[r,c] instead of adding to it.  An instruction adds two products to an f32
  * sum.  The elements after the last complete vector are padded with zeros.
  */
-static inline USES_BF16 void dot_tile_bf16(float *y, int64_t ldy, const uint16_t *x, int64_t ldx, int64_t nr,
-                                           const uint16_t *w, int64_t ldw, int64_t nc, int64_t k)
+static inline USES_BF16 void dot_tile_bf16(const struct gemm *g, int64_t i, int64_t j)
 {
+    const int64_t lda = g->a.ld, ldb = g->b.ld, k = g->k;
+    const int64_t nr = meg_min64(TILE, g->m - i), nc = meg_min64(TILE, g->n - j);
+    const uint16_t *x = (const uint16_t *)g->a.p + i * lda, *w = (const uint16_t *)g->b.p + j * ldb;
+    float *y = g->c + i * g->ldc + j;
     const uint16_t *xr[TILE], *wc[TILE];
     __m512 sum[TILE][TILE];
     for (int t = 0; t < TILE; t++) {
-        xr[t] = x + meg_min64(t, nr - 1) * ldx;
-        wc[t] = w + meg_min64(t, nc - 1) * ldw;
+        xr[t] = x + meg_min64(t, nr - 1) * lda;
+        wc[t] = w + meg_min64(t, nc - 1) * ldb;
         for (int c = 0; c < TILE; c++)
             sum[t][c] = _mm512_setzero_ps();
     }
-    for (int64_t i = 0; i < k; i += BF16_LANES) {
-        const __mmask32 mask = i + BF16_LANES <= k ? ~(__mmask32)0 : ((__mmask32)1 << (k - i)) - 1;
+    for (int64_t l = 0; l < k; l += BF16_LANES) {
+        const __mmask32 mask = l + BF16_LANES <= k ? ~(__mmask32)0 : ((__mmask32)1 << (k - l)) - 1;
         __m512bh wv[TILE];
         for (int c = 0; c < TILE; c++) {
-            __builtin_prefetch(wc[c] + i + TILE * ldw);
-            wv[c] = (__m512bh)_mm512_maskz_loadu_epi16(mask, wc[c] + i);
+            __builtin_prefetch(wc[c] + l + TILE * ldb);
+            wv[c] = (__m512bh)_mm512_maskz_loadu_epi16(mask, wc[c] + l);
         }
         for (int r = 0; r < TILE; r++) {
-            const __m512bh xv = (__m512bh)_mm512_maskz_loadu_epi16(mask, xr[r] + i);
+            const __m512bh xv = (__m512bh)_mm512_maskz_loadu_epi16(mask, xr[r] + l);
             for (int c = 0; c < TILE; c++)
                 sum[r][c] = _mm512_dpbf16_ps(sum[r][c], xv, wv[c]);
         }
     }
     for (int64_t r = 0; r < nr; r++)
         for (int64_t c = 0; c < nc; c++)
-            y[r * ldy + c] = _mm512_reduce_add_ps(sum[r][c]);
+            y[r * g->ldc + c] = _mm512_reduce_add_ps(sum[r][c]);
 }
 
-/* Compute c [m,n] = a b^T with bf16 operands. */
-static USES_BF16 void gemm_dots_bf16(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b,
-                                     int64_t ldb, float *c, int64_t ldc)
+/* Compute c = a b^T with bf16 operands. */
+static USES_BF16 void gemm_dots_bf16(const struct gemm *g)
 {
-    for (int64_t j = 0; j < n; j += TILE)
-        for (int64_t i = 0; i < m; i += TILE)
-            dot_tile_bf16(c + i * ldc + j, ldc, a + i * lda, lda, meg_min64(TILE, m - i), b + j * ldb, ldb,
-                          meg_min64(TILE, n - j), k);
+    for (int64_t j = 0; j < g->n; j += TILE)
+        for (int64_t i = 0; i < g->m; i += TILE)
+            dot_tile_bf16(g, i, j);
 }
 #endif
 
@@ -146,68 +148,70 @@ static void pack(float *out, int64_t ld, struct meg_mat x, int64_t r0, int64_t r
     }
 }
 
-static void gemm_mixed(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
-                       float beta, float *c, int64_t ldc)
+static void gemm_mixed(const struct gemm *g)
 {
     float pa[PANEL_A] __attribute__((aligned(64))), pb[PANEL_B] __attribute__((aligned(64)));
-    for (int64_t k0 = 0; k0 < k; k0 += PANEL_DEPTH) {
-        const int64_t depth = meg_min64(PANEL_DEPTH, k - k0);
-        const int64_t lda = (ta == 'N' ? depth : m) + PAD, ldb = (tb == 'N' ? n : depth) + PAD;
-        if (ta == 'N')
-            pack(pa, lda, a, 0, m, k0, depth);
+    struct gemm part = *g;
+    for (int64_t k0 = 0; k0 < g->k; k0 += PANEL_DEPTH) {
+        const int64_t depth = part.k = meg_min64(PANEL_DEPTH, g->k - k0);
+        part.a = f32_operand(pa, (g->ta == 'N' ? depth : g->m) + PAD);
+        part.b = f32_operand(pb, (g->tb == 'N' ? g->n : depth) + PAD);
+        if (g->ta == 'N')
+            pack(pa, part.a.ld, g->a, 0, g->m, k0, depth);
         else
-            pack(pa, lda, a, k0, depth, 0, m);
-        if (tb == 'N')
-            pack(pb, ldb, b, k0, depth, 0, n);
+            pack(pa, part.a.ld, g->a, k0, depth, 0, g->m);
+        if (g->tb == 'N')
+            pack(pb, part.b.ld, g->b, k0, depth, 0, g->n);
         else
-            pack(pb, ldb, b, 0, n, k0, depth);
-        meg_cpu_gemm(ta, tb, m, n, depth, 1.0f, pa, lda, pb, ldb, k0 ? 1.0f : beta, c, ldc);
+            pack(pb, part.b.ld, g->b, 0, g->n, k0, depth);
+        meg_cpu_gemm(&part);
+        part.beta = 1.0f;
     }
 }
 
 /*
- * Add a b^T to c [m,n] for m <= GEMM_SKINNY_M.  b is packed in blocks of 16 rows and 512 columns (32 KiB), which fit
- * into the L1 cache.
+ * Add a b^T to c for m <= GEMM_SKINNY_M.  b is packed in blocks of 16 rows and 512 columns (32 KiB), which fit into the
+ * L1 cache.
  */
-static void gemm_skinny_mixed(int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b, float *c,
-                              int64_t ldc)
+static void gemm_skinny_mixed(const struct gemm *g)
 {
     float pa[GEMM_SKINNY_M * 512] __attribute__((aligned(64)));
     float pb[16 * 512] __attribute__((aligned(64)));
-    for (int64_t k0 = 0; k0 < k; k0 += 512) {
-        const int64_t depth = meg_min64(512, k - k0);
-        pack(pa, depth, a, 0, m, k0, depth);
-        for (int64_t j = 0; j < n; j += 16) {
-            const int64_t cols = meg_min64(16, n - j);
-            pack(pb, depth, b, j, cols, k0, depth);
-            gemm_dots(m, cols, depth, pa, depth, pb, depth, c + j, ldc);
+    struct gemm part = *g;
+    for (int64_t k0 = 0; k0 < g->k; k0 += 512) {
+        const int64_t depth = part.k = meg_min64(512, g->k - k0);
+        part.a = f32_operand(pa, depth);
+        part.b = f32_operand(pb, depth);
+        pack(pa, depth, g->a, 0, g->m, k0, depth);
+        for (int64_t j = 0; j < g->n; j += 16) {
+            part.n = meg_min64(16, g->n - j);
+            part.c = g->c + j;
+            pack(pb, depth, g->b, j, part.n, k0, depth);
+            gemm_dots(&part);
         }
     }
 }
 
-void MEG_FN(gemm_block)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
-                        float beta, float *c, int64_t ldc)
+void MEG_FN(gemm_block)(const struct gemm *g)
 {
-    const int is_f32 = a.dtype == MEG_DTYPE_F32 && b.dtype == MEG_DTYPE_F32;
-    const int is_bf16 = a.dtype == MEG_DTYPE_BF16 && b.dtype == MEG_DTYPE_BF16;
-    const int is_skinny = ta == 'N' && tb == 'T' && m <= GEMM_SKINNY_M && beta == 0.0f;
-    MEG_ASSERT(is_f32 || (m <= GEMM_BLOCK_M && n <= GEMM_BLOCK_N));
+    const int is_f32 = g->a.dtype == MEG_DTYPE_F32 && g->b.dtype == MEG_DTYPE_F32;
+    const int is_bf16 = g->a.dtype == MEG_DTYPE_BF16 && g->b.dtype == MEG_DTYPE_BF16 && meg_cpu_has_bf16_gemm();
+    const int is_skinny = g->ta == 'N' && g->tb == 'T' && g->m <= GEMM_SKINNY_M && g->beta == 0.0f;
+    MEG_ASSERT(is_f32 || (g->m <= GEMM_BLOCK_M && g->n <= GEMM_BLOCK_N));
 #if defined __AVX512BW__
-    if (is_skinny && is_bf16 && meg_cpu_has_bf16_gemm()) {
-        gemm_dots_bf16(m, n, k, a.p, a.ld, b.p, b.ld, c, ldc);
+    if (is_skinny && is_bf16) {
+        gemm_dots_bf16(g);
         return;
     }
 #endif
-    for (int64_t i = 0; is_skinny && i < m; i++)
-        memset(c + i * ldc, 0, (size_t)n * sizeof *c);
+    for (int64_t i = 0; is_skinny && i < g->m; i++)
+        memset(g->c + i * g->ldc, 0, (size_t)g->n * sizeof *g->c);
     if (is_skinny && is_f32)
-        gemm_dots(m, n, k, a.p, a.ld, b.p, b.ld, c, ldc);
+        gemm_dots(g);
     else if (is_skinny)
-        gemm_skinny_mixed(m, n, k, a, b, c, ldc);
-    else if (is_f32)
-        meg_cpu_gemm(ta, tb, m, n, k, 1.0f, a.p, a.ld, b.p, b.ld, beta, c, ldc);
-    else if (is_bf16 && meg_cpu_has_bf16_gemm())
-        meg_cpu_gemm_bf16(ta, tb, m, n, k, 1.0f, a.p, a.ld, b.p, b.ld, beta, c, ldc);
+        gemm_skinny_mixed(g);
+    else if (is_f32 || is_bf16)
+        meg_cpu_gemm(g);
     else
-        gemm_mixed(ta, tb, m, n, k, a, b, beta, c, ldc);
+        gemm_mixed(g);
 }

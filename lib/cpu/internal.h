@@ -27,17 +27,31 @@ enum { MEG_CPU_V4, MEG_CPU_V3, MEG_CPU_BASE, MEG_CPU_LEVELS };
 const struct meg_ops *meg_cpu_level(int level);
 
 /*
- * Compute c [m,n] = alpha op(a) op(b) + beta c with op(a) [m,k] and op(b) [k,n], row-major, by one thread.  op(x) is x
- * for 'N' and the transpose of x for 'T'.  Call meg_cpu_gemm_load first, and call this function only inside a parallel
- * region (gemm.c).  If oneDNN fails, end the process with a message.
+ * A product c [m,n] = op(a) op(b) + beta c with op(a) [m,k] and op(b) [k,n], row-major; beta is 0 or 1.  op(x) is x for
+ * 'N' and the transpose of x for 'T'.  The numbers of rows and columns in a and b are not used.
  */
-void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                  const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+struct gemm {
+    char ta, tb;
+    int64_t m, n, k;
+    struct meg_mat a, b;
+    float beta, *c;
+    int64_t ldc;
+};
+
+/* Return f32 rows that begin ld elements apart, as an operand of a product. */
+static inline struct meg_mat f32_operand(const float *p, int64_t ld)
+{
+    return (struct meg_mat){ .p = (void *)p, .dtype = MEG_DTYPE_F32, .ld = ld };
+}
+
 /* Return whether this CPU has bf16 instructions, and oneDNN has a bf16 GEMM that may use them. */
 bool meg_cpu_has_bf16_gemm(void);
-/* Like meg_cpu_gemm, with bf16 a and b and f32 sums; meg_cpu_has_bf16_gemm must be true. */
-void meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
-                       const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);
+/*
+ * Compute a product by one thread.  a and b are both f32 or, if meg_cpu_has_bf16_gemm is true, both bf16.  Call
+ * meg_cpu_gemm_load first, and call this function only inside a parallel region (gemm.c).  If oneDNN fails, end the
+ * process with a message.
+ */
+void meg_cpu_gemm(const struct gemm *g);
 /* Load oneDNN once.  End the process with a message if no usable oneDNN is installed. */
 void meg_cpu_gemm_load(void);
 
@@ -101,12 +115,10 @@ void MEG_FN(to_f32)(float *out, const void *p, enum meg_dtype t, int64_t n);
 void MEG_FN(from_f32)(void *out, enum meg_dtype t, const float *p, int64_t n);
 
 /*
- * Compute c [m,n] = op(a) op(b) + beta c by one thread, beta 0 or 1; a and b are f32, bf16 or f16.  Call the function
- * only inside a parallel region.  Unless a and b are both f32, m must be at most GEMM_BLOCK_M and n at most
- * GEMM_BLOCK_N (gemm_mixed.c).
+ * Compute a product by one thread; a and b are f32, bf16 or f16.  Call the function only inside a parallel region.
+ * Unless a and b are both f32, m must be at most GEMM_BLOCK_M and n at most GEMM_BLOCK_N (gemm_mixed.c).
  */
-void MEG_FN(gemm_block)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
-                        float beta, float *c, int64_t ldc);
+void MEG_FN(gemm_block)(const struct gemm *g);
 enum { GEMM_BLOCK_M = 256, GEMM_BLOCK_N = 384, GEMM_SKINNY_M = 16 };
 
 /*

@@ -189,11 +189,12 @@ static void fwd_block(const struct meg_linear_fwd_args *a, struct meg_mat pre, s
     const struct meg_mat y = a->y, x = a->x, w = a->w, sum_of = pre.p ? pre : y;
     float tile[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64))), row[MAX_COLS];
     const struct accum s = accum_of(sum_of, b, tile);
+    const struct meg_mat left = submat(x, b.r0, 0), right = submat(w, b.c0, 0);
+    const struct gemm g = { 'N', 'T', b.m, b.n, x.cols, left, right, a->accumulate, s.p, s.ld };
     float biasb[MAX_COLS];
     const float *bv = row_read(row_vector(a->bias, w.dtype, y.cols), 0, b.c0, b.n, biasb);
     load_block(s, sum_of, b, a->accumulate);
-    MEG_FN(gemm_block)
-    ('N', 'T', b.m, b.n, x.cols, submat(x, b.r0, 0), submat(w, b.c0, 0), a->accumulate, s.p, s.ld);
+    MEG_FN(gemm_block)(&g);
     for (int64_t r = 0; r < b.m; r++) {
         float *sum = s.p + r * s.ld, *out = sum;
         if (bv)
@@ -227,9 +228,10 @@ static void bwd_block(const struct meg_linear_bwd_data_args *a, struct block b)
 {
     float tile[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64))), row[MAX_COLS];
     const struct accum s = accum_of(a->dx, b, tile);
+    const struct meg_mat left = submat(a->dy, b.r0, 0), right = submat(a->w, 0, b.c0);
+    const struct gemm g = { 'N', 'N', b.m, b.n, a->dy.cols, left, right, a->accumulate, s.p, s.ld };
     load_block(s, a->dx, b, a->accumulate);
-    MEG_FN(gemm_block)
-    ('N', 'N', b.m, b.n, a->dy.cols, submat(a->dy, b.r0, 0), submat(a->w, 0, b.c0), a->accumulate, s.p, s.ld);
+    MEG_FN(gemm_block)(&g);
     for (int64_t r = 0; r < b.m; r++) {
         float *sum = s.p + r * s.ld;
         if (a->act != MEG_ACT_NONE)
@@ -254,9 +256,10 @@ static void weight_block(struct meg_mat dw, struct meg_mat dy, struct meg_mat x,
 {
     float tile[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64)));
     const struct accum s = accum_of(dw, b, tile);
+    const struct meg_mat left = submat(dy, 0, b.r0), right = submat(x, 0, b.c0);
+    const struct gemm g = { 'T', 'N', b.m, b.n, dy.rows, left, right, accumulate, s.p, s.ld };
     load_block(s, dw, b, accumulate);
-    MEG_FN(gemm_block)
-    ('T', 'N', b.m, b.n, dy.rows, submat(dy, 0, b.r0), submat(x, 0, b.c0), accumulate, s.p, s.ld);
+    MEG_FN(gemm_block)(&g);
     for (int64_t r = 0; r < b.m; r++)
         row_store(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
 }

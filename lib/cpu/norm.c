@@ -14,8 +14,7 @@ void MEG_FN(norm_fwd)(struct meg_stream *st, const struct meg_norm_fwd_args *a)
     MEG_ASSERT_EQ(a->y.cols, a->x.cols);
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < a->x.rows; r++)
-        norm_row(a->type, a->y, a->mean, a->rstd, a->x, row_vector(a->w, a->y.dtype, a->x.cols),
-                 row_vector(a->b, a->y.dtype, a->x.cols), a->eps, r);
+        norm_row(a, r);
 }
 
 /*

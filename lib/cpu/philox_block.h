@@ -27,8 +27,9 @@ static inline struct philox_words philox_round(struct philox_words c, uint32_t k
  * the high half.
  */
 static inline void philox_blocks(uint32_t *w0, uint32_t *w1, uint32_t *w2, uint32_t *w3, struct philox_words first,
-                                 uint32_t key0, uint32_t key1, int64_t n)
+                                 const uint32_t key[2], int64_t n)
 {
+    const uint32_t key0 = key[0], key1 = key[1];
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         struct philox_words c = { first.c0 + (uint32_t)i, first.c1, first.c2, first.c3 };

@@ -59,7 +59,7 @@ static inline void row_store(struct meg_mat m, int64_t r, int64_t c0, int64_t n,
  * Compute row r of z = x + dropout(y + bias).  bias is a matrix of one row; x and bias are omitted if their p is NULL.
  */
 static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y, struct meg_mat bias,
-                           const struct meg_drop *d, const struct dropout *drop, int64_t r)
+                           const struct dropout *drop, int64_t r)
 {
     struct drop_buf buf;
     float xb[DROP_BLOCK], yb[DROP_BLOCK], bb[DROP_BLOCK], zb[DROP_BLOCK];
@@ -74,7 +74,7 @@ static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y,
                 zr[c] = xr ? xr[c] + v : v;
             }
         } else {
-            const float *f = drop_factors(&buf, drop, d->unit0 + c0, n, drop_position(d, r), drop_sample(d, r));
+            const float *f = drop_factors_of_row(&buf, drop, r, c0, n);
             for (int64_t c = 0; c < n; c++) {
                 const float v = (b ? yr[c] + b[c] : yr[c]) * f[c];
                 zr[c] = xr ? xr[c] + v : v;
@@ -85,12 +85,13 @@ static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y,
 }
 
 /* Compute row r of norm_fwd.  RMSNorm uses mean 0 and no bias, and does not write mean. */
-static inline void norm_row(enum meg_norm type, struct meg_mat y, float *mean, float *rstd, struct meg_mat x,
-                            struct meg_mat w, struct meg_mat b, float eps, int64_t r)
+static inline void norm_row(const struct meg_norm_fwd_args *a, int64_t r)
 {
-    const float offset = meg_norm_offset(type);
+    const struct meg_mat y = a->y, x = a->x;
+    const struct meg_mat w = row_vector(a->w, y.dtype, x.cols), b = row_vector(a->b, y.dtype, x.cols);
+    const float offset = meg_norm_offset(a->type);
     float xb[COL_BLOCK], yb[COL_BLOCK], wb[COL_BLOCK], bb[COL_BLOCK], s = 0.0f, s2 = 0.0f, mu = 0.0f, rs;
-    if (!meg_norm_is_rms(type)) {
+    if (!meg_norm_is_rms(a->type)) {
         for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
             const int64_t n = meg_min64(COL_BLOCK, x.cols - c0);
             const float *xr = row_read(x, r, c0, n, xb);
@@ -98,7 +99,7 @@ static inline void norm_row(enum meg_norm type, struct meg_mat y, float *mean, f
             for (int64_t c = 0; c < n; c++)
                 s += xr[c];
         }
-        mean[r] = mu = s / (float)x.cols;
+        a->mean[r] = mu = s / (float)x.cols;
     }
     for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
         const int64_t n = meg_min64(COL_BLOCK, x.cols - c0);
@@ -107,7 +108,7 @@ static inline void norm_row(enum meg_norm type, struct meg_mat y, float *mean, f
         for (int64_t c = 0; c < n; c++)
             s2 += (xr[c] - mu) * (xr[c] - mu);
     }
-    rstd[r] = rs = 1.0f / sqrtf(s2 / (float)x.cols + eps);
+    a->rstd[r] = rs = 1.0f / sqrtf(s2 / (float)x.cols + a->eps);
     for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
         const int64_t n = meg_min64(COL_BLOCK, x.cols - c0);
         const float *xr = row_read(x, r, c0, n, xb), *wr = row_read(w, 0, c0, n, wb);

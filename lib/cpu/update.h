@@ -48,8 +48,8 @@ static inline uint16_t round_stochastic(float x, uint32_t random)
 }
 
 /* Round v [n] stochastically to out; the elements are consecutive in the unsharded parameter, from `element` on. */
-static inline void round_consecutive(uint16_t *out, const float *v, int64_t n, uint32_t key0, uint32_t key1,
-                                     int64_t element, int64_t update)
+static inline void round_consecutive(uint16_t *out, const float *v, int64_t n, const uint32_t key[2], int64_t element,
+                                     int64_t update)
 {
     uint32_t word[4][COL_BLOCK / 8 + 1], random[COL_BLOCK + 8];
     const struct philox_words first = { (uint32_t)(element / 8), 0, (uint32_t)update,
@@ -57,7 +57,7 @@ static inline void round_consecutive(uint16_t *out, const float *v, int64_t n, u
     const int64_t nblocks = meg_ceil_div(element % 8 + n, 8);
 
     MEG_ASSERT_LT(element / 8, INT64_C(1) << 32);
-    philox_blocks(word[0], word[1], word[2], word[3], first, key0, key1, nblocks);
+    philox_blocks(word[0], word[1], word[2], word[3], first, key, nblocks);
     for (int64_t i = 0; i < nblocks; i++)
         for (int j = 0; j < 4; j++) {
             random[8 * i + 2 * j] = word[j][i] & 0xffff;
@@ -74,7 +74,7 @@ static inline void round_consecutive(uint16_t *out, const float *v, int64_t n, u
 static inline void update_store(const struct update_block *b, struct meg_array to, uint32_t array, const float *v,
                                 const struct meg_update_arrays *x, const struct meg_update_range *r, int64_t update)
 {
-    const uint32_t key1 = MEG_PHILOX_ROUNDING + 4 * r->row + array;
+    const uint32_t key[2] = { x->seed, MEG_PHILOX_ROUNDING + 4 * r->row + array };
 
     if (!to.p || to.dtype == MEG_DTYPE_F32)
         return;
@@ -83,7 +83,7 @@ static inline void update_store(const struct update_block *b, struct meg_array t
         const int64_t i = r->first + b->at + done - r->begin;
         const int64_t n = meg_min64(b->n - done, r->cols - i % r->cols);
 
-        round_consecutive((uint16_t *)to.p + b->at + done, v + done, n, x->seed, key1,
+        round_consecutive((uint16_t *)to.p + b->at + done, v + done, n, key,
                           r->base + i / r->cols * r->ld + i % r->cols, update);
         done += n;
     }

@@ -85,12 +85,14 @@ static double bf16_product(float *out)
     const size_t n = (size_t)LARGE * LARGE;
     uint16_t *a = meg_new(n * sizeof *a);
     float *c = meg_new(n * sizeof *c);
+    const struct meg_mat x = { .p = a, .dtype = MEG_DTYPE_BF16, .ld = LARGE };
     const bool has = meg_cpu_has_bf16_gemm();
 
     for (size_t i = 0; i < n; i++)
         a[i] = (uint16_t)(0x3c00 + i % 256);
     for (int i = 0; i < PRODUCTS && has; i++)
-        meg_cpu_gemm_bf16('N', 'T', LARGE, LARGE, LARGE, 1.0f, a, LARGE, a, LARGE, 0.0f, c, LARGE);
+        meg_cpu_gemm(&(struct gemm){
+            .ta = 'N', .tb = 'T', .m = LARGE, .n = LARGE, .k = LARGE, .a = x, .b = x, .c = c, .ldc = LARGE });
     *(volatile float *)out = c[0];
     free(a);
     free(c);

@@ -56,7 +56,15 @@ static void signals_during_matrix_multiplications_leave_the_heap_intact(void **s
         for (int i = 0; i < ROUNDS; i++) {
             float *c = malloc(M * N * sizeof *c);
 
-            meg_cpu_gemm('N', 'N', M, N, K, 1.0f, a, K, b, N, 0.0f, c, N);
+            meg_cpu_gemm(&(struct gemm){ .ta = 'N',
+                                         .tb = 'N',
+                                         .m = M,
+                                         .n = N,
+                                         .k = K,
+                                         .a = f32_operand(a, K),
+                                         .b = f32_operand(b, N),
+                                         .c = c,
+                                         .ldc = N });
             sum += c[i % (M * N)];
             free(c);
         }
