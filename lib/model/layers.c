@@ -62,13 +62,16 @@ static void block_fwd(struct meg_model *g, struct residual *r, const struct mode
     struct meg_ctx *c = &g->state->ctx;
     struct block_acts a = acts_of_batch(g, acts);
     const struct meg_mat out = model_residual_rows(g, g->state->sublayer_out);
+    const struct meg_norm_weights *w = &block->norm;
 
     if (r->block) {
         const struct meg_residual_epilogue e = epilogue(g, r->layer, r->block);
 
-        meg_add_norm_fwd(c, a.x, a.y, r->x, out, &e, &a.stats, &block->norm);
+        MEG_CALL(c->op, c->stream, add_norm_fwd, .type = w->type, .z = a.x, .y = a.y, .mean = a.stats.mean,
+                 .rstd = a.stats.rstd, .x = r->x, .sublayer_out = out, .bias = e.bias, .drop = &e.drop, .w = w->w,
+                 .b = w->b, .eps = w->eps);
     } else {
-        meg_norm_fwd(c, a.y, a.x, &a.stats, &block->norm);
+        meg_norm_fwd(c, a.y, a.x, &a.stats, w);
     }
     block->desc->type->fwd(c, out, a.y, a.acts, block->weights);
     *r = after_block(l, block, &a);

@@ -40,11 +40,3 @@ struct meg_mat meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, str
                  .drop = &r->drop, .accumulate = c->accumulates_grads);
     return dy;
 }
-
-void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, struct meg_mat x,
-                      struct meg_mat sublayer_out, const struct meg_residual_epilogue *r, struct meg_norm_stats *a,
-                      const struct meg_norm_weights *l)
-{
-    MEG_CALL(c->op, c->stream, add_norm_fwd, .type = l->type, .z = z, .y = y, .mean = a->mean, .rstd = a->rstd, .x = x,
-             .sublayer_out = sublayer_out, .bias = r->bias, .drop = &r->drop, .w = l->w, .b = l->b, .eps = l->eps);
-}

@@ -55,10 +55,5 @@ void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct m
 struct meg_mat meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, struct meg_mat dz,
                            const struct meg_residual_epilogue *r);
 
-/* Compute z as meg_add_fwd does, and y = norm(z) as meg_norm_fwd does, in one operation. */
-void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, struct meg_mat x,
-                      struct meg_mat sublayer_out, const struct meg_residual_epilogue *r, struct meg_norm_stats *a,
-                      const struct meg_norm_weights *l);
-
 MEG_END_DECLS
 #endif

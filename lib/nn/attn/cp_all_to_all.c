@@ -13,12 +13,15 @@ static int64_t chunk_index(int64_t h, int64_t j, int64_t p)
     return p == 0 ? j : 2 * h - 1 - j;
 }
 
-/* Copy s * b vectors of d elements.  to_s, to_b, from_s and from_b are strides in elements. */
-static void copy(struct meg_ctx *c, enum meg_dtype t, void *to, int64_t to_s, int64_t to_b, const void *from,
-                 int64_t from_s, int64_t from_b, int64_t s, int64_t b, int64_t d)
+/* Return vectors at p; ld_s and ld_b are strides in elements. */
+static struct meg_heads vectors(enum meg_dtype t, void *p, int64_t ld_s, int64_t ld_b)
 {
-    const struct meg_heads dst = { to, t, to_s, to_b, 0, 0 }, src = { (void *)from, t, from_s, from_b, 0, 0 };
+    return (struct meg_heads){ p, t, ld_s, ld_b, 0, 0 };
+}
 
+/* Copy s * b vectors of d elements. */
+static void copy(struct meg_ctx *c, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b, int64_t d)
+{
     MEG_CALL(c->op, c->stream, copy_heads, .dst = dst, .src = src, .s = s, .b = b, .g = 1, .d = d);
 }
 
@@ -48,10 +51,10 @@ static void reorder_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *f
 
     for (int64_t j = 0; j < h; j++)
         for (int64_t p = 0; p < 2; p++) {
-            char *in_seq = meg_element(full_seq, chunk_index(h, j, p) * chunk, t);
-            char *in_block = meg_element(blocks, (2 * j + p) * chunk, t);
+            const struct meg_heads in_seq = vectors(t, meg_element(full_seq, chunk_index(h, j, p) * chunk, t), 0, 0);
+            const struct meg_heads in_block = vectors(t, meg_element(blocks, (2 * j + p) * chunk, t), 0, 0);
 
-            copy(c, t, to_full_seq ? in_seq : in_block, 0, 0, to_full_seq ? in_block : in_seq, 0, 0, 1, 1, chunk);
+            copy(c, to_full_seq ? in_seq : in_block, to_full_seq ? in_block : in_seq, 1, 1, chunk);
         }
 }
 
@@ -64,13 +67,10 @@ static void reorder_heads(struct meg_ctx *c, int64_t h, struct meg_mat rows, voi
     const int64_t w = rows.cols / h;
 
     for (int64_t j = 0; j < h; j++) {
-        char *in_rows = meg_element(rows.p, j * w, rows.dtype);
-        char *block = meg_element(blocks, j * rows.rows * w, rows.dtype);
+        const struct meg_heads in_rows = vectors(rows.dtype, meg_element(rows.p, j * w, rows.dtype), rows.ld, 0);
+        const struct meg_heads block = vectors(rows.dtype, meg_element(blocks, j * rows.rows * w, rows.dtype), w, 0);
 
-        if (to_rows)
-            copy(c, rows.dtype, in_rows, rows.ld, 0, block, w, 0, rows.rows, 1, w);
-        else
-            copy(c, rows.dtype, block, w, 0, in_rows, rows.ld, 0, rows.rows, 1, w);
+        copy(c, to_rows ? in_rows : block, to_rows ? block : in_rows, rows.rows, 1, w);
     }
 }
 
@@ -106,13 +106,13 @@ void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x)
         return;
     for (int64_t j = 0; j < h; j++)
         for (int64_t p = 0; p < 2; p++)
-            copy(c, t, send + (2 * j + p) * block, a * half, half, x + (p * b * h + j) * a * half, h * a * half, half,
-                 b, a, half);
+            copy(c, vectors(t, send + (2 * j + p) * block, a * half, half),
+                 vectors(t, x + (p * b * h + j) * a * half, h * a * half, half), b, a, half);
     all_to_all(c, l, 2 * block, t);
     for (int64_t j = 0; j < h; j++)
         for (int64_t p = 0; p < 2; p++)
-            copy(c, t, x + p * h * block + (chunk_index(h, j, p) - p * h) * half, a * h * half, h * half,
-                 recv + (2 * j + p) * block, a * half, half, b, a, half);
+            copy(c, vectors(t, x + p * h * block + (chunk_index(h, j, p) - p * h) * half, a * h * half, h * half),
+                 vectors(t, recv + (2 * j + p) * block, a * half, half), b, a, half);
 }
 
 const int32_t *nn_a2a_doc_start(struct meg_ctx *c, const struct meg_attn *l)
