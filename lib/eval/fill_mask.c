@@ -132,18 +132,6 @@ static int check_line(const struct filler *f, struct meg_ids *ids, int64_t *nmas
     return MEG_EFORMAT;
 }
 
-/* Replace ids, a text that contains sentinels, by the text in which they are filled (meg_fill_spans_predict). */
-static int fill_spans(const struct filler *f, struct meg_ids *ids, struct meg_token_logprob *top, int64_t ntop,
-                      struct meg_err *e)
-{
-    struct meg_ids filled = { 0 };
-    const int r = meg_fill_spans_predict(f->m, f->cache, ids, &f->spans, &filled, top, ntop, e);
-
-    free(ids->v);
-    *ids = filled;
-    return r;
-}
-
 /* Fill the masks of a sequence, and append a JSON line. */
 static int fill_line(const struct filler *f, const struct meg_token_output_conf *output, struct meg_ids *ids,
                      struct meg_str *out, struct meg_err *e)
@@ -160,7 +148,7 @@ static int fill_line(const struct filler *f, const struct meg_token_output_conf 
         return r;
     top = meg_realloc_array(NULL, (size_t)(nmasks * ntop), sizeof *top);
     if (is_t5(m))
-        r = fill_spans(f, ids, top, ntop, e);
+        r = meg_fill_spans_predict(m, f->cache, &f->spans, ids, top, ntop, e);
     else
         r = meg_fill_mask_predict(m, ids->v, ids->n, meg_tokenizer_special_ids(m->tok), top, ntop, e);
     if (r < 0 || (r = meg_fill_text_decode(&f->text, ids, &text, e)) < 0)

@@ -88,23 +88,27 @@ static int64_t max_decoded(const struct meg_model *g, int64_t n)
 }
 
 int meg_fill_spans_predict(const struct meg_loaded_model *m, struct meg_model_kv_cache *cache,
-                           const struct meg_ids *ids, const struct meg_span_vocab *v, struct meg_ids *filled,
-                           struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
+                           const struct meg_span_vocab *v, struct meg_ids *ids, struct meg_token_logprob *top,
+                           int64_t ntop, struct meg_err *e)
 {
     struct decoder d = { .g = m->g, .cache = cache, .nids = num_ids(m, v), .max_tokens = max_decoded(m->g, ids->n) };
+    const struct meg_prefill bos = { .tokens = &v->bos, .n = 1, .s = m->g->conf.max_position_embeddings };
+    struct meg_ids filled = { 0 };
     int64_t k = 0;
     int r;
 
     d.heap = meg_new((size_t)d.nids * sizeof *d.heap);
     if ((r = meg_model_encode(d.g, d.cache, 0, ids->v, ids->n, e)) == 0)
-        r = meg_model_prefill(d.g, d.cache, 0, &v->bos, 1, d.g->conf.max_position_embeddings, NULL, NULL, e);
+        r = meg_model_prefill(d.g, d.cache, &bos, NULL, e);
     for (int64_t i = 0; i < ids->n && r == 0; i++)
         if (meg_span_vocab_find(v, ids->v[i]) < 0) {
-            meg_ids_add(filled, ids->v[i]);
+            meg_ids_add(&filled, ids->v[i]);
         } else {
-            r = predict_span(&d, v, k, filled, top + k * ntop, ntop, e);
+            r = predict_span(&d, v, k, &filled, top + k * ntop, ntop, e);
             k++;
         }
     free(d.heap);
+    free(ids->v);
+    *ids = filled;
     return r;
 }

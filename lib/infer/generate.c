@@ -135,21 +135,21 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
 {
     const int64_t positions = gen->g->conf.max_position_embeddings, max_tokens = c->request->max_tokens;
     const struct meg_sampling_args args = sampling_args(c);
+    struct meg_prefill prompt = { .tokens = ids, .n = n, .args = &args };
     struct meg_decode_output out;
-    int64_t slot = 0;
     int r;
 
     MEG_ASSERT(meg_generator_has_free_slot(gen));
     MEG_ASSERT_LT(0, n);
     MEG_ASSERT_LT(n, positions);
-    while (gen->slot[slot])
-        slot++;
-    if ((r = meg_model_prefill(gen->g, gen->cache, slot, ids, n,
-                               max_tokens < positions - n ? n + max_tokens : positions, &args, &out, e)) < 0)
+    prompt.s = max_tokens < positions - n ? n + max_tokens : positions;
+    while (gen->slot[prompt.slot])
+        prompt.slot++;
+    if ((r = meg_model_prefill(gen->g, gen->cache, &prompt, &out, e)) < 0)
         return r;
-    gen->slot[slot] = c;
+    gen->slot[prompt.slot] = c;
     gen->active++;
-    return append_next(gen, slot, &out, 0, e);
+    return append_next(gen, prompt.slot, &out, 0, e);
 }
 
 int meg_generator_step(struct meg_generator *gen, struct meg_err *e)

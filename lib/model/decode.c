@@ -45,17 +45,15 @@ static void layers_fwd(const void *pass)
 }
 
 /*
- * Append s tokens to each of the sequences of n slots.  Run `rows` tokens through the layers of the last stack and the
- * final norm: first the rows of the sequences, in the order of struct meg_kv_step, then padding.
+ * Append s tokens to each of the sequences of n slots.  Run the tokens of a batch through the layers of the last stack
+ * and the final norm: first the rows of the sequences, in the order of struct meg_kv_step, then padding.
  */
 static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot, int64_t n, int64_t s,
-                           const int32_t *tokens, const int32_t *position, int64_t rows)
+                           const struct meg_batch *x)
 {
-    const bool is_graph = c->op->graph_begin && s == 1 && rows == c->op->decode_rows;
+    const bool is_graph = c->op->graph_begin && s == 1 && x->s == c->op->decode_rows;
     const struct meg_kv_step step = model_kv_step(c, g->state->ctx.stream, slot, n, s, is_graph);
     const struct decode_pass pass = { g, &step };
-    /* the model only reads the batch, so casting away const is safe */
-    const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
     for (int64_t i = 0; i < n; i++) {
         struct model_kv_slot *sequence = &c->slot[slot[i]];
@@ -64,7 +62,7 @@ static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, co
         MEG_ASSERT(c->memory_nbytes == 0 || sequence->memory.len > 0);
         sequence->tokens.len += s;
     }
-    model_load_batch(g, 0, &x, NULL, false);
+    model_load_batch(g, 0, x, NULL, false);
     if (is_graph) {
         const struct step_key key = { step, g->num_moves, g->state->slot[0].in };
 
@@ -159,9 +157,11 @@ static int64_t chunk_rows(int64_t n)
     return n > PREFILL_ROWS ? PREFILL_STEP : n;
 }
 
-int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
-                      int64_t s, const struct meg_sampling_args *args, struct meg_decode_output *out, struct meg_err *e)
+int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, const struct meg_prefill *prompt,
+                      struct meg_decode_output *out, struct meg_err *e)
 {
+    const int64_t n = prompt->n, s = prompt->s;
+    struct meg_batch x = { .b = 1 };
     int32_t *position;
     int64_t rows = 0;
     int r;
@@ -169,15 +169,17 @@ int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t
     MEG_ASSERT_LT(0, n);
     MEG_ASSERT_LE(n, s);
     if ((r = meg_model_reserve(g, n < PREFILL_ROWS ? n : PREFILL_ROWS, s, e)) < 0 ||
-        (r = model_kv_begin_sequence(g, c, &c->slot[slot].tokens, c->token_nbytes, s, e)) < 0)
+        (r = model_kv_begin_sequence(g, c, &c->slot[prompt->slot].tokens, c->token_nbytes, s, e)) < 0)
         return r;
     position = positions(n);
     for (int64_t j = 0; j < n; j += rows) {
-        rows = chunk_rows(n - j);
-        forward_cached(g, c, &slot, 1, rows, tokens + j, position + j, rows);
+        rows = x.s = chunk_rows(n - j);
+        x.tokens = (int32_t *)prompt->tokens + j; /* the model only reads the batch, so casting away const is safe */
+        x.position_ids = position + j;
+        forward_cached(g, c, &prompt->slot, 1, rows, &x);
     }
     if (out) {
-        compute_next(g, c, 0, 1, rows - 1, 1, args);
+        compute_next(g, c, 0, 1, rows - 1, 1, prompt->args);
         *out = output_of(c);
     }
     free(position);
@@ -191,12 +193,13 @@ struct meg_decode_output meg_model_decode(struct meg_model *g, struct meg_model_
 
     for (int64_t i = 0; i < n; i += most) {
         const int64_t rows = most < n - i ? most : n - i, computed = c->op->pads_decode_steps ? most : rows;
+        const struct meg_batch x = { .s = computed, .b = 1, .tokens = c->input, .position_ids = c->position };
 
         for (int64_t j = 0; j < computed; j++) {
             c->input[j] = j < rows ? tokens[i + j] : 0;
             c->position[j] = j < rows ? (int32_t)meg_model_kv_cache_len(c, slot[i + j]) : 0;
         }
-        forward_cached(g, c, slot + i, rows, 1, c->input, c->position, computed);
+        forward_cached(g, c, slot + i, rows, 1, &x);
         compute_next(g, c, i, rows, 0, computed, args);
     }
     return output_of(c);

@@ -43,17 +43,21 @@ int64_t meg_model_kv_cache_len(const struct meg_model_kv_cache *c, int64_t slot)
  */
 int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
                      struct meg_err *e);
+/* A prompt, with which a sequence of at most s tokens begins in a slot; 1 <= n <= s <= max_position_embeddings. */
+struct meg_prefill {
+    int64_t slot;
+    const int32_t *tokens; /* [n] for a T5, the input of the decoder */
+    int64_t n, s;
+    const struct meg_sampling_args *args; /* [1] in host memory; read only if a token is sampled */
+};
 /*
- * Remove all tokens from a slot, and begin a sequence of at most s tokens, s <= max_position_embeddings, in the slot.
- * Grow the slot and the buffers of g (meg_model_reserve) if they are too small for the sequence.  Run the n tokens of
- * the prompt, 1 <= n <= s, through the model, and store their keys and values.  Unless out is NULL, compute *out for
- * the token that follows; args [1], in host memory, is read only if a token is sampled.  For a T5, call
- * meg_model_encode first; the prompt is then the input of the decoder.  Fail with MEG_EFAIL if memory is exhausted; g
- * and c can then only be closed.
+ * Remove all tokens from the slot of a prompt, and begin its sequence there.  Grow the slot and the buffers of g
+ * (meg_model_reserve) if they are too small for the sequence.  Run the prompt through the model, and store its keys and
+ * values.  Unless out is NULL, compute *out for the token that follows.  For a T5, call meg_model_encode first.  Fail
+ * with MEG_EFAIL if memory is exhausted; g and c can then only be closed.
  */
-int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
-                      int64_t s, const struct meg_sampling_args *args, struct meg_decode_output *out,
-                      struct meg_err *e);
+int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, const struct meg_prefill *prompt,
+                      struct meg_decode_output *out, struct meg_err *e);
 /*
  * Append one token to each of n different slots, which have been prefilled, and return the tokens that follow.
  * args [n], in host memory, in the order of the slots, is read only if tokens are sampled.

@@ -484,10 +484,13 @@ static void check_steps(struct meg_model_conf c, int64_t rows, bool pads)
         }
     meg_model_logits(g, &x, all);
     cache = meg_model_kv_cache_create(g, 3, &returns_logits);
-    assert_int_equal(meg_model_prefill(g, cache, 2, one[0], 3, S, NULL, &step, &e), 0);
+    assert_int_equal(
+        meg_model_prefill(g, cache, &(struct meg_prefill){ .slot = 2, .tokens = one[0], .n = 3, .s = S }, &step, &e),
+        0);
     for (int v = 0; v < V; v++)
         close_to(step.logits[v], all[2 * B * V + v], 1e-5);
-    assert_int_equal(meg_model_prefill(g, cache, 0, one[1], 1, S, NULL, NULL, &e), 0);
+    assert_int_equal(
+        meg_model_prefill(g, cache, &(struct meg_prefill){ .slot = 0, .tokens = one[1], .n = 1, .s = S }, NULL, &e), 0);
     for (int t = 0; t < 2; t++) {
         const int32_t next[] = { one[0][3 + t], one[1][1 + t] };
 
@@ -501,7 +504,8 @@ static void check_steps(struct meg_model_conf c, int64_t rows, bool pads)
     memcpy(other, step.logits + V, sizeof other);
 
     /* the logits of a sequence have the same bits if it is decoded alone, in a different slot */
-    assert_int_equal(meg_model_prefill(g, cache, 1, one[1], 1, 3, NULL, NULL, &e), 0);
+    assert_int_equal(
+        meg_model_prefill(g, cache, &(struct meg_prefill){ .slot = 1, .tokens = one[1], .n = 1, .s = 3 }, NULL, &e), 0);
     for (int t = 0; t < 2; t++)
         step = meg_model_decode(g, cache, (int64_t[]){ 1 }, &one[1][1 + t], 1, NULL);
     assert_memory_equal(step.logits, other, sizeof other);
@@ -549,7 +553,10 @@ static void decoding_in_half_precision_is_close_to_f32(void **state)
         assert_int_equal(g->params.flat_numel, f32->params.flat_numel);
         meg_dtype_from_f32(g->w, dtype[k], f32->w, f32->params.flat_numel);
         cache = meg_model_kv_cache_create(g, 1, &returns_logits);
-        assert_int_equal(meg_model_prefill(g, cache, 0, ids, S - 1, S, NULL, &step, &e), 0);
+        assert_int_equal(meg_model_prefill(g, cache,
+                                           &(struct meg_prefill){ .slot = 0, .tokens = ids, .n = S - 1, .s = S }, &step,
+                                           &e),
+                         0);
         memcpy(last, step.logits, sizeof last);
         step = meg_model_decode(g, cache, (int64_t[]){ 0 }, &ids[S - 1], 1, NULL);
         for (int v = 0; v < V; v++) {
@@ -588,16 +595,21 @@ static void a_long_prompt_is_prefilled_in_chunks(void **state)
         position[i] = i;
     }
     cache = meg_model_kv_cache_create(g, 1, &returns_logits);
-    assert_int_equal(meg_model_prefill(g, cache, 0, ids, 5, 6, NULL, &out, &e), 0);
+    assert_int_equal(
+        meg_model_prefill(g, cache, &(struct meg_prefill){ .slot = 0, .tokens = ids, .n = 5, .s = 6 }, &out, &e), 0);
     memcpy(first, out.logits, sizeof first);
     assert_int_equal(g->run.s, 5);
-    assert_int_equal(meg_model_prefill(g, cache, 0, ids, LONG - 1, MAX, NULL, NULL, &e), 0);
+    assert_int_equal(meg_model_prefill(g, cache,
+                                       &(struct meg_prefill){ .slot = 0, .tokens = ids, .n = LONG - 1, .s = MAX }, NULL,
+                                       &e),
+                     0);
     assert_in_range(g->run.s, 5, LONG - 2);
     memcpy(last, meg_model_decode(g, cache, (int64_t[]){ 0 }, &ids[LONG - 1], 1, NULL).logits, sizeof last);
     assert_int_equal(meg_model_kv_cache_len(cache, 0), LONG);
 
     /* a short sequence has the same logits after the buffers have grown */
-    assert_int_equal(meg_model_prefill(g, cache, 0, ids, 5, 6, NULL, &out, &e), 0);
+    assert_int_equal(
+        meg_model_prefill(g, cache, &(struct meg_prefill){ .slot = 0, .tokens = ids, .n = 5, .s = 6 }, &out, &e), 0);
     assert_memory_equal(out.logits, first, sizeof first);
 
     assert_int_equal(meg_model_reserve(g, LONG, LONG, &e), 0);

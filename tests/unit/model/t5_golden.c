@@ -468,10 +468,16 @@ static void check_decoding(const struct tiny_t5 *t)
     }
     assert_true(q[0].s_enc != q[1].s_enc);
     assert_int_equal(meg_model_encode(g, cache, 2, q[0].encoder, q[0].s_enc, &e), 0);
-    assert_int_equal(meg_model_prefill(g, cache, 2, q[0].decoder, 3, S, NULL, &step, &e), 0);
+    assert_int_equal(meg_model_prefill(g, cache,
+                                       &(struct meg_prefill){ .slot = 2, .tokens = q[0].decoder, .n = 3, .s = S },
+                                       &step, &e),
+                     0);
     logits_close(step.logits, all[0] + 2 * v, v, most);
     assert_int_equal(meg_model_encode(g, cache, 0, q[1].encoder, q[1].s_enc, &e), 0);
-    assert_int_equal(meg_model_prefill(g, cache, 0, q[1].decoder, 1, S, NULL, NULL, &e), 0);
+    assert_int_equal(meg_model_prefill(g, cache,
+                                       &(struct meg_prefill){ .slot = 0, .tokens = q[1].decoder, .n = 1, .s = S }, NULL,
+                                       &e),
+                     0);
     for (int k = 1; k < S - 2; k++) {
         step = meg_model_decode(g, cache, slots, (int32_t[]){ q[0].decoder[2 + k], q[1].decoder[k] }, 2, NULL);
         logits_close(step.logits, all[0] + (2 + k) * v, v, most);
@@ -480,7 +486,10 @@ static void check_decoding(const struct tiny_t5 *t)
     assert_int_equal(meg_model_kv_cache_len(cache, 2), S);
     memcpy(other, step.logits + v, (size_t)v * sizeof *other);
     assert_int_equal(meg_model_encode(g, cache, 2, q[1].encoder, q[1].s_enc, &e), 0);
-    assert_int_equal(meg_model_prefill(g, cache, 2, q[1].decoder, 1, S, NULL, NULL, &e), 0);
+    assert_int_equal(meg_model_prefill(g, cache,
+                                       &(struct meg_prefill){ .slot = 2, .tokens = q[1].decoder, .n = 1, .s = S }, NULL,
+                                       &e),
+                     0);
     for (int k = 1; k < S - 2; k++)
         step = meg_model_decode(g, cache, slots, &q[1].decoder[k], 1, NULL);
     assert_memory_equal(step.logits, other, (size_t)v * sizeof *other);
@@ -522,7 +531,10 @@ static void greedy_tokens_equal_those_of_hugging_face(void **state)
         int32_t id = (int32_t)number(one, "decoder_start");
 
         assert_int_equal(meg_model_encode(g, cache, 0, q.encoder, q.s_enc, &e), 0);
-        assert_int_equal(meg_model_prefill(g, cache, 0, &id, 1, (int64_t)n, NULL, &out, &e), 0);
+        assert_int_equal(meg_model_prefill(g, cache,
+                                           &(struct meg_prefill){ .slot = 0, .tokens = &id, .n = 1, .s = (int64_t)n },
+                                           &out, &e),
+                         0);
         for (size_t k = 0; k < n; k++) {
             if (k > 0)
                 out = meg_model_decode(g, cache, (int64_t[]){ 0 }, &id, 1, NULL);
