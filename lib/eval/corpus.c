@@ -19,7 +19,8 @@ static int add_lines(const struct meg_line_block *b, const struct meg_prompt_for
         if (meg_line_is_blank(text, n))
             continue;
         was = ids->n;
-        if ((r = meg_prompt_read(format, b->name, line, text, (size_t)n, ids, NULL, e)) < 0)
+        r = meg_prompt_read(format, &(struct meg_prompt_line){ b->name, line, text, (size_t)n }, ids, NULL, e);
+        if (r < 0)
             return meg_line_block_explain(r, b, e);
         ++*documents;
         if (eod >= 0 && eod < format->vocab_size && ids->n > was)

@@ -229,7 +229,7 @@ int meg_fill_mask(const char *input, const struct meg_token_output_conf *given, 
     while ((r = meg_line_reader_next(&in, &text, &n, e)) > 0) {
         ids.n = 0;
         out.n = 0;
-        r = meg_prompt_read(&format, in.name, in.line, text, n, &ids, NULL, e);
+        r = meg_prompt_read(&format, &(struct meg_prompt_line){ in.name, in.line, text, n }, &ids, NULL, e);
         if ((r = meg_line_reader_explain(r, &in, e)) < 0)
             break;
         if ((r = fill_line(&f, &output, &ids, &out, &why)) < 0) {

@@ -97,7 +97,7 @@ static int logprobs(const struct meg_eval_conf *c, const struct meg_token_output
     while ((r = meg_line_reader_next(&in, &text, &n, e)) > 0) {
         ids.n = 0;
         out.n = 0;
-        r = meg_prompt_read(&format, in.name, in.line, text, n, &ids, NULL, e);
+        r = meg_prompt_read(&format, &(struct meg_prompt_line){ in.name, in.line, text, n }, &ids, NULL, e);
         if ((r = meg_line_reader_explain(r, &in, e)) < 0)
             goto out;
         if (ids.n > positions + 1) {

@@ -97,7 +97,8 @@ static int read_prompt(struct lines *s, struct meg_request *request, struct meg_
     s->ids.n = 0;
     if ((r = meg_line_reader_next(s->in, &text, &n, e)) <= 0)
         return r;
-    r = meg_prompt_read(&s->format, s->in->name, s->in->line, text, n, &s->ids, request, e);
+    r = meg_prompt_read(&s->format, &(struct meg_prompt_line){ s->in->name, s->in->line, text, n }, &s->ids, request,
+                        e);
     if ((r = meg_line_reader_explain(r, s->in, e)) < 0)
         return r;
     if (s->ids.n >= positions)

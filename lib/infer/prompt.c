@@ -7,13 +7,7 @@
 #include "io/text_reader.h"
 #include "unicode/utf8.h"
 
-/* File name and line number for messages. */
-struct source_line {
-    const char *name;
-    int64_t line;
-};
-
-static int fail_at(const struct source_line *at, int code, const char *what, struct meg_err *e)
+static int fail_at(const struct meg_prompt_line *at, int code, const char *what, struct meg_err *e)
 {
     return meg_fail(e, code, "%s: line %" PRId64 ": %s", at->name, at->line, what);
 }
@@ -38,7 +32,7 @@ int meg_prompt_check_ids(const struct meg_tokenizer *tok, const int32_t *ids, in
     return MEG_EFORMAT;
 }
 
-static int encode(const struct meg_prompt_format *format, const struct source_line *at, const char *text, size_t n,
+static int encode(const struct meg_prompt_format *format, const struct meg_prompt_line *at, const char *text, size_t n,
                   struct meg_ids *ids, struct meg_err *e)
 {
     const int64_t first = ids->n;
@@ -57,7 +51,7 @@ static int encode(const struct meg_prompt_format *format, const struct source_li
     return r < 0 ? fail_at(at, r, why.msg, e) : 0;
 }
 
-static int read_ids(const struct meg_prompt_format *format, const struct source_line *at, const json_t *list,
+static int read_ids(const struct meg_prompt_format *format, const struct meg_prompt_line *at, const json_t *list,
                     struct meg_ids *ids, struct meg_err *e)
 {
     const json_t *x;
@@ -83,7 +77,7 @@ static int read_ids(const struct meg_prompt_format *format, const struct source_
     return 0;
 }
 
-static int unknown_member(const struct meg_prompt_format *format, const struct source_line *at, const char *name,
+static int unknown_member(const struct meg_prompt_format *format, const struct meg_prompt_line *at, const char *name,
                           bool has_options, struct meg_err *e)
 {
     struct meg_str what = { 0 };
@@ -100,7 +94,7 @@ static int unknown_member(const struct meg_prompt_format *format, const struct s
 }
 
 /* Set the options: all members except the prompt. */
-static int read_options(const struct meg_prompt_format *format, const struct source_line *at, json_t *root,
+static int read_options(const struct meg_prompt_format *format, const struct meg_prompt_line *at, json_t *root,
                         struct meg_request *request, struct meg_err *e)
 {
     const char *name;
@@ -128,7 +122,7 @@ static int read_options(const struct meg_prompt_format *format, const struct sou
     return 0;
 }
 
-static int read_prompt(const struct meg_prompt_format *format, const struct source_line *at, const json_t *root,
+static int read_prompt(const struct meg_prompt_format *format, const struct meg_prompt_line *at, const json_t *root,
                        struct meg_ids *ids, struct meg_err *e)
 {
     const json_t *text = json_object_get(root, format->key), *list = json_object_get(root, "ids");
@@ -149,11 +143,11 @@ static int read_prompt(const struct meg_prompt_format *format, const struct sour
     return encode(format, at, json_string_value(text), json_string_length(text), ids, e);
 }
 
-static int read_object(const struct meg_prompt_format *format, const struct source_line *at, const char *line, size_t n,
-                       struct meg_ids *ids, struct meg_request *request, struct meg_err *e)
+static int read_object(const struct meg_prompt_format *format, const struct meg_prompt_line *at, struct meg_ids *ids,
+                       struct meg_request *request, struct meg_err *e)
 {
     json_error_t why;
-    json_t *root = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    json_t *root = json_loadb(at->text, at->n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     int r;
 
     if (!root)
@@ -167,33 +161,33 @@ static int read_object(const struct meg_prompt_format *format, const struct sour
 }
 
 /* Refuse a JSON array, which is rarely meant as a text. */
-static int check_array(const struct source_line *at, const char *text, size_t n, struct meg_err *e)
+static int check_array(const struct meg_prompt_line *at, struct meg_err *e)
 {
     struct meg_str name = { 0 };
     int r;
 
-    if (!meg_text_begins_with_array(text, (int64_t)n))
+    if (!meg_text_begins_with_array(at->text, (int64_t)at->n))
         return 0;
     meg_str_printf(&name, "%s: line %" PRId64, at->name, at->line);
-    r = meg_foreign_check(name.s, text, n, MEG_EXPECT_JSON_LINES, e);
+    r = meg_foreign_check(name.s, at->text, at->n, MEG_EXPECT_JSON_LINES, e);
     meg_str_free(&name);
     return r;
 }
 
-int meg_prompt_read(const struct meg_prompt_format *format, const char *name, int64_t line, const char *text, size_t n,
-                    struct meg_ids *ids, struct meg_request *request, struct meg_err *e)
+int meg_prompt_read(const struct meg_prompt_format *format, const struct meg_prompt_line *line, struct meg_ids *ids,
+                    struct meg_request *request, struct meg_err *e)
 {
-    const struct source_line at = { name, line };
-    const size_t mark = (size_t)meg_utf8_bom(text, (int64_t)n);
+    const size_t mark = (size_t)meg_utf8_bom(line->text, (int64_t)line->n);
+    struct meg_prompt_line at = *line;
     int r;
 
-    if (mark < n && text[mark] == '{') {
-        text += mark;
-        n -= mark;
+    if (mark < at.n && at.text[mark] == '{') {
+        at.text += mark;
+        at.n -= mark;
     }
-    if (format->is_plain_allowed && (r = check_array(&at, text, n, e)) < 0)
+    if (format->is_plain_allowed && (r = check_array(&at, e)) < 0)
         return r;
-    if (format->is_plain_allowed && (n == 0 || text[0] != '{'))
-        return encode(format, &at, text, n, ids, e);
-    return read_object(format, &at, text, n, ids, request, e);
+    if (format->is_plain_allowed && (at.n == 0 || at.text[0] != '{'))
+        return encode(format, &at, at.text, at.n, ids, e);
+    return read_object(format, &at, ids, request, e);
 }

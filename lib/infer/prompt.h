@@ -26,10 +26,16 @@ struct meg_prompt_format {
 int meg_prompt_check_ids(const struct meg_tokenizer *tok, const int32_t *ids, int64_t n, int64_t vocab_size,
                          struct meg_err *e);
 
+/* A line of input, without its line end. */
+struct meg_prompt_line {
+    const char *name; /* file name and line number for messages */
+    int64_t line;
+    const char *text; /* [n] */
+    size_t n;
+};
+
 /*
  * meg_prompt_read - append the token ids of a line to ids and set the options that the line contains
- *   name, line  file name and line number for messages
- *   text  [n]   the line without its line end
  *   request     in: the default options; out: the default options, overridden by those of the line; NULL: options are
  *               not allowed
  * A JSON line may begin with a byte order mark.  The line is an object with either the member format->key (a string) or
@@ -44,8 +50,8 @@ int meg_prompt_check_ids(const struct meg_tokenizer *tok, const int32_t *ids, in
  *   - an unknown member, or an invalid value.
  * Returns MEG_EUSAGE for text or a stop string without a tokenizer.
  */
-int meg_prompt_read(const struct meg_prompt_format *format, const char *name, int64_t line, const char *text, size_t n,
-                    struct meg_ids *ids, struct meg_request *request, struct meg_err *e);
+int meg_prompt_read(const struct meg_prompt_format *format, const struct meg_prompt_line *line, struct meg_ids *ids,
+                    struct meg_request *request, struct meg_err *e);
 
 MEG_END_DECLS
 #endif

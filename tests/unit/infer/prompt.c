@@ -27,7 +27,7 @@ static int parse_as(struct meg_prompt_format format, const char *text, bool has_
     format.tok = has_tok ? tok : NULL;
     format.vocab_size = 101;
     format.unpadded_vocab = 100;
-    r = meg_prompt_read(&format, "in", 7, text, strlen(text), ids, q, e);
+    r = meg_prompt_read(&format, &(struct meg_prompt_line){ "in", 7, text, strlen(text) }, ids, q, e);
     meg_tokenizer_close(tok);
     return r;
 }
