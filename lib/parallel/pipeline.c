@@ -26,25 +26,21 @@ size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_
     return nbytes;
 }
 
-void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
-                   struct meg_stream *stream, const struct meg_pipe_tensor *tensor, int ntensors,
-                   const unsigned *transferred, void *memory)
+void meg_pipe_init(struct meg_pipe *p, void *memory)
 {
+    const struct meg_pipe_schedule *s = p->schedule;
     char *next = memory;
 
-    MEG_ASSERT_EQ(pp->size, s->conf.stages);
-    MEG_ASSERT_EQ(pp->rank, s->stage);
-    *p = (struct meg_pipe){
-        .schedule = s, .pp = pp, .stream = stream, .tensor = tensor, .ntensors = ntensors, .transferred = transferred
-    };
+    MEG_ASSERT_EQ(p->pp->size, s->conf.stages);
+    MEG_ASSERT_EQ(p->pp->rank, s->stage);
     for (int edge = 0; edge < MEG_EDGES; edge++) {
-        const int n = s->bufs[edge] * ntensors;
+        const int n = s->bufs[edge] * p->ntensors;
 
         p->buffers[edge] = meg_new((size_t)n * sizeof *p->buffers[edge]);
         p->work[edge] = meg_new((size_t)n * sizeof *p->work[edge]);
         for (int i = 0; i < n; i++) {
             p->buffers[edge][i] = next;
-            next += tensor_nbytes(&tensor[i % ntensors]);
+            next += tensor_nbytes(&p->tensor[i % p->ntensors]);
         }
     }
 }

@@ -46,13 +46,19 @@ struct meg_pipe_ops {
     void (*bwd_weight)(void *user, const struct meg_pipe_step *s);
 };
 
+/*
+ * The executor of a schedule on one stage.  The caller sets the members before `buffers`.  They are borrowed until
+ * meg_pipe_free.
+ */
 struct meg_pipe {
     const struct meg_pipe_schedule *schedule;
-    struct meg_comm *pp;
-    struct meg_stream *stream;
+    struct meg_comm *pp;       /* the group of all stages, in order; no other messages are in flight during a run */
+    struct meg_stream *stream; /* on which the steps run */
     const struct meg_pipe_tensor *tensor;
     int ntensors;
-    const unsigned *transferred;       /* [virtual stages] see meg_pipe_init; NULL: all tensors */
+    /* [virtual stages] tensor i is transferred between virtual stages v-1 and v if bit i of element v is set; NULL: all
+     * tensors are transferred at all boundaries */
+    const unsigned *transferred;
     void **buffers[MEG_EDGES];         /* [schedule->bufs[edge], ntensors] addresses of tensors */
     struct meg_work **work[MEG_EDGES]; /* [schedule->bufs[edge], ntensors] transfers in flight */
 };
@@ -61,15 +67,10 @@ struct meg_pipe {
 size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors);
 
 /*
- * Prepare to run schedule s.  `memory` has meg_pipe_nbytes bytes of device memory for the boundary buffers.  Pipes that
- * do not run at the same time may share `memory`.  pp is the group of all stages, in order.  During meg_pipe_run, no
- * other messages may be in flight in pp.  Steps run on `stream`.  Tensor i is transferred between virtual stages v-1
- * and v if bit i of transferred[v] is set.  If `transferred` is NULL, all tensors are transferred at all boundaries.
- * Pointers are borrowed until meg_pipe_free.
+ * Prepare to run p->schedule.  `memory` has meg_pipe_nbytes bytes of device memory for the boundary buffers, and is
+ * borrowed until meg_pipe_free.  Pipes that do not run at the same time may share `memory`.
  */
-void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
-                   struct meg_stream *stream, const struct meg_pipe_tensor *tensor, int ntensors,
-                   const unsigned *transferred, void *memory);
+void meg_pipe_init(struct meg_pipe *p, void *memory);
 void meg_pipe_free(struct meg_pipe *p);
 
 /*

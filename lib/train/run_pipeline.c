@@ -153,8 +153,13 @@ static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_for
                             (double)nbytes / 0x1p20);
         p->memory_size = nbytes;
     }
-    meg_pipe_init(&p->pipe, &p->schedule, t->mesh.pp, t->device->compute, p->tensor, ntensors, p->transferred,
-                  p->memory);
+    p->pipe = (struct meg_pipe){ .schedule = &p->schedule,
+                                 .pp = t->mesh.pp,
+                                 .stream = t->device->compute,
+                                 .tensor = p->tensor,
+                                 .ntensors = ntensors,
+                                 .transferred = p->transferred };
+    meg_pipe_init(&p->pipe, p->memory);
     return 0;
 }
 

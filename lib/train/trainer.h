@@ -43,7 +43,7 @@ struct meg_train_batches {
 struct meg_train_pipeline {
     struct meg_pipe_schedule schedule;
     struct meg_pipe_tensor tensor[MEG_BOUNDARY_TENSORS]; /* tensors that stages send to each other */
-    unsigned *transferred;                               /* bit masks of meg_model_transferred, for meg_pipe_init */
+    unsigned *transferred;                               /* bit masks of meg_model_transferred, for struct meg_pipe */
     struct meg_pipe pipe;
     void *memory;       /* device memory for sent and received tensors */
     size_t memory_size; /* bytes */

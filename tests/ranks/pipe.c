@@ -143,7 +143,9 @@ static int run(struct meg_comm *pp, const struct meg_pipe_schedule_conf *c, cons
                int rank)
 {
     struct meg_pipe_schedule schedule;
-    struct meg_pipe pipe;
+    struct meg_pipe pipe = {
+        .schedule = &schedule, .pp = pp, .tensor = tensor, .ntensors = TENSORS, .transferred = transferred
+    };
     struct stage g = { .s = &schedule, .tensor = tensor, .seed = (unsigned)rank };
     size_t nbytes;
     void *memory;
@@ -151,7 +153,7 @@ static int run(struct meg_comm *pp, const struct meg_pipe_schedule_conf *c, cons
     meg_pipe_schedule_make(&schedule, c, pp->rank);
     nbytes = meg_pipe_nbytes(&schedule, tensor, TENSORS);
     memory = meg_new(nbytes);
-    meg_pipe_init(&pipe, &schedule, pp, NULL, tensor, TENSORS, transferred, memory);
+    meg_pipe_init(&pipe, memory);
     for (int i = 0; i < 2; i++) {
         memset(memory, 0xff, nbytes);
         meg_pipe_run(&pipe, &ops, &g);
