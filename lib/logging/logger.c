@@ -199,27 +199,25 @@ static int write_evaluation(struct meg_logger *l, const char *group, const struc
     return r;
 }
 
-void meg_logger_evaluation(struct meg_logger *l, const char *split, const char *group, bool is_last, int64_t iteration,
-                           int64_t consumed_samples, const struct meg_named_losses *loss)
+void meg_logger_evaluation(struct meg_logger *l, const struct meg_evaluation *v)
 {
-    const struct meg_iteration_stats stats = { .iteration = iteration,
-                                               .consumed_samples = consumed_samples,
-                                               .loss = *loss };
+    const struct meg_iteration_stats stats = { .iteration = v->iteration,
+                                               .consumed_samples = v->consumed_samples,
+                                               .loss = v->loss };
     struct meg_str s = { 0 };
     struct meg_err e;
-    const bool is_valid = strcmp(split, "valid") == 0;
+    const bool is_valid = strcmp(v->split, "valid") == 0;
     char where[64];
 
-    if (is_last)
-        snprintf(where, sizeof where, "iteration %" PRId64 " on %s set", iteration, is_valid ? "validation" : split);
-    else
-        snprintf(where, sizeof where, "iteration %" PRId64, iteration);
-    meg_training_log_evaluation(&s, group, where, loss);
+    snprintf(where, sizeof where, "iteration %" PRId64, v->iteration);
+    if (v->is_last)
+        snprintf(where, sizeof where, "iteration %" PRId64 " on %s set", v->iteration,
+                 is_valid ? "validation" : v->split);
+    meg_training_log_evaluation(&s, v->group, where, &v->loss);
     print(&s);
-    if (l->metrics &&
-        meg_metrics_evaluation(l->metrics, split, group, is_last, iteration, consumed_samples, loss, &e) < 0)
+    if (l->metrics && meg_metrics_evaluation(l->metrics, v, &e) < 0)
         disable_metrics(l, &e);
-    if (l->tensorboard && is_valid && write_evaluation(l, group, &stats, &e) < 0)
+    if (l->tensorboard && is_valid && write_evaluation(l, v->group, &stats, &e) < 0)
         disable_tensorboard(l, &e);
 }
 

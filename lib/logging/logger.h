@@ -32,13 +32,11 @@ void meg_logger_step(struct meg_logger *l, const struct meg_iteration_stats *sta
 void meg_logger_interval(struct meg_logger *l, const struct meg_iteration_stats *stats);
 
 /*
- * Print the losses of a split, "valid" or "test", and append a JSON line to the --log-json file.  Write the losses to
- * TensorBoard if the split is "valid".  The argument is_last states whether the evaluation follows the end of training.
- * If the data are one of several groups of Megatron-DeepSpeed, `group` is its name, otherwise NULL.  As in
- * Megatron-DeepSpeed, the line and the TensorBoard tags, "lm-loss-validation/GROUP/lm loss validation", have this name.
+ * Print the losses of an evaluation, and append a JSON line to the --log-json file.  Write the losses to TensorBoard if
+ * the split is "valid".  As in Megatron-DeepSpeed, the line and the TensorBoard tags, "lm-loss-validation/GROUP/lm loss
+ * validation", have the name of the group.
  */
-void meg_logger_evaluation(struct meg_logger *l, const char *split, const char *group, bool is_last, int64_t iteration,
-                           int64_t consumed_samples, const struct meg_named_losses *loss);
+void meg_logger_evaluation(struct meg_logger *l, const struct meg_evaluation *v);
 
 /* Show on the progress line that `done` of the `total` global batches of an evaluation are complete. */
 void meg_logger_eval_progress(struct meg_logger *l, const char *split, int64_t done, int64_t total);

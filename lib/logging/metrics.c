@@ -161,19 +161,18 @@ int meg_metrics_interval(struct meg_metrics *m, const struct meg_iteration_stats
     return write_line(m, &s, e);
 }
 
-int meg_metrics_evaluation(struct meg_metrics *m, const char *split, const char *group, bool is_last, int64_t iteration,
-                           int64_t consumed_samples, const struct meg_named_losses *loss, struct meg_err *e)
+int meg_metrics_evaluation(struct meg_metrics *m, const struct meg_evaluation *v, struct meg_err *e)
 {
     struct meg_str s = { 0 };
 
     meg_json_begin(&s, '{');
-    meg_json_set_i64(&s, "iteration", iteration);
-    meg_json_set_i64(&s, "consumed_samples", consumed_samples);
-    meg_json_set_str(&s, "split", split);
-    if (group)
-        meg_json_set_str(&s, "group", group);
-    meg_json_set_bool(&s, "after_training", is_last);
-    set_losses(&s, loss);
-    meg_json_set_f64(&s, "ppl", meg_training_log_perplexity(loss->value[0]));
+    meg_json_set_i64(&s, "iteration", v->iteration);
+    meg_json_set_i64(&s, "consumed_samples", v->consumed_samples);
+    meg_json_set_str(&s, "split", v->split);
+    if (v->group)
+        meg_json_set_str(&s, "group", v->group);
+    meg_json_set_bool(&s, "after_training", v->is_last);
+    set_losses(&s, &v->loss);
+    meg_json_set_f64(&s, "ppl", meg_training_log_perplexity(v->loss.value[0]));
     return write_line(m, &s, e);
 }

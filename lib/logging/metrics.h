@@ -23,8 +23,7 @@ struct meg_metrics;
  */
 int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed, struct meg_err *e);
 int meg_metrics_interval(struct meg_metrics *m, const struct meg_iteration_stats *stats, struct meg_err *e);
-int meg_metrics_evaluation(struct meg_metrics *m, const char *split, const char *group, bool is_last, int64_t iteration,
-                           int64_t consumed_samples, const struct meg_named_losses *loss, struct meg_err *e);
+int meg_metrics_evaluation(struct meg_metrics *m, const struct meg_evaluation *v, struct meg_err *e);
 void meg_metrics_close(struct meg_metrics *m);
 
 MEG_END_DECLS

@@ -41,6 +41,15 @@ struct meg_iteration_stats {
     double flops; /* model FLOPs of one iteration, sum over the ranks */
 };
 
+/* The losses of a split at an iteration. */
+struct meg_evaluation {
+    const char *split; /* "valid" or "test" */
+    const char *group; /* name of the data's group, if there are several groups of Megatron-DeepSpeed; else NULL */
+    bool is_last;      /* the evaluation follows the end of training */
+    int64_t iteration, consumed_samples;
+    struct meg_named_losses loss;
+};
+
 /*
  * Append Megatron's block of arguments to s: one line "  seq_length ...... 64" for each line "seq-length = 64" of
  * `options`, in alphabetical order, between two titles.  yes and no become True and False.  Lines without " = ", such as

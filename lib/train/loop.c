@@ -130,19 +130,21 @@ static int check_evaluation(const struct meg_trainer *t, const char *split, cons
 
 static int evaluate_group(struct meg_trainer *t, struct meg_train_eval_group *g, bool is_last, struct meg_err *e)
 {
-    const char *split = meg_split_names[g->split];
-    struct meg_named_losses named;
+    struct meg_evaluation v = { .split = meg_split_names[g->split], .group = g->name, .is_last = is_last };
+    const char *name = g->name ? g->name : v.split;
     double loss[MEG_MAX_LOSSES];
     int r;
 
-    if ((r = meg_train_evaluate(t, g->loader, g->name ? g->name : split, loss, e)) < 0)
+    if ((r = meg_train_evaluate(t, g->loader, name, loss, e)) < 0)
         return r;
     if (meg_train_stop_requested(t, NULL))
         return 0;
-    named = meg_train_named_losses(t, loss);
+    v.iteration = t->state.iteration;
+    v.consumed_samples = t->state.consumed_train;
+    v.loss = meg_train_named_losses(t, loss);
     if (meg_train_is_rank0(t))
-        meg_logger_evaluation(t->logger, split, g->name, is_last, t->state.iteration, t->state.consumed_train, &named);
-    return check_evaluation(t, g->name ? g->name : split, loss, e);
+        meg_logger_evaluation(t->logger, &v);
+    return check_evaluation(t, name, loss, e);
 }
 
 static int evaluate(struct meg_trainer *t, struct meg_train_eval *v, bool is_last, struct meg_err *e)

@@ -39,7 +39,9 @@ static void a_line_has_the_numbers_that_were_given(void **state)
 {
     struct meg_metrics *m;
     struct meg_iteration_stats stats = { 0 };
-    const struct meg_named_losses zero = { 1, { "lm loss" }, { 0 } };
+    const struct meg_evaluation last = {
+        .split = "valid", .is_last = true, .iteration = 5, .consumed_samples = 40, .loss = { 1, { "lm loss" }, { 0 } }
+    };
 
     (void)state;
     write_text("");
@@ -59,7 +61,7 @@ static void a_line_has_the_numbers_that_were_given(void **state)
     stats.num_nan_iterations = 1;
     assert_int_equal(meg_metrics_open(&m, path, 0, NULL), 0);
     assert_int_equal(meg_metrics_interval(m, &stats, NULL), 0);
-    assert_int_equal(meg_metrics_evaluation(m, "valid", NULL, true, 5, 40, &zero, NULL), 0);
+    assert_int_equal(meg_metrics_evaluation(m, &last, NULL), 0);
     meg_metrics_close(m);
     content_is("{\"iteration\":5,\"consumed_samples\":40,\"skipped_samples\":6,\"global_batch_size\":8,"
                "\"lm_loss\":2.5,\"sop_loss\":0.5,"
