@@ -102,26 +102,25 @@ void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *
     meg_str_printf(out, "\n}");
 }
 
-void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *split, const double *weight,
-                             const int64_t *count, int64_t size, const bool *renormalize)
+void meg_cache_key_add_blend(struct meg_str *out, const struct meg_blend_key *id)
 {
     meg_str_printf(out, "{\n    \"class\": \"BlendedDataset\",\n    \"datasets\": [\n");
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < id->n; i++) {
         meg_str_printf(out, "        ");
-        add_indented(out, member[i], 8);
-        meg_str_printf(out, i + 1 < n ? ",\n" : "\n    ],\n");
+        add_indented(out, id->member[i], 8);
+        meg_str_printf(out, i + 1 < id->n ? ",\n" : "\n    ],\n");
     }
-    meg_str_printf(out, "    \"split\": \"%s\",\n    \"weights\": [\n", split);
-    for (int i = 0; i < n; i++) {
+    meg_str_printf(out, "    \"split\": \"%s\",\n    \"weights\": [\n", id->split);
+    for (int i = 0; i < id->n; i++) {
         meg_str_printf(out, "        ");
-        if (count)
-            meg_str_printf(out, "%" PRId64, count[i]);
+        if (id->count)
+            meg_str_printf(out, "%" PRId64, id->count[i]);
         else
-            add_double(out, weight[i]);
-        meg_str_printf(out, i + 1 < n ? ",\n" : "\n    ],\n");
+            add_double(out, id->weight[i]);
+        meg_str_printf(out, i + 1 < id->n ? ",\n" : "\n    ],\n");
     }
-    add_count(out, "size", size);
-    if (renormalize)
-        add_bool(out, "renormalize_blend_weights", *renormalize);
+    add_count(out, "size", id->size);
+    if (id->renormalize)
+        add_bool(out, "renormalize_blend_weights", *id->renormalize);
     meg_str_printf(out, "\n}");
 }

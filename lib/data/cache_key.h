@@ -29,16 +29,18 @@ struct meg_cache_key {
 /* Append the description of one mid-level dataset, formatted as by Python's json.dumps(..., indent=4). */
 void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *id);
 
-/*
- * meg_cache_key_add_blend - append the description of a blend of n datasets
- *   member       [n]  descriptions of the datasets
- *   weight       [n]  normalized weights; not used if count is not NULL
- *   count        [n]  sizes of the datasets, if the blend takes all of their samples; else NULL
- *   size         number of samples in the blend; MEG_ONE_EPOCH if count is not NULL
- *   renormalize  value of --renormalize-blend-weights; NULL for a Megatron-LM release without that option
- */
-void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *split, const double *weight,
-                             const int64_t *count, int64_t size, const bool *renormalize);
+/* The inputs of the index of a blend of n datasets. */
+struct meg_blend_key {
+    char *const *member; /* [n] descriptions of the datasets */
+    int n;
+    const char *split;
+    const double *weight;    /* [n] normalized weights; not used if count is not NULL */
+    const int64_t *count;    /* [n] sizes of the datasets, if the blend takes all of their samples; else NULL */
+    int64_t size;            /* number of samples in the blend; MEG_ONE_EPOCH if count is not NULL */
+    const bool *renormalize; /* --renormalize-blend-weights; NULL for a Megatron-LM release without that option */
+};
+/* Append the description of a blend, formatted in the same way. */
+void meg_cache_key_add_blend(struct meg_str *out, const struct meg_blend_key *id);
 
 MEG_END_DECLS
 

@@ -30,13 +30,12 @@ static int open_source(struct meg_data_splits *d, struct meg_source **out, const
 }
 
 /*
- * Add a mid-level dataset, a part of src.  `range` contains the two fractions of src at which the part begins and ends.
- * If `range` is NULL, the part is the one that --split assigns to the split, or all of src if each split has its own
- * files.
+ * Add a mid-level dataset, a part of src.  The caller sets the weight, num_samples and num_taken of `x`.  `range`
+ * contains the two fractions of src at which the part begins and ends.  If `range` is NULL, the part is the one that
+ * --split assigns to the split, or all of src if each split has its own files.
  */
 static int add_mid_dataset(struct meg_data_splits *d, const struct meg_split_group *g, struct meg_source *src,
-                           double weight, const double *range, int64_t num_samples, int64_t num_taken,
-                           struct meg_err *e)
+                           struct meg_mid_dataset x, const double *range, struct meg_err *e)
 {
     const size_t n = (size_t)d->nmid + 1;
     const int64_t elements = d->type->num_elements(src);
@@ -48,13 +47,11 @@ static int add_mid_dataset(struct meg_data_splits *d, const struct meg_split_gro
     p = &d->mid[d->nmid];
     d->mid_src[d->nmid] = src;
 
-    *p = (struct meg_mid_dataset){ .split = g->split,
-                                   .name = meg_source_name(src),
-                                   .group = g->name,
-                                   .weight = weight,
-                                   .num_samples = num_samples,
-                                   .num_taken = num_taken,
-                                   .end = elements };
+    x.split = g->split;
+    x.name = meg_source_name(src);
+    x.group = g->name;
+    x.end = elements;
+    *p = x;
     if (range)
         meg_fraction_range(range, elements, &p->begin, &p->end);
     else if (d->split_string)
@@ -95,9 +92,10 @@ static int plan_blend(struct meg_data_splits *d, const struct meg_split_group *g
     meg_blend_normalize(w, b->n);
     plan_num_samples(d, g, w, b->n, num_taken, num_samples);
     for (int i = 0; i < b->n && r == 0; i++) {
+        const struct meg_mid_dataset x = { .weight = w[i], .num_samples = num_samples[i], .num_taken = num_taken[i] };
         struct meg_source *src;
         if ((r = open_source(d, &src, b->prefix[i], e)) == 0)
-            r = add_mid_dataset(d, g, src, w[i], b->range ? b->range[i] : NULL, num_samples[i], num_taken[i], e);
+            r = add_mid_dataset(d, g, src, x, b->range ? b->range[i] : NULL, e);
     }
     free(w);
     free(num_samples);
@@ -123,12 +121,13 @@ static struct meg_split_group *add_group(struct meg_data_splits *d, int split, c
 static int plan_mock(struct meg_data_splits *d, int split, struct meg_err *e)
 {
     const struct meg_split_group *g = add_group(d, split, NULL, 1);
+    const struct meg_mid_dataset x = { .weight = 1, .num_samples = g->num_samples, .num_taken = g->num_samples };
 
     if (d->nsrc == 0) {
         d->src = meg_new(sizeof *d->src);
         d->src[d->nsrc++] = meg_source_mock(d->spec.vocab_size, d->spec.eod);
     }
-    return add_mid_dataset(d, g, d->src[0], 1, NULL, g->num_samples, g->num_samples, e);
+    return add_mid_dataset(d, g, d->src[0], x, NULL, e);
 }
 
 static int plan_group(struct meg_data_splits *d, int split, const struct meg_data_blend *b, bool is_per_split,
@@ -305,8 +304,8 @@ static void build_blend_index(const struct meg_data_splits *d, struct meg_datase
 
     for (int i = 0; i < g->n; i++)
         member[i] = mid_cache_key(d, g->first + i);
-    meg_cache_key_add_blend(&text, member, g->n, split, weight, count, size,
-                            d->release->renormalizes ? &d->renormalize : NULL);
+    meg_cache_key_add_blend(&text, &(struct meg_blend_key){ member, g->n, split, weight, count, size,
+                                                            d->release->renormalizes ? &d->renormalize : NULL });
     c.description = text.s;
     if (is_cached && meg_index_cache_load(&c, NULL, a, 2, ds->map)) {
         *x = (struct meg_blend_index){ ds->len, a[0].data, a[1].data, { NULL, NULL } };

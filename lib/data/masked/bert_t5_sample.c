@@ -155,7 +155,7 @@ int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sam
         n += b.n;
         out->text[n++] = v->sep;
     }
-    meg_mask_tokens(&m, out->text, n, x.target, MEG_MASKED_BERT, &c->mask, v, &x.rng);
+    meg_mask_tokens(&m, out->text, n, x.target, c, v, &x.rng);
 
     out->n = n;
     fill(out->text, n, s, v->pad);
@@ -295,8 +295,7 @@ int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample 
     n = x.first[x.nsentence];
     out->is_truncated = n > x.target;
     n = n < x.target ? n : x.target;
-    meg_mask_tokens(&m, x.tokens, n, x.target, MEG_MASKED_T5, &ds->masked_conf.conf.mask, &ds->masked_conf.vocab,
-                    &x.rng);
+    meg_mask_tokens(&m, x.tokens, n, x.target, &ds->masked_conf.conf, &ds->masked_conf.vocab, &x.rng);
     if ((r = check_decoder(ds, i, &m, e)) < 0)
         goto out;
     span = sorted_spans(&m);

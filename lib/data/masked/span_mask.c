@@ -74,9 +74,10 @@ static int32_t replacement(int32_t id, enum meg_masked_type type, const struct m
     return v->random_ids ? v->random_ids[k] : (int32_t)k;
 }
 
-void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target, enum meg_masked_type type,
-                     const struct meg_mask_conf *c, const struct meg_masked_vocab *v, struct meg_mt19937 *g)
+void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target,
+                     const struct meg_masked_conf *conf, const struct meg_masked_vocab *v, struct meg_mt19937 *g)
 {
+    const struct meg_mask_conf *c = &conf->mask;
     /* As in Megatron-LM, the limit is not rounded: if it is 6.75, spans are still drawn after 6 tokens are masked. */
     const double limit = fmin(c->prob * (double)target, fmax(1, rint((double)n * c->prob)));
     double *probs = ngram_probs(c);
@@ -110,7 +111,7 @@ void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int
             is_masked[at] = true;
             m->position[m->n] = at;
             m->original[m->n++] = tokens[at];
-            tokens[at] = replacement(tokens[at], type, v, g);
+            tokens[at] = replacement(tokens[at], conf->type, v, g);
         }
         m->first[++m->nspan] = m->n;
     }

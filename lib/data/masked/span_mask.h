@@ -22,11 +22,10 @@ void meg_masked_spans_free(struct meg_masked_spans *m);
  *   m       out  masked spans; the caller frees m with meg_masked_spans_free
  *   tokens  [n]  in/out  ids of the vocabulary v
  *   target  target length of the sample in tokens
- *   type    BERT replaces a masked token by MASK or a random id, or keeps the token; T5 replaces each masked token by
- *           MASK
+ * BERT replaces a masked token by MASK or a random id, or keeps the token; T5 replaces each masked token by MASK.
  */
-void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target, enum meg_masked_type type,
-                     const struct meg_mask_conf *c, const struct meg_masked_vocab *v, struct meg_mt19937 *g);
+void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target,
+                     const struct meg_masked_conf *c, const struct meg_masked_vocab *v, struct meg_mt19937 *g);
 
 MEG_END_DECLS
 

@@ -151,8 +151,14 @@ static void describe_blend(struct meg_str *out, const struct meg_tokenizer *t, c
     describe_dataset(&member[1], t, "b_text_document", 48);
     text[0] = member[0].s;
     text[1] = member[1].s;
-    meg_cache_key_add_blend(out, text, 2, "train", weight, NULL, 68,
-                            meg_megatron_release_find(release)->renormalizes ? &renormalize : NULL);
+    meg_cache_key_add_blend(
+        out, &(struct meg_blend_key){ .member = text,
+                                      .n = 2,
+                                      .split = "train",
+                                      .weight = weight,
+                                      .size = 68,
+                                      .renormalize =
+                                          meg_megatron_release_find(release)->renormalizes ? &renormalize : NULL });
     meg_str_free(&member[0]);
     meg_str_free(&member[1]);
 }
