@@ -58,12 +58,18 @@ int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e)
 
 #define BIT(type) (1u << (type))
 
+/* The types of a value as a bit mask, and their name in messages. */
+struct expected {
+    unsigned types;
+    const char *name;
+};
+
 /*
  * Set *v to the member `key`, or to NULL if the member is optional and missing or null.  Otherwise, return
- * MEG_EFORMAT if the member is missing or its type is not in the bit mask `types`.
+ * MEG_EFORMAT if the member is missing or has another type.
  */
-static int get(const json_t *object, const char *key, enum meg_json_presence presence, unsigned types,
-               const char *expected, json_t **v, const char *source, struct meg_err *e)
+static int get(const json_t *object, const char *key, enum meg_json_presence presence, struct expected expected,
+               json_t **v, const char *source, struct meg_err *e)
 {
     json_t *found = json_object_get(object, key);
     struct meg_str text = { 0 };
@@ -74,82 +80,35 @@ static int get(const json_t *object, const char *key, enum meg_json_presence pre
         return 0;
     if (!found)
         return meg_fail(e, MEG_EFORMAT, "%s: \"%s\" is missing", source, key);
-    if (types & BIT(json_typeof(found))) {
+    if (expected.types & BIT(json_typeof(found))) {
         *v = found;
         return 0;
     }
     meg_json_dump(found, 0, &text);
-    r = meg_fail(e, MEG_EFORMAT, "%s: \"%s\" must be %s, found %.60s%s", source, key, expected, text.s,
+    r = meg_fail(e, MEG_EFORMAT, "%s: \"%s\" must be %s, found %.60s%s", source, key, expected.name, text.s,
                  text.n > 60 ? "..." : "");
     meg_str_free(&text);
     return r;
 }
 
-int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence presence, int64_t *out,
-                     const char *source, struct meg_err *e)
-{
-    json_t *v;
-    int r = get(object, key, presence, BIT(JSON_INTEGER), "an integer", &v, source, e);
-
-    if (v)
-        *out = json_integer_value(v);
-    return r;
-}
-
-int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_presence presence, double *out,
-                     const char *source, struct meg_err *e)
-{
-    json_t *v;
-    int r = get(object, key, presence, BIT(JSON_REAL) | BIT(JSON_INTEGER), "a number", &v, source, e);
-
-    if (v)
-        *out = json_number_value(v);
-    return r;
-}
-
-int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_presence presence, bool *out,
-                      const char *source, struct meg_err *e)
-{
-    json_t *v;
-    int r = get(object, key, presence, BIT(JSON_TRUE) | BIT(JSON_FALSE), "true or false", &v, source, e);
-
-    if (v)
-        *out = json_is_true(v);
-    return r;
-}
-
-int meg_json_get_str(const json_t *object, const char *key, enum meg_json_presence presence, const char **out,
-                     const char *source, struct meg_err *e)
-{
-    json_t *v;
-    int r = get(object, key, presence, BIT(JSON_STRING), "a string", &v, source, e);
-
-    if (v)
-        *out = json_string_value(v);
-    return r;
-}
-
-int meg_json_get_array(const json_t *object, const char *key, enum meg_json_presence presence, json_t **out,
-                       const char *source, struct meg_err *e)
-{
-    json_t *v;
-    int r = get(object, key, presence, BIT(JSON_ARRAY), "an array", &v, source, e);
-
-    if (v)
-        *out = v;
-    return r;
-}
-
-int meg_json_get_object(const json_t *object, const char *key, enum meg_json_presence presence, json_t **out,
-                        const char *source, struct meg_err *e)
-{
-    json_t *v;
-    int r = get(object, key, presence, BIT(JSON_OBJECT), "an object", &v, source, e);
-
-    if (v)
-        *out = v;
-    return r;
-}
+/* Define meg_json_get_NAME, which sets *out to VALUE(v) of a member v. */
+#define DEFINE_GET(NAME, TYPE, VALUE, TYPES, TYPES_NAME)                                                               \
+    int meg_json_get_##NAME(const json_t *object, const char *key, enum meg_json_presence presence, TYPE *out,         \
+                            const char *source, struct meg_err *e)                                                     \
+    {                                                                                                                  \
+        json_t *v;                                                                                                     \
+        const int r = get(object, key, presence, (struct expected){ TYPES, TYPES_NAME }, &v, source, e);               \
+                                                                                                                       \
+        if (v)                                                                                                         \
+            *out = VALUE(v);                                                                                           \
+        return r;                                                                                                      \
+    }
+DEFINE_GET(i64, int64_t, json_integer_value, BIT(JSON_INTEGER), "an integer")
+DEFINE_GET(f64, double, json_number_value, BIT(JSON_REAL) | BIT(JSON_INTEGER), "a number")
+DEFINE_GET(bool, bool, json_is_true, BIT(JSON_TRUE) | BIT(JSON_FALSE), "true or false")
+DEFINE_GET(str, const char *, json_string_value, BIT(JSON_STRING), "a string")
+DEFINE_GET(array, json_t *, , BIT(JSON_ARRAY), "an array")
+DEFINE_GET(object, json_t *, , BIT(JSON_OBJECT), "an object")
 
 /* ---- writing ---- */
 
