@@ -118,11 +118,12 @@ static int encode_ordinary(void *tok, const char *text, int64_t n, struct meg_id
 int meg_fill_text_encode(const struct meg_fill_text *x, const char *text, int64_t n, struct meg_ids *ids,
                          struct meg_err *e)
 {
+    const struct meg_ordinary_encoder ordinary = { encode_ordinary, x->tok };
     int r;
 
     if (x->adds_ends && x->begin >= 0)
         meg_ids_add(ids, x->begin);
-    r = meg_special_tokens_encode(&x->special, text, n, ids, NULL, encode_ordinary, x->tok, e);
+    r = meg_special_tokens_encode(&x->special, text, n, ids, NULL, ordinary, e);
     if (r == 0 && x->adds_ends && x->end >= 0)
         meg_ids_add(ids, x->end);
     return r;

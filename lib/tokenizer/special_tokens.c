@@ -47,15 +47,14 @@ static int64_t find_special_token(const struct meg_special_tokens *s, const char
 }
 
 int meg_special_tokens_encode(const struct meg_special_tokens *s, const char *text, int64_t n, struct meg_ids *out,
-                              const struct meg_id_sink *sink, meg_encode_ordinary_fn encode_ordinary, void *ctx,
-                              struct meg_err *e)
+                              const struct meg_id_sink *sink, struct meg_ordinary_encoder ordinary, struct meg_err *e)
 {
     if (!s->id)
-        return encode_ordinary(ctx, text, n, out, sink, e);
+        return ordinary.encode(ordinary.ctx, text, n, out, sink, e);
     for (;;) {
         int32_t index = -1;
         int64_t before = find_special_token(s, text, n, &index);
-        int r = encode_ordinary(ctx, text, before, out, sink, e);
+        int r = ordinary.encode(ordinary.ctx, text, before, out, sink, e);
 
         if (r < 0 || index < 0)
             return r;

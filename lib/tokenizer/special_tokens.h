@@ -28,15 +28,19 @@ struct meg_special_tokens {
 int meg_special_tokens_build(struct meg_special_tokens *s, struct meg_trie_key *key, int64_t n, struct meg_err *e);
 void meg_special_tokens_free(struct meg_special_tokens *s);
 
+/* An encoder of text without special tokens.  It must accept empty text. */
+struct meg_ordinary_encoder {
+    int (*encode)(void *ctx, const char *text, int64_t n, struct meg_ids *out, const struct meg_id_sink *sink,
+                  struct meg_err *e);
+    void *ctx;
+};
+
 /*
- * Append the ids of text [n], which must be well-formed UTF-8.  encode_ordinary(ctx, ...) encodes the text before,
- * between and after special tokens, and must accept empty text.  Fails as encode_ordinary does.
+ * Append the ids of text [n], which must be well-formed UTF-8.  `ordinary` encodes the text before, between and after
+ * special tokens.  Fails as ordinary.encode does.
  */
-typedef int (*meg_encode_ordinary_fn)(void *ctx, const char *text, int64_t n, struct meg_ids *out,
-                                      const struct meg_id_sink *sink, struct meg_err *e);
 int meg_special_tokens_encode(const struct meg_special_tokens *s, const char *text, int64_t n, struct meg_ids *out,
-                              const struct meg_id_sink *sink, meg_encode_ordinary_fn encode_ordinary, void *ctx,
-                              struct meg_err *e);
+                              const struct meg_id_sink *sink, struct meg_ordinary_encoder ordinary, struct meg_err *e);
 
 MEG_END_DECLS
 

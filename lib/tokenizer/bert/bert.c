@@ -151,8 +151,9 @@ static int add_ids(struct bert *t, const struct meg_wordcache_lookup *w, struct 
 /* The current chunk.  If it contains a character that requires the basic tokenizer, the chunk's ids are discarded. */
 struct chunk {
     const char *begin;
-    int nth;       /* index of the chunk's first word in the batch */
-    int64_t first; /* index of the chunk's first id in `out`; -1: no ids yet */
+    const char *end; /* end of the text, up to which all bytes are readable */
+    int nth;         /* index of the chunk's first word in the batch */
+    int64_t first;   /* index of the chunk's first id in `out`; -1: no ids yet */
 };
 
 static int encode_batch(struct bert *t, struct chunk *x, struct meg_ids *out, const struct meg_id_sink *sink,
@@ -170,11 +171,8 @@ static int encode_batch(struct bert *t, struct chunk *x, struct meg_ids *out, co
     return r;
 }
 
-/*
- * Add a word or chunk s [n] to the batch.  If the batch is full, encode the batch first.  All bytes from s to end must
- * be readable.
- */
-static int add_word(struct bert *t, struct chunk *x, const char *s, int64_t n, const char *end, struct meg_ids *out,
+/* Add a word or chunk s [n] to the batch.  If the batch is full, encode the batch first. */
+static int add_word(struct bert *t, struct chunk *x, const char *s, int64_t n, struct meg_ids *out,
                     const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct meg_wordcache_lookup *w;
@@ -186,14 +184,14 @@ static int add_word(struct bert *t, struct chunk *x, const char *s, int64_t n, c
     if (n > MAX_CACHED_WORD)
         *w = (struct meg_wordcache_lookup){ .bucket = t->cache.word, .s = s, .n = n };
     else
-        meg_wordcache_prefetch(&t->cache, w, s, n, end);
+        meg_wordcache_prefetch(&t->cache, w, s, n, x->end);
     return 0;
 }
 
 static int begin_chunk(struct bert *t, struct chunk *x, const char *s, struct meg_ids *out,
                        const struct meg_id_sink *sink, struct meg_err *e)
 {
-    *x = (struct chunk){ s, t->nbatch, -1 };
+    *x = (struct chunk){ s, x->end, t->nbatch, -1 };
     return meg_ids_flush(out, sink, e);
 }
 
@@ -255,7 +253,7 @@ static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
     struct bert *t = (struct bert *)base;
     const unsigned char *class = byte_classes();
     const char *end = text + n;
-    struct chunk x;
+    struct chunk x = { .end = end };
     int r;
 
     if (!t->cache.word)
@@ -272,7 +270,7 @@ static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
             if (p == end || class[(unsigned char)*p] != BYTE_SLOW_PATH) {
                 if (s - x.begin > MAX_CACHED_WORD && (r = begin_chunk(t, &x, s, out, sink, e)) < 0)
                     break;
-                r = add_word(t, &x, s, p - s > MAX_CACHED_WORD ? MAX_CACHED_WORD : p - s, end, out, sink,
+                r = add_word(t, &x, s, p - s > MAX_CACHED_WORD ? MAX_CACHED_WORD : p - s, out, sink,
                              e); /* a truncated word is encoded as unknown, like the complete word */
                 break;
             }
@@ -280,14 +278,14 @@ static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
         case BYTE_SLOW_PATH:
             undo_chunk(t, &x, out);
             p = safe_chunk_end(x.begin, end);
-            if ((r = add_word(t, &x, x.begin, p - x.begin, end, out, sink, e)) == 0)
+            if ((r = add_word(t, &x, x.begin, p - x.begin, out, sink, e)) == 0)
                 r = begin_chunk(t, &x, p, out, sink, e);
             break;
         case BYTE_PUNCTUATION:
             if (s - x.begin > MAX_CACHED_WORD && not_case_ignorable(*s) &&
                 (r = begin_chunk(t, &x, s, out, sink, e)) < 0)
                 break;
-            r = s - x.begin > MEG_BERT_MAX_RUN ? meg_bert_run_error(e) : add_word(t, &x, s, 1, end, out, sink, e);
+            r = s - x.begin > MEG_BERT_MAX_RUN ? meg_bert_run_error(e) : add_word(t, &x, s, 1, out, sink, e);
             break;
         }
     }

@@ -42,6 +42,7 @@ int meg_bytebpe_tokenizer_encode(struct meg_tokenizer *base, const char *text, i
                                  const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct meg_bytebpe_tokenizer *t = (struct meg_bytebpe_tokenizer *)base;
+    const struct meg_ordinary_encoder ordinary = { encode_ordinary, &t->encoder };
 
-    return meg_special_tokens_encode(t->special_tokens, text, n, out, sink, encode_ordinary, &t->encoder, e);
+    return meg_special_tokens_encode(t->special_tokens, text, n, out, sink, ordinary, e);
 }

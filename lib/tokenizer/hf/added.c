@@ -159,17 +159,22 @@ void meg_hf_added_name(struct meg_hf_added *a, const struct meg_hf_token *token)
 
 /* ---- Matchers ---- */
 
-/* Add the texts of the patterns whose field `normalized` equals is_normalized.  nth[k] is the token of text k. */
-static int add_texts(const struct meg_hf_added *a, const struct meg_hf_added_patterns *p, bool is_normalized,
-                     const struct meg_hf_normalizer *norm, struct meg_strtab *text, int32_t *nth, const char *path,
-                     struct meg_err *e)
+/* The different texts of patterns; token[k] is the token of text k. */
+struct texts {
+    struct meg_strtab text;
+    int32_t *token;
+};
+
+/* Add the texts of the patterns whose field `normalized` equals is_normalized. */
+static int add_texts(struct texts *to, const struct meg_hf_added *a, const struct meg_hf_added_patterns *p,
+                     bool is_normalized, const struct meg_hf_normalizer *norm, const char *path, struct meg_err *e)
 {
     struct meg_str normalized = { 0 };
     int r = 0;
 
     for (int64_t i = 0; i < p->n && r == 0; i++) {
         const struct meg_str *content = &a->v[p->v[i].token].content;
-        int64_t was = text->n;
+        int64_t was = to->text.n;
 
         if (p->v[i].normalized != is_normalized)
             continue;
@@ -181,8 +186,8 @@ static int add_texts(const struct meg_hf_added *a, const struct meg_hf_added_pat
         if (r == 0 && normalized.n == 0)
             r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens: '%.*s' is empty after normalization", path, (int)content->n,
                          content->s);
-        if (normalized.n > 0 && meg_strtab_add(text, normalized.s, (int64_t)normalized.n) == was)
-            nth[was] = p->v[i].token; /* of patterns with equal text, the first one is used */
+        if (normalized.n > 0 && meg_strtab_add(&to->text, normalized.s, (int64_t)normalized.n) == was)
+            to->token[was] = p->v[i].token; /* of patterns with equal text, the first one is used */
     }
     meg_str_free(&normalized);
     return r;
@@ -193,28 +198,27 @@ static int build_matcher(const struct meg_hf_added *a, bool is_normalized, const
 {
     const size_t max = (size_t)(a->special.n + a->other.n) + 1;
     struct meg_trie_key *key = meg_realloc_array(NULL, max, sizeof *key);
-    struct meg_strtab text = { 0 };
-    int32_t *nth = meg_realloc_array(NULL, max, sizeof *nth);
+    struct texts x = { .token = meg_realloc_array(NULL, max, sizeof *x.token) };
     struct meg_err inner;
     int r;
 
-    if ((r = add_texts(a, &a->special, is_normalized, norm, &text, nth, path, e)) < 0 ||
-        (r = add_texts(a, &a->other, is_normalized, norm, &text, nth, path, e)) < 0)
+    if ((r = add_texts(&x, a, &a->special, is_normalized, norm, path, e)) < 0 ||
+        (r = add_texts(&x, a, &a->other, is_normalized, norm, path, e)) < 0)
         goto out;
-    for (int64_t k = 0; k < text.n; k++) {
-        struct meg_str s = meg_strtab_get(&text, k);
+    for (int64_t k = 0; k < x.text.n; k++) {
+        struct meg_str s = meg_strtab_get(&x.text, k);
 
-        key[k] = (struct meg_trie_key){ s.s, (int64_t)s.n, nth[k] };
+        key[k] = (struct meg_trie_key){ s.s, (int64_t)s.n, x.token[k] };
         to->first_byte = (unsigned char)s.s[0];
         to->nfirst_bytes += !to->is_first_byte[to->first_byte];
         to->is_first_byte[to->first_byte] = true;
     }
-    if ((r = meg_trie_build(&to->trie, key, text.n, &inner)) < 0)
+    if ((r = meg_trie_build(&to->trie, key, x.text.n, &inner)) < 0)
         r = meg_fail(e, r, "%s: added_tokens: %s", path, inner.msg);
 out:
     free(key);
-    free(nth);
-    meg_strtab_free(&text);
+    free(x.token);
+    meg_strtab_free(&x.text);
     return r;
 }
 

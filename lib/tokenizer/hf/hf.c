@@ -221,28 +221,33 @@ static int encode_pretoken(struct hf *t, const char *s, int64_t n, struct meg_id
     return r;
 }
 
+/* A part of the text to encode. */
+struct part {
+    const char *s; /* [n] */
+    int64_t n;
+    bool is_text_start, is_later_chunk; /* it begins the text; it is a chunk other than the first of its text */
+};
+
 /* Encode normalized text that contains no added token. */
-static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_text_start, struct meg_ids *out,
-                        const struct meg_id_sink *sink, struct meg_err *e)
+static int encode_plain(struct hf *t, const struct part *x, struct meg_ids *out, const struct meg_id_sink *sink,
+                        struct meg_err *e)
 {
     const struct meg_hf_files *f = t->files;
     int r = 0;
 
     if (f->is_byte_level) {
-        if (f->add_prefix_space && *s != ' ') {
-            t->prefixed.n = 0;
-            meg_str_add(&t->prefixed, " ", 1);
-            meg_str_add(&t->prefixed, s, (size_t)n);
-            s = t->prefixed.s;
-            n++;
-        }
-        return meg_bytebpe_encode(&t->encoder, s, n, out, sink, e);
+        if (!f->add_prefix_space || *x->s == ' ')
+            return meg_bytebpe_encode(&t->encoder, x->s, x->n, out, sink, e);
+        t->prefixed.n = 0;
+        meg_str_add(&t->prefixed, " ", 1);
+        meg_str_add(&t->prefixed, x->s, (size_t)x->n);
+        return meg_bytebpe_encode(&t->encoder, t->prefixed.s, (int64_t)t->prefixed.n, out, sink, e);
     }
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
     t->pretokens.n = 0;
     t->pretokens.text.n = 0;
-    meg_hf_pretokens_add(&t->pretokens, s, n, is_text_start);
+    meg_hf_pretokens_add(&t->pretokens, x->s, x->n, x->is_text_start);
     if (f->pretokenizer)
         r = meg_hf_pretokenizer_run(f->pretokenizer, &t->pretokens, &t->scratch, e);
     for (int64_t i = 0; i < t->pretokens.n && r == 0; i++)
@@ -356,35 +361,35 @@ static const struct meg_hf_added_token *next_added(const struct hf *t, const str
  * the added tokens that are matched in normalized text.  Otherwise find the added tokens that are matched in the
  * original text.
  */
-static int encode_between_added(struct hf *t, bool is_normalized, const char *text, int64_t n, bool is_text_start,
-                                struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e);
+static int encode_between_added(struct hf *t, bool is_normalized, const struct part *x, struct meg_ids *out,
+                                const struct meg_id_sink *sink, struct meg_err *e);
 
-/*
- * Normalize and encode text between added tokens, or one chunk of it.  is_first_chunk is false for the chunks after the
- * first.
- */
-static int encode_part(struct hf *t, const char *s, int64_t n, bool is_text_start, bool is_first_chunk,
-                       struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e)
+/* Normalize and encode text between added tokens, or one chunk of it. */
+static int encode_part(struct hf *t, const struct part *x, struct meg_ids *out, const struct meg_id_sink *sink,
+                       struct meg_err *e)
 {
     const struct meg_hf_files *f = t->files;
     int64_t max_bytes = f->is_byte_level ? MEG_HF_MAX_BYTE_LEVEL
                         : f->safe_split  ? MEG_HF_MAX_CHUNK
                                          : MEG_HF_MAX_UNSPLIT;
+    struct part normalized = *x;
     int r;
 
-    if (n > max_bytes && !f->is_byte_level)
+    if (x->n > max_bytes && !f->is_byte_level)
         return meg_fail(
             e, MEG_EFORMAT,
             "%" PRId64 " bytes of text have no point, such as a blank, at which they can be split without changing "
             "the tokens of this tokenizer.json; at most %" PRId64 " can be encoded at once; split the document",
-            n, max_bytes);
+            x->n, max_bytes);
     if (!f->normalizer)
-        return encode_between_added(t, true, s, n, is_text_start, out, sink, e);
-    if ((r = meg_hf_normalizer_run(f->normalizer, s, n, is_first_chunk,
+        return encode_between_added(t, true, x, out, sink, e);
+    if ((r = meg_hf_normalizer_run(f->normalizer, x->s, x->n, !x->is_later_chunk,
                                    f->safe_split ? f->safe_split->max_gap : max_bytes, &t->normalized, e)) < 0)
         return r;
-    is_text_start = is_text_start && !meg_hf_normalizer_strips_start(f->normalizer, s, n);
-    return encode_between_added(t, true, t->normalized.s, (int64_t)t->normalized.n, is_text_start, out, sink, e);
+    normalized.s = t->normalized.s;
+    normalized.n = (int64_t)t->normalized.n;
+    normalized.is_text_start = x->is_text_start && !meg_hf_normalizer_strips_start(f->normalizer, x->s, x->n);
+    return encode_between_added(t, true, &normalized, out, sink, e);
 }
 
 enum { BATCH = 128 };
@@ -421,7 +426,7 @@ static int encode_chunk(struct hf *t, const struct meg_wordcache_lookup *p, stru
         out->n += meg_word_copy(&t->cache, known, out->v + out->n);
         return 0;
     }
-    if ((r = encode_part(t, p->s, p->n, false, false, out, sink, e)) == 0 && out->n > first)
+    if ((r = encode_part(t, &(struct part){ p->s, p->n, false, true }, out, sink, e)) == 0 && out->n > first)
         meg_wordcache_add(&t->cache, p->s, p->n, out->v + first, out->n - first, 0);
     return r;
 }
@@ -430,19 +435,18 @@ static int encode_chunk(struct hf *t, const struct meg_wordcache_lookup *p, stru
  * Encode text between added tokens chunk by chunk.  The first chunk is not cached, since Prepend and Metaspace may
  * prepend a character to this chunk only.
  */
-static int encode_chunks(struct hf *t, const char *text, int64_t n, bool is_text_start, struct meg_ids *out,
-                         const struct meg_id_sink *sink, struct meg_err *e)
+static int encode_chunks(struct hf *t, const struct part *x, struct meg_ids *out, const struct meg_id_sink *sink,
+                         struct meg_err *e)
 {
     struct meg_wordcache_lookup chunk[BATCH];
-    const char *s = text;
-    int64_t len = 0;
+    struct part first = *x;
     int r;
 
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
-    meg_pretokens_safe_split(&t->chunks, &t->files->safe_split->table, text, n);
-    meg_pretokens_next(&t->chunks, &s, &len);
-    r = encode_part(t, s, len, is_text_start, true, out, sink, e);
+    meg_pretokens_safe_split(&t->chunks, &t->files->safe_split->table, x->s, x->n);
+    meg_pretokens_next(&t->chunks, &first.s, &first.n);
+    r = encode_part(t, &first, out, sink, e);
     for (int k; r == 0 && (k = next_chunks(t, chunk)) > 0;) {
         for (int i = 0; i < k && r == 0; i++)
             r = encode_chunk(t, &chunk[i], out, sink, e);
@@ -452,18 +456,17 @@ static int encode_chunks(struct hf *t, const char *text, int64_t n, bool is_text
     return r;
 }
 
-static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_text_start, struct meg_ids *out,
-                      const struct meg_id_sink *sink, struct meg_err *e)
+static int encode_raw(struct hf *t, const struct part *x, struct meg_ids *out, const struct meg_id_sink *sink,
+                      struct meg_err *e)
 {
-    return t->files->safe_split ? encode_chunks(t, s, n, is_text_start, out, sink, e)
-                                : encode_part(t, s, n, is_text_start, true, out, sink, e);
+    return (t->files->safe_split ? encode_chunks : encode_part)(t, x, out, sink, e);
 }
 
-static int encode_between_added(struct hf *t, bool is_normalized, const char *text, int64_t n, bool is_text_start,
-                                struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e)
+static int encode_between_added(struct hf *t, bool is_normalized, const struct part *x, struct meg_ids *out,
+                                const struct meg_id_sink *sink, struct meg_err *e)
 {
     const struct meg_hf_added_matcher *f = is_normalized ? &t->files->added.normalized : &t->files->added.raw;
-    const char *end = text + n;
+    const char *text = x->s, *end = text + x->n;
     struct match m = { text, text, text };
     const struct meg_hf_added_token *a;
     int r = 0;
@@ -474,8 +477,8 @@ static int encode_between_added(struct hf *t, bool is_normalized, const char *te
         if ((a = next_added(t, f, text, end, &m)))
             stop = m.s;
         if (stop > from)
-            r = (is_normalized ? encode_plain : encode_raw)(t, from, stop - from, is_text_start && from == text, out,
-                                                            sink, e);
+            r = (is_normalized ? encode_plain : encode_raw)(
+                t, &(struct part){ from, stop - from, x->is_text_start && from == text, false }, out, sink, e);
         /* m is empty if the token has lstrip and is inside the whitespace that the previous match includes by rstrip */
         if (a && m.s < m.stop)
             meg_ids_add(out, a->id);
@@ -510,7 +513,7 @@ static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, st
     int r;
 
     add_all(out, &t->files->template_before);
-    r = encode_between_added(t, false, text, n, true, out, sink, e);
+    r = encode_between_added(t, false, &(struct part){ text, n, true, false }, out, sink, e);
     add_all(out, &t->files->template_after);
     if (n > LARGE_TEXT)
         free_large_buffers(t);

@@ -300,8 +300,9 @@ static int special_encode(struct meg_tokenizer *base, const char *text, int64_t 
                           const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct sentencepiece *t = (struct sentencepiece *)base;
+    const struct meg_ordinary_encoder plain = { encode_plain, t };
 
-    return meg_special_tokens_encode(&t->shared->added.matcher, text, n, out, sink, encode_plain, t, e);
+    return meg_special_tokens_encode(&t->shared->added.matcher, text, n, out, sink, plain, e);
 }
 
 /* ---- Decoding ---- */

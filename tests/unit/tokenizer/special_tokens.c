@@ -31,7 +31,9 @@ static void check(const char *const *tokens, int n, const int32_t *ids, int64_t 
     for (int i = 0; i < n; i++)
         key[i] = (struct meg_trie_key){ tokens[i], (int64_t)strlen(tokens[i]), 100 + i };
     assert_int_equal(meg_special_tokens_build(&s, key, n, &e), 0);
-    assert_int_equal(meg_special_tokens_encode(&s, "xabcdy", 6, &out, NULL, encode_bytes, NULL, &e), 0);
+    assert_int_equal(meg_special_tokens_encode(&s, "xabcdy", 6, &out, NULL,
+                                               (struct meg_ordinary_encoder){ .encode = encode_bytes }, &e),
+                     0);
     assert_int_equal(out.n, nids);
     assert_memory_equal(out.v, ids, (size_t)nids * sizeof *ids);
     free(out.v);
