@@ -7,7 +7,7 @@ enum {
     ROWS = 8, /* rows per task of QK-norm */
     /*
      * maximum head size of QK-norm, and maximum number of rotated columns of a bf16 or f16 head; equal to the maximum
-     * head size of attention.c, PACK_FLOATS / 8
+     * head size of attention.h, PACK_FLOATS / 8
      */
     MAX_HEAD = 4096
 };

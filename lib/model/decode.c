@@ -8,7 +8,7 @@
  * A prompt is prefilled in chunks, so that the size of the activations is bounded.  A chunk has PREFILL_STEP rows if
  * more than PREFILL_ROWS remain, and all remaining rows otherwise.  The last of several chunks thus has more than 256
  * rows.  Matrix products of the CPU backend compute the rows of such a chunk in the same way as the rows of a longer
- * prompt.  PREFILL_STEP is a multiple of the 256 queries that attention computes at a time (cpu/attention.c), so the
+ * prompt.  PREFILL_STEP is a multiple of the 256 queries that attention computes at a time (cpu/attention.h), so the
  * queries of a prompt are divided in the same way as without chunks.
  */
 enum { PREFILL_ROWS = 2048, PREFILL_STEP = 1792 };
