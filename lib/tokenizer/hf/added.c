@@ -2,9 +2,12 @@
 #include "tokenizer/hf/added.h"
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 #include "base/log.h"
 #include "io/json.h"
 #include "tokenizer/hf/files.h"
+#include "unicode/char_class.h"
+#include "unicode/utf8.h"
 
 /* ---- Tokens to add ---- */
 
@@ -228,6 +231,103 @@ int meg_hf_added_build(struct meg_hf_added *a, const struct meg_hf_normalizer *n
     int r = build_matcher(a, false, norm, &a->raw, path, e);
 
     return r < 0 ? r : build_matcher(a, true, norm, &a->normalized, path, e);
+}
+
+/* ---- Matching ---- */
+
+static bool is_space(int32_t cp)
+{
+    return meg_char_class_of(cp) == MEG_CHAR_SPACE;
+}
+
+/* Return true if cp matches \w of Rust's regex crate. */
+static bool is_word(int32_t cp)
+{
+    switch (utf8proc_category(cp)) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC: return true;
+    default:
+        return meg_char_class_of(cp) == MEG_CHAR_LETTER || cp == 0x200C || cp == 0x200D ||
+               (cp >= 0x24B6 && cp <= 0x24E9);
+    }
+}
+
+/* Return the index of the longest added token that begins at s and set *stop to its end; return -1 if there is none. */
+static int32_t longest_at(const struct meg_trie *trie, const char *s, const char *end, const char **stop)
+{
+    uint32_t node = MEG_TRIE_ROOT;
+    int32_t value, best = -1;
+
+    for (const char *p = s; p < end && meg_trie_step(trie, &node, (unsigned char)*p, &value); p++) {
+        if (value >= 0) {
+            best = value;
+            *stop = p + 1;
+        }
+    }
+    return best;
+}
+
+/* Return the first position at or after p at which an added token may begin; return end if there is none. */
+static const char *skip(const struct meg_hf_added_matcher *f, const char *p, const char *end)
+{
+    if (f->nfirst_bytes <= 1) {
+        p = f->nfirst_bytes ? memchr(p, f->first_byte, (size_t)(end - p)) : NULL;
+        return p ? p : end;
+    }
+    while (p < end && !f->is_first_byte[(unsigned char)*p])
+        p++;
+    return p;
+}
+
+const struct meg_hf_added_token *meg_hf_added_next(const struct meg_hf_added *added,
+                                                   const struct meg_hf_added_matcher *f, bool splits_special,
+                                                   const char *text, const char *end, struct meg_hf_match *at)
+{
+    const char *from = at->stop, *stop = NULL;
+
+    for (const char *p = at->own_stop; (p = skip(f, p, end)) < end; p++) {
+        int32_t k = longest_at(&f->trie, p, end, &stop), before, after;
+        const struct meg_hf_added_token *a;
+
+        if (k < 0)
+            continue;
+        a = &added->v[k];
+        if (a->is_special && splits_special) {
+            p = stop - 1;
+            continue;
+        }
+        if (a->flags.single_word) {
+            if (p > text)
+                meg_utf8_prev(p, &before);
+            if (stop < end)
+                meg_utf8_decode(stop, end - stop, &after);
+            if ((p > text && is_word(before)) || (stop < end && is_word(after))) {
+                p = stop - 1;
+                continue;
+            }
+        }
+        *at = (struct meg_hf_match){ a->flags.lstrip && p < from ? from : p, stop, stop };
+        while (a->flags.lstrip && at->s > from) {
+            const char *c = meg_utf8_prev(at->s, &before);
+
+            if (!is_space(before))
+                break;
+            at->s = c;
+        }
+        while (a->flags.rstrip && at->stop < end) {
+            int n = meg_utf8_decode(at->stop, end - at->stop, &after);
+
+            if (!is_space(after))
+                break;
+            at->stop += n;
+        }
+        return a;
+    }
+    return NULL;
 }
 
 void meg_hf_added_free(struct meg_hf_added *a)

@@ -111,6 +111,19 @@ void meg_hf_added_name(struct meg_hf_added *a, const struct meg_hf_token *token)
  */
 int meg_hf_added_build(struct meg_hf_added *a, const struct meg_hf_normalizer *norm, const char *path,
                        struct meg_err *e);
+/* A match of an added token in a text. */
+struct meg_hf_match {
+    const char *s, *stop; /* range of the match, including the whitespace that lstrip and rstrip add */
+    const char *own_stop; /* end of the token itself; the search for the next match begins here */
+};
+
+/*
+ * Return the first added token of a matcher after the match *at, and set *at to its match; return NULL if there is
+ * none.  If splits_special is set, special tokens are not matched.
+ */
+const struct meg_hf_added_token *meg_hf_added_next(const struct meg_hf_added *added,
+                                                   const struct meg_hf_added_matcher *f, bool splits_special,
+                                                   const char *text, const char *end, struct meg_hf_match *at);
 void meg_hf_added_free(struct meg_hf_added *a);
 
 MEG_END_DECLS

@@ -18,15 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <utf8proc.h>
 #include "file/commit.h"
 #include "foreign/foreign.h"
 #include "tokenizer/bpe/byte_alphabet.h"
 #include "tokenizer/hf/files.h"
 #include "tokenizer/internal.h"
 #include "tokenizer/wordcache.h"
-#include "unicode/char_class.h"
-#include "unicode/utf8.h"
 
 struct hf {
     struct meg_tokenizer base;
@@ -255,107 +252,6 @@ static int encode_plain(struct hf *t, const struct part *x, struct meg_ids *out,
     return r;
 }
 
-static bool is_space(int32_t cp)
-{
-    return meg_char_class_of(cp) == MEG_CHAR_SPACE;
-}
-
-/* Return true if cp matches \w of Rust's regex crate. */
-static bool is_word(int32_t cp)
-{
-    switch (utf8proc_category(cp)) {
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC: return true;
-    default:
-        return meg_char_class_of(cp) == MEG_CHAR_LETTER || cp == 0x200C || cp == 0x200D ||
-               (cp >= 0x24B6 && cp <= 0x24E9);
-    }
-}
-
-/* Return the index of the longest added token that begins at s and set *stop to its end; return -1 if there is none. */
-static int32_t longest_at(const struct meg_trie *trie, const char *s, const char *end, const char **stop)
-{
-    uint32_t node = MEG_TRIE_ROOT;
-    int32_t value, best = -1;
-
-    for (const char *p = s; p < end && meg_trie_step(trie, &node, (unsigned char)*p, &value); p++) {
-        if (value >= 0) {
-            best = value;
-            *stop = p + 1;
-        }
-    }
-    return best;
-}
-
-/* Return the first position at or after p at which an added token may begin; return end if there is none. */
-static const char *skip(const struct meg_hf_added_matcher *f, const char *p, const char *end)
-{
-    if (f->nfirst_bytes <= 1) {
-        p = f->nfirst_bytes ? memchr(p, f->first_byte, (size_t)(end - p)) : NULL;
-        return p ? p : end;
-    }
-    while (p < end && !f->is_first_byte[(unsigned char)*p])
-        p++;
-    return p;
-}
-
-/* A match of an added token in a text. */
-struct match {
-    const char *s, *stop; /* range of the match, including the whitespace that lstrip and rstrip add */
-    const char *own_stop; /* end of the token itself; the search for the next match begins here */
-};
-
-/* Return the first added token after the match *at, and set *at to its match; return NULL if there is none. */
-static const struct meg_hf_added_token *next_added(const struct hf *t, const struct meg_hf_added_matcher *f,
-                                                   const char *text, const char *end, struct match *at)
-{
-    const char *from = at->stop, *stop = NULL;
-
-    for (const char *p = at->own_stop; (p = skip(f, p, end)) < end; p++) {
-        int32_t k = longest_at(&f->trie, p, end, &stop), before, after;
-        const struct meg_hf_added_token *a;
-
-        if (k < 0)
-            continue;
-        a = &t->files->added.v[k];
-        if (a->is_special && t->files->splits_special_tokens) {
-            p = stop - 1;
-            continue;
-        }
-        if (a->flags.single_word) {
-            if (p > text)
-                meg_utf8_prev(p, &before);
-            if (stop < end)
-                meg_utf8_decode(stop, end - stop, &after);
-            if ((p > text && is_word(before)) || (stop < end && is_word(after))) {
-                p = stop - 1;
-                continue;
-            }
-        }
-        *at = (struct match){ a->flags.lstrip && p < from ? from : p, stop, stop };
-        while (a->flags.lstrip && at->s > from) {
-            const char *c = meg_utf8_prev(at->s, &before);
-
-            if (!is_space(before))
-                break;
-            at->s = c;
-        }
-        while (a->flags.rstrip && at->stop < end) {
-            int n = meg_utf8_decode(at->stop, end - at->stop, &after);
-
-            if (!is_space(after))
-                break;
-            at->stop += n;
-        }
-        return a;
-    }
-    return NULL;
-}
-
 /*
  * Split text at added tokens, and append the ids of the added tokens and of the other parts.  If is_normalized, find
  * the added tokens that are matched in normalized text.  Otherwise find the added tokens that are matched in the
@@ -467,14 +363,14 @@ static int encode_between_added(struct hf *t, bool is_normalized, const struct p
 {
     const struct meg_hf_added_matcher *f = is_normalized ? &t->files->added.normalized : &t->files->added.raw;
     const char *text = x->s, *end = text + x->n;
-    struct match m = { text, text, text };
+    struct meg_hf_match m = { text, text, text };
     const struct meg_hf_added_token *a;
     int r = 0;
 
     do {
         const char *from = m.stop, *stop = end;
 
-        if ((a = next_added(t, f, text, end, &m)))
+        if ((a = meg_hf_added_next(&t->files->added, f, t->files->splits_special_tokens, text, end, &m)))
             stop = m.s;
         if (stop > from)
             r = (is_normalized ? encode_plain : encode_raw)(
