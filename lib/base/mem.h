@@ -6,6 +6,7 @@
 #ifndef MEG_BASE_MEM_H
 #define MEG_BASE_MEM_H
 #include <stddef.h>
+#include <stdint.h>
 #include "base/decls.h"
 #include "base/err.h"
 
@@ -18,6 +19,14 @@ void *meg_new(size_t n);
  * product of n and `size` overflows or memory is exhausted.
  */
 void *meg_realloc_array(void *p, size_t n, size_t size);
+/* Return p, an array of n elements of `size` bytes and capacity *cap, grown if necessary so that n + 1 elements fit. */
+static inline void *meg_grow(void *p, int64_t n, int64_t *cap, size_t size)
+{
+    if (n < *cap)
+        return p;
+    *cap = 2 * *cap + 16;
+    return meg_realloc_array(p, (size_t)*cap, size);
+}
 char *meg_strdup(const char *s);
 char *meg_strndup(const char *s, size_t n);
 

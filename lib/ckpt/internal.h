@@ -461,7 +461,8 @@ struct ckpt_source {
 
 struct ckpt_sources {
     struct ckpt_source *v;
-    int n, cap;
+    int n;
+    int64_t cap;
 };
 
 /*

@@ -104,10 +104,7 @@ static bool add_source(struct ckpt_sources *all, const struct meg_ckpt *c, const
     if (!s.t)
         return false;
     check_shape(&s, is);
-    if (all->n == all->cap) {
-        all->cap = 2 * all->cap + 64;
-        all->v = meg_realloc_array(all->v, (size_t)all->cap, sizeof *all->v);
-    }
+    all->v = meg_grow(all->v, all->n, &all->cap, sizeof *all->v);
     all->v[all->n++] = s;
     return true;
 }

@@ -97,10 +97,7 @@ static void add_extent(struct extents *x, struct ckpt_extent begin, int64_t nbyt
         part_extent.nbytes = (size_t)part;
         part_extent.first += at / size;
 
-        if (x->n == x->cap) {
-            x->cap = 2 * x->cap + 64;
-            x->v = meg_realloc_array(x->v, (size_t)x->cap, sizeof *x->v);
-        }
+        x->v = meg_grow(x->v, x->n, &x->cap, sizeof *x->v);
         x->v[x->n++] = part_extent;
     }
 }

@@ -25,10 +25,7 @@ static int read_text(struct meg_json_scan *s, struct meg_jsonl *j, struct meg_js
         return meg_fail(s->e, MEG_EFORMAT,
                         "byte %" PRId64 ": the list has more than %d strings; split it into several lines",
                         (s->p - s->begin + 1), MEG_JSONL_MAX_STRINGS);
-    if (v->n == v->cap) {
-        v->cap = v->cap ? 2 * v->cap : 8;
-        v->strings = meg_realloc_array(v->strings, (size_t)v->cap, sizeof *v->strings);
-    }
+    v->strings = meg_grow(v->strings, v->n, &v->cap, sizeof *v->strings);
     if ((r = meg_json_scan_string(s, &j->unescaped, &v->strings[v->n++], &lone_surrogate)) < 0)
         return r;
     if (lone_surrogate && !j->replaces_lone_surrogates)

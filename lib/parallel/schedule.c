@@ -326,10 +326,7 @@ static void add(struct builder *b, const struct meg_action *a)
 {
     struct meg_pipe_schedule *s = b->s;
 
-    if (s->n == b->cap) {
-        b->cap = 2 * b->cap + 64;
-        s->action = meg_realloc_array(s->action, (size_t)b->cap, sizeof *s->action);
-    }
+    s->action = meg_grow(s->action, s->n, &b->cap, sizeof *s->action);
     s->action[s->n++] = *a;
 }
 

@@ -116,10 +116,7 @@ static void add_message(struct messages *q, const struct stage *g, const struct 
     const int vstage = a->chunk * g->s->conf.stages + g->s->stage;
     const enum meg_edge as = a->edge == MEG_EDGE_X || a->edge == MEG_EDGE_Y ? MEG_EDGE_X : MEG_EDGE_DY;
 
-    if (q->n == q->cap) {
-        q->cap = 2 * q->cap + 64;
-        q->v = meg_realloc_array(q->v, (size_t)q->cap, sizeof *q->v);
-    }
+    q->v = meg_grow(q->v, q->n, &q->cap, sizeof *q->v);
     q->v[q->n++] =
         (struct message){ g->clock, as, vstage + (a->edge == MEG_EDGE_Y) - (a->edge == MEG_EDGE_DX), a->microbatch };
 }

@@ -8,10 +8,7 @@
 
 void meg_codepoints_add(struct meg_codepoints *c, int32_t cp)
 {
-    if (c->n == c->cap) {
-        c->cap = c->cap ? 2 * c->cap : 64;
-        c->v = meg_realloc_array(c->v, (size_t)c->cap, sizeof *c->v);
-    }
+    c->v = meg_grow(c->v, c->n, &c->cap, sizeof *c->v);
     c->v[c->n++] = cp;
 }
 

@@ -27,10 +27,7 @@ static size_t row_size(const struct meg_sentence_map *m)
 
 static void add_row(struct meg_sentence_map *m, int64_t *cap, const int64_t *row)
 {
-    if (m->n == *cap) {
-        *cap = *cap ? 2 * *cap : 1024;
-        m->row = m->owned = meg_realloc_array(m->owned, (size_t)*cap, row_size(m));
-    }
+    m->row = m->owned = meg_grow(m->owned, m->n, cap, row_size(m));
     for (int k = 0; k < m->columns; k++) {
         if (m->is_uint64)
             ((uint64_t *)m->owned)[m->n * m->columns + k] = (uint64_t)row[k];

@@ -75,10 +75,7 @@ static int read_lines(struct meg_strtab *t, struct ranked **list, const char *pa
                             (int)(stop - rank < 40 ? stop - rank : 40), rank, MAX_RANK);
         if ((r = add_token(t, token, blank - token, &k, location, e)) < 0)
             return r;
-        if (k == cap) {
-            cap = 2 * cap + 1024;
-            *list = meg_realloc_array(*list, (size_t)cap, sizeof **list);
-        }
+        *list = meg_grow(*list, k, &cap, sizeof **list);
         (*list)[k] = (struct ranked){ value, k };
     }
     return 0;
@@ -226,10 +223,7 @@ static int fill_merges(struct meg_bytebpe *b, const char *path, struct meg_err *
 
             if (r < 0)
                 continue;
-            if (n == cap) {
-                cap = cap ? 2 * cap : 1 << 16;
-                split = meg_realloc_array(split, (size_t)cap, sizeof *split);
-            }
+            split = meg_grow(split, n, &cap, sizeof *split);
             split[n++] = (struct token_split){ (int32_t)l, (int32_t)r, (int32_t)k };
         }
     }

@@ -130,10 +130,7 @@ static void push(struct bpe_train_state *st, struct entry *x)
 {
     int64_t i;
 
-    if (st->nheap == st->heap_cap) {
-        st->heap_cap = st->heap_cap ? 2 * st->heap_cap : 1 << 12;
-        st->heap = meg_realloc_array(st->heap, (size_t)st->heap_cap, sizeof(struct entry *));
-    }
+    st->heap = meg_grow(st->heap, st->nheap, &st->heap_cap, sizeof(struct entry *));
     for (i = st->nheap++; i > 0 && is_after(st, st->heap[(i - 1) / 2], x); i = (i - 1) / 2)
         st->heap[i] = st->heap[(i - 1) / 2];
     st->heap[i] = x;
@@ -182,10 +179,7 @@ static void add_count(struct bpe_train_state *st, int32_t left, int32_t right, i
     if (delta < 0)
         return;
     if (p->touched_index < 0) {
-        if (st->ntouched == st->touched_cap) {
-            st->touched_cap = st->touched_cap ? 2 * st->touched_cap : 1 << 10;
-            st->touched = meg_realloc_array(st->touched, (size_t)st->touched_cap, sizeof *st->touched);
-        }
+        st->touched = meg_grow(st->touched, st->ntouched, &st->touched_cap, sizeof *st->touched);
         x = meg_new(sizeof *x);
         x->pair = (int32_t)(*slot - 1);
         p->touched_index = (int32_t)st->ntouched;
@@ -194,10 +188,7 @@ static void add_count(struct bpe_train_state *st, int32_t left, int32_t right, i
     x = st->touched[p->touched_index];
     if (x->nwords > 0 && x->word[x->nwords - 1] == word)
         return;
-    if (x->nwords == x->cap) {
-        x->cap = x->cap ? 2 * x->cap : 4;
-        x->word = meg_realloc_array(x->word, (size_t)x->cap, sizeof *x->word);
-    }
+    x->word = meg_grow(x->word, x->nwords, &x->cap, sizeof *x->word);
     x->word[x->nwords++] = word;
 }
 
@@ -346,10 +337,7 @@ void meg_bpe_trainer_run(struct meg_bpe_trainer *words, int64_t vocab_size, int6
             free_entry(x);
             break;
         }
-        if (nlog == cap) {
-            cap = cap ? 2 * cap : 1 << 12;
-            merge_log = meg_realloc_array(merge_log, (size_t)cap, sizeof *merge_log);
-        }
+        merge_log = meg_grow(merge_log, nlog, &cap, sizeof *merge_log);
         left = p->left;
         right = p->right;
         p->merged = nlog;

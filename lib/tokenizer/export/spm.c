@@ -195,10 +195,7 @@ static int64_t list_merges(struct merge **out, const struct meg_spm_model *m, co
 
             if (right < 0)
                 continue;
-            if (n == cap) {
-                cap = cap ? 2 * cap : 1 << 12;
-                v = meg_realloc_array(v, (size_t)cap, sizeof *v);
-            }
+            v = meg_grow(v, n, &cap, sizeof *v);
             v[n++] = (struct merge){ m->piece[id].score, id, left, right };
         }
     }

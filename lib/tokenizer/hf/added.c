@@ -13,10 +13,7 @@
 
 void meg_hf_token_list_add(struct meg_hf_token_list *list, const struct meg_hf_token *t)
 {
-    if (list->n == list->cap) {
-        list->cap = 2 * list->cap + 16;
-        list->v = meg_realloc_array(list->v, (size_t)list->cap, sizeof *list->v);
-    }
+    list->v = meg_grow(list->v, list->n, &list->cap, sizeof *list->v);
     list->v[list->n++] = *t;
 }
 
@@ -82,10 +79,7 @@ static int64_t index_of(struct meg_hf_added *a, const char *s, size_t n)
 
 static void add_pattern(struct meg_hf_added_patterns *p, int64_t token, bool normalized)
 {
-    if (p->n == p->cap) {
-        p->cap = 2 * p->cap + 16;
-        p->v = meg_realloc_array(p->v, (size_t)p->cap, sizeof *p->v);
-    }
+    p->v = meg_grow(p->v, p->n, &p->cap, sizeof *p->v);
     p->v[p->n++] = (struct meg_hf_added_pattern){ (int32_t)token, normalized };
 }
 

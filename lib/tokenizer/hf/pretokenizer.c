@@ -194,10 +194,7 @@ void meg_hf_pretokens_add(struct meg_hf_pretokens *p, const char *s, int64_t n, 
     if (n == 0)
         return;
     MEG_ASSERT_LE((int64_t)p->text.n + n, INT32_MAX);
-    if (p->n == p->cap) {
-        p->cap = p->cap ? 2 * p->cap : 64;
-        p->v = meg_realloc_array(p->v, (size_t)p->cap, sizeof *p->v);
-    }
+    p->v = meg_grow(p->v, p->n, &p->cap, sizeof *p->v);
     p->v[p->n++] = (struct meg_hf_pretoken){ (int32_t)p->text.n, (int32_t)n, is_text_start };
     meg_str_add(&p->text, s, (size_t)n);
 }

@@ -101,10 +101,7 @@ static int add_piece(struct loader *l, const struct meg_pb *at, const struct meg
         return meg_pb_fail(at, at->p, e, "piece %d has score %f; expected a finite number", id, score);
     if (type == MEG_SPM_UNKNOWN && m->unk >= 0)
         return meg_pb_fail(at, at->p, e, "pieces %d and %d are both of type UNKNOWN", m->unk, id);
-    if (id + 1 >= l->cap) {
-        l->cap = 2 * l->cap + 1024;
-        m->piece = meg_realloc_array(m->piece, (size_t)l->cap, sizeof *m->piece);
-    }
+    m->piece = meg_grow(m->piece, id + 1, &l->cap, sizeof *m->piece);
     m->piece[id] = (struct meg_spm_piece){ (int64_t)m->text.n, score, (enum meg_spm_piece_type)type };
     t = meg_spm_is_matched(m, id) ? &l->matched : &l->reserved;
     before = t->n;
