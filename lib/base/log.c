@@ -1,5 +1,6 @@
 /* log.c - log messages and the progress line, on stderr. */
 #include "base/log.h"
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -78,7 +79,7 @@ void meg_log_lines(int l, const char *text)
     fwrite(line, 1, n, stderr);
 }
 
-void meg_vlog(int l, const char *fmt, va_list ap)
+static MEG_PRINTF(2, 0) void log_message(int l, const char *fmt, va_list ap)
 {
     char text[4096];
 
@@ -93,7 +94,7 @@ void meg_vlog(int l, const char *fmt, va_list ap)
     do {                                                                                                               \
         va_list ap;                                                                                                    \
         va_start(ap, fmt);                                                                                             \
-        meg_vlog(l, fmt, ap);                                                                                          \
+        log_message(l, fmt, ap);                                                                                       \
         va_end(ap);                                                                                                    \
     } while (0)
 

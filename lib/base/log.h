@@ -4,7 +4,6 @@
  */
 #ifndef MEG_BASE_LOG_H
 #define MEG_BASE_LOG_H
-#include <stdarg.h>
 #include <stdbool.h>
 #include "base/decls.h"
 
@@ -33,7 +32,6 @@ void meg_log_rank0_first(void);
 void meg_warn(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_info(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_debug(const char *fmt, ...) MEG_PRINTF(1, 2);
-void meg_vlog(int level, const char *fmt, va_list ap) MEG_PRINTF(2, 0);
 /* Print a text that may contain newlines.  The caller must sanitize any names and values that it quotes. */
 void meg_log_lines(int level, const char *text);
 /*

@@ -208,7 +208,11 @@ void model_stack_fwd(struct meg_model *g, int64_t chunk, int k, struct model_slo
     segment_fwd(g, &g->state->chunk[chunk].segment[k], q, in, out);
 }
 
-void model_chunk_fwd(struct meg_model *g, int64_t chunk, struct model_slot *q, void *const *in, void *const *out)
+/*
+ * Run forward of the embeddings and layers of a chunk, and of the norm after the encoder, but neither of the norm after
+ * the last stack nor of the heads.  For `in` and `out`, see meg_model_forward.
+ */
+static void chunk_fwd(struct meg_model *g, int64_t chunk, struct model_slot *q, void *const *in, void *const *out)
 {
     struct meg_model_state *st = g->state;
     const struct model_chunk *c = &st->chunk[chunk];
@@ -231,7 +235,7 @@ void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const s
                        const struct meg_loss_factors *factors, void *const *in, void *const *out)
 {
     model_load_batch(g, slot, x, factors, true);
-    model_chunk_fwd(g, chunk, &g->state->slot[slot], in, out);
+    chunk_fwd(g, chunk, &g->state->slot[slot], in, out);
 }
 
 /*
@@ -354,7 +358,7 @@ static void forward_no_dropout(struct meg_model *g, const struct meg_batch *x)
         for (int k = 0; k < desc->nstacks; k++)
             MEG_ASSERT_LE(meg_batch_length(x, desc->stack[k].tokens), desc->rope.positions);
     model_load_batch(g, 0, x, &factors, false);
-    model_chunk_fwd(g, 0, &g->state->slot[0], NULL, NULL);
+    chunk_fwd(g, 0, &g->state->slot[0], NULL, NULL);
 }
 
 double meg_model_loss(struct meg_model *g, const struct meg_batch *x, float *token_loss)

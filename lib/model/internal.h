@@ -281,11 +281,6 @@ void model_begin_grads(struct meg_model *g, bool *has_grads);
  */
 void model_stack_fwd(struct meg_model *g, int64_t chunk, int k, struct model_slot *q, void *const *in,
                      void *const *out);
-/*
- * Run forward of the embeddings and layers of a chunk, and of the norm after the encoder, but neither of the norm after
- * the last stack nor of the heads.  Call this after model_load_batch.  For `in` and `out`, see meg_model_forward.
- */
-void model_chunk_fwd(struct meg_model *g, int64_t chunk, struct model_slot *q, void *const *in, void *const *out);
 
 MEG_END_DECLS
 #endif

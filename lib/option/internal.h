@@ -61,8 +61,6 @@ const char *opt_next_name(const char **p, size_t *n);
 void *opt_alloc(size_t n);
 /* Return a copy of s [n] in memory of opt_alloc. */
 const char *opt_intern(const char *s, size_t n);
-/* Make meg_opt_was_given return true for the field of an option. */
-void opt_set_given(const struct meg_opt *row, void *conf);
 /* Return whether an option accepts more than one value. */
 bool opt_takes_many(const struct meg_opt *row);
 void *opt_field(const struct meg_opt *row, void *conf);

@@ -59,7 +59,8 @@ void opt_add_word(struct meg_str_list *words, const char *s, size_t n)
 static const void **given_fields;
 static size_t ngiven_fields;
 
-void opt_set_given(const struct meg_opt *row, void *conf)
+/* Make meg_opt_was_given return true for the field of an option. */
+static void set_given(const struct meg_opt *row, void *conf)
 {
     const void *field = opt_field(row, conf);
 
@@ -236,7 +237,7 @@ int opt_give(const struct meg_optgroup *groups, const struct meg_optgroup *group
         return opt_give_renamed(groups, row, words, e);
     if ((r = opt_assign(row, group->conf, words, e)) < 0)
         return r;
-    opt_set_given(row, group->conf);
+    set_given(row, group->conf);
     return 0;
 }
 
