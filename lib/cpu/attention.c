@@ -80,7 +80,6 @@ static void fwd_task(const struct meg_attn_fwd_args *a, int64_t i, int64_t j, in
     const struct head k = key_head(desc, a->k, i, grp), v = key_head(desc, a->v, i, grp);
     const struct key_range visible = visible_to_any(desc, t0, t1, i);
     const struct running all = { op, max, sum };
-    float *lse = a->lse + (i * desc->a + j) * desc->s_q;
     for (int64_t t = 0; t < t1 - t0; t++) {
         max[t] = sink_of(desc, j);
         sum[t] = desc->sink.p ? 1.0f : 0.0f;
@@ -104,7 +103,7 @@ static void fwd_task(const struct meg_attn_fwd_args *a, int64_t i, int64_t j, in
         for (int64_t c = 0; c < desc->d_v; c++)
             op[t * desc->d_v + c] *= r;
         MEG_FN(from_f32)(row(o, t0 + t), o.dtype, op + t * desc->d_v, desc->d_v);
-        lse[t0 + t] = max[t] + logf(sum[t]);
+        a->lse[(i * desc->a + j) * desc->s_q + t0 + t] = max[t] + logf(sum[t]);
     }
 }
 

@@ -141,11 +141,10 @@ static void bwd_tile(const struct meg_attn_desc *desc, const struct bwd *w, cons
                                    .lse = w->lse[t0 + t],
                                    .delta = delta_of(w, d_o + t * n_v, t0 + t, n_v),
                                    .factor = drop_in_tile(&buf, desc, drop, x, t) };
-        const int64_t first = nq - 1 - t;
         if (plain)
             bwd_row(s + t * BK, dp + t * BK, &one, nk, desc->scale);
         else
-            bwd_score_row(s + t * BK, dp + t * BK, d_bias + first, bias + first, &one, nk, desc);
+            bwd_score_row(s + t * BK, dp + t * BK, d_bias + nq - 1 - t, bias + nq - 1 - t, &one, nk, desc);
     }
     if (w->d_rel_bias)
         add_to_buckets(w->d_rel_bias, d_bias, desc, x);

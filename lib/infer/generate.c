@@ -140,7 +140,6 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
     int r;
 
     MEG_ASSERT(meg_generator_has_free_slot(gen));
-    MEG_ASSERT_LT(0, n);
     MEG_ASSERT_LT(n, positions);
     prompt.s = max_tokens < positions - n ? n + max_tokens : positions;
     while (gen->slot[prompt.slot])
