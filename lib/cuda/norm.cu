@@ -347,20 +347,21 @@ template <class X, class Y> static __global__ void __launch_bounds__(MAX_THREADS
 }
 
 /* Return the arguments of the forward kernels. */
-static struct norm_fwd norm_begin(enum meg_norm type, struct meg_mat y, float *mean, float *rstd, struct meg_mat x,
-                                  const void *w, const void *b, float eps)
+static struct norm_fwd norm_begin(const struct meg_norm_fwd_args *a)
 {
-    return { y,
-             x,
-             row_vector(w, y.dtype, y.cols),
-             row_vector(b, y.dtype, y.cols),
-             mean,
-             rstd,
-             eps,
-             meg_norm_offset(type),
-             1.0f / (float)y.cols,
-             meg_norm_is_rms(type),
-             threads_per_row(y.cols, vectors_per_thread(y.cols)) };
+    const int64_t n = a->y.cols;
+
+    return { a->y,
+             a->x,
+             row_vector(a->w, a->y.dtype, n),
+             row_vector(a->b, a->y.dtype, n),
+             a->mean,
+             a->rstd,
+             a->eps,
+             meg_norm_offset(a->type),
+             1.0f / (float)n,
+             meg_norm_is_rms(a->type),
+             threads_per_row(n, vectors_per_thread(n)) };
 }
 
 /*
@@ -380,7 +381,7 @@ static void launch_norm(launch_stream st, void (*kernel)(P...), int64_t n, int p
 
 void meg_cuda_norm_fwd(struct meg_stream *st, const struct meg_norm_fwd_args *a)
 {
-    const struct norm_fwd q = norm_begin(a->type, a->y, a->mean, a->rstd, a->x, a->w, a->b, a->eps);
+    const struct norm_fwd q = norm_begin(a);
 
     if (!a->x.rows || !a->x.cols)
         return;
@@ -400,13 +401,13 @@ void meg_cuda_norm_fwd(struct meg_stream *st, const struct meg_norm_fwd_args *a)
 void meg_cuda_add_norm_fwd(struct meg_stream *st, const struct meg_add_norm_fwd_args *a)
 {
     const struct add add = add_begin(a->z, a->x, a->sublayer_out, a->bias, a->drop);
-    const struct norm_fwd q = norm_begin(a->type, a->y, a->mean, a->rstd, a->z, a->w, a->b, a->eps);
+    const struct meg_norm_fwd_args norm_args = { a->type, a->y, a->mean, a->rstd, a->z, a->w, a->b, a->eps };
+    const struct norm_fwd q = norm_begin(&norm_args);
 
     if (!a->z.rows || !a->z.cols)
         return;
     if (a->z.cols > LONG) {
         const struct meg_add_fwd_args add_args = { a->z, a->x, a->sublayer_out, a->bias, a->drop };
-        const struct meg_norm_fwd_args norm_args = { a->type, a->y, a->mean, a->rstd, a->z, a->w, a->b, a->eps };
 
         meg_cuda_add_fwd(st, &add_args);
         meg_cuda_norm_fwd(st, &norm_args);
