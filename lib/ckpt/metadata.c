@@ -1,5 +1,4 @@
 /* metadata.c - the files of a native checkpoint other than tensor files and the manifest. */
-#include <stdlib.h>
 #include <string.h>
 #include "base/hash.h"
 #include "ckpt/save_internal.h"

@@ -1,5 +1,4 @@
 /* tensors.c - list the tensor files of a checkpoint from the parameter table, and the bytes that a rank writes. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include "ckpt/internal.h"
 

@@ -9,7 +9,6 @@
 #include <dirent.h>
 #include <inttypes.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/log.h"

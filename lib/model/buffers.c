@@ -2,7 +2,6 @@
  * buffers.c - activation and workspace buffers of a model.  The same functions compute the total size of the buffers
  * for a memory estimate and sub-allocate the buffers from the arenas (tensor/suballoc.h).
  */
-#include <stdlib.h>
 #include "base/mem.h"
 #include "model/internal.h"
 

@@ -1,9 +1,7 @@
 /* model.c - create a rank's shard of a model, and set its initial weights. */
 #include "model/model.h"
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include "base/mem.h"
 #include "model/internal.h"
 #include "tensor/half.h"

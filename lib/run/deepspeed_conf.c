@@ -1,5 +1,4 @@
 /* deepspeed_conf.c - read the settings of DeepSpeed's JSON file, --deepspeed_config, as options. */
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include "base/num.h"

@@ -1,6 +1,5 @@
 /* run_spec.c - the specification of a training run, derived from its options. */
 #include "run/run_spec.h"
-#include <inttypes.h>
 #include <math.h>
 #include "model/family.h"
 #include "option/check.h"

@@ -5,7 +5,6 @@
  * that implements the tokenizer type.
  */
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include "io/json.h"
 #include "tokenizer/internal.h"

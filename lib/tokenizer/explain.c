@@ -1,5 +1,4 @@
 /* explain.c - describe a tokenizer: its size, its special tokens, and what it does to a text. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "io/json.h"

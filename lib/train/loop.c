@@ -1,8 +1,6 @@
 /* loop.c - the training loop: steps, logging, evaluation, checkpoints, and the conditions that end the run. */
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
-#include <unistd.h>
 #include "base/clock.h"
 #include "base/log.h"
 #include "file/file.h"

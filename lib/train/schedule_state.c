@@ -1,5 +1,4 @@
 /* schedule_state.c - the learning-rate and weight-decay schedule in a checkpoint. */
-#include <inttypes.h>
 #include "io/json.h"
 #include "train/trainer.h"
 

@@ -1,7 +1,6 @@
 /* gemm_cache.c - the file of algorithms: find its path, read it at each look-up, and append lines to it. */
 #include "cuda/cublas/gemm_cache.h"
 #include <ctype.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>

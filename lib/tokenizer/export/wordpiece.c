@@ -4,7 +4,6 @@
  * BertNormalizer lowercases each character separately.  For BertWordPieceLowerCase, a second Replace step therefore
  * lowercases final sigmas.
  */
-#include <string.h>
 #include "tokenizer/bert/vocab_file.h"
 #include "tokenizer/export/internal.h"
 

@@ -2,7 +2,6 @@
 #include "tokenizer/hf/files.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include "io/json.h"
 #include "tokenizer/hf/config.h"
 #include "tokenizer/internal.h"
