@@ -89,8 +89,9 @@ static bool is_summed(const struct meg_optim *o, const struct meg_zero_param_ran
 {
     const struct meg_layout *l = &o->mesh->layout;
     const struct meg_param *row = &o->params->row[r->row];
+    const bool is_counted = meg_param_is_counted(row, span_of(o, r).is_tp_replica, o->mesh);
 
-    return !row->is_frozen && meg_param_is_counted(row, span_of(o, r).is_tp_replica, o->mesh) &&
+    return !row->is_frozen && is_counted &&
            (l->zero.nshards || row->dp_group == MEG_DP_EXPERT ||
             meg_layout_axis_rank(l, o->mesh->coords, MEG_AXIS_EP) == 0);
 }

@@ -173,8 +173,10 @@ bool meg_param_is_counted(const struct meg_param *row, bool is_tp_replica, const
 bool meg_param_sums_grad_over_tp(const struct meg_param *row, const struct meg_param_span *span,
                                  const struct meg_layout *l)
 {
+    const bool has_sharded_parts = meg_param_is_sharded(row, MEG_AXIS_TP);
+
     return l->tp > 1 && span->is_tp_replica && !row->is_frozen &&
-           (l->has_sp || row->grad_is_partial_over_tp || meg_param_is_sharded(row, MEG_AXIS_TP));
+           (l->has_sp || row->grad_is_partial_over_tp || has_sharded_parts);
 }
 
 void meg_params_free(struct meg_params *p)
