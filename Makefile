@@ -25,6 +25,7 @@
 # make check-effects  list the options whose effect tests/effects_*.t do not notice
 # make check-queue train on the device of tests/queue: SEEDS=200 random orders per configuration, then all layouts of
 #                  check-layouts
+# make check-placement  check the placements of tensors in a debug build; PART=I/N of check-layouts (default: 1/30)
 # make check-emulated  train CELLS=60 of the layouts of check-layouts on the CUDA backend without a GPU:
 #                  FIRST= MAX_RANKS= STEPS=
 # make check-gpu   compare operations, training and inference on a GPU with those on the CPU: SEED=
@@ -47,7 +48,7 @@
 
 VERSION := 0.1.0
 MODULES := base foreign file option unicode io sentence tokenizer data preprocess tensor cpu cuda device watchdog comm \
-           parallel params nn model optim ckpt logging run plan train infer eval
+           parallel params placement nn model optim ckpt logging run plan train infer eval
 
 # As a goal, also beside others, quick selects a build for this CPU only, without CUDA.
 QUICK  := $(filter quick,$(MAKECMDGOALS))

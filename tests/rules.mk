@@ -39,7 +39,7 @@ SLOW := cuda experts cuda_layouts ckpt_layouts layouts nccl faults ranks_signals
 SHELL_TESTS := $(wildcard $(patsubst %,tests/%.t,$(SLOW)))
 SHELL_TESTS += $(filter-out $(SHELL_TESTS),$(wildcard tests/*.t tests/cmd/*.t))
 # Line 2 or 3 of a shell test names the modules that it tests: "# modules: nn model".
-MODULE_GOALS := $(filter $(MODULES:%=check-%),$(GOALS))
+MODULE_GOALS := $(filter $(filter-out check-placement,$(MODULES:%=check-%)),$(GOALS))
 tests_of = $(filter $(B)/tests/unit/$1/%,$(UNITS)) $(shell grep -lw '^# modules:.* $1' $(SHELL_TESTS))
 TESTS ?= $(if $(MODULE_GOALS),$(foreach m,$(MODULE_GOALS:check-%=%),$(call tests_of,$m)),$(if \
              $(filter thread,$(SAN)),$(THREADED),$(SHELL_TESTS) $(UNITS)))
@@ -57,7 +57,7 @@ check: $(FAULT) $(filter-out $(if $(filter build,$(B)),build/san/%),$(filter $(B
        $(if $(filter mpich:%,$(RUN)),$(MPICH)) $(if $(filter %.t,$(RUN)),all $(filter $(NEEDS),$(TEST_PROGRAMS)))
 	@$(if $(RUN),CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive FAILED="$(abspath $(B))/failed" $(WITH_BUILD) \
 	    tests/prove.sh $(RUN),echo 'there are no tests to run')
-$(MODULES:%=check-%): check
+$(filter-out check-placement,$(MODULES:%=check-%)): check
 quick: $(if $(filter-out quick,$(GOALS)),,$(if $(filter file,$(origin TESTS)),all,check))
 
 # To take less time, kernels are compiled for the CPU only, and the CPU operations only for the baseline and x86-64-v4
@@ -83,6 +83,12 @@ check-layouts check-queue: export LAYOUTS := $(if $(FULL)$(PART),full,cover)
 check-layouts: all $(RANKS) $(FAULT)
 	@$(WITH_BUILD) tests/layouts.t
 	$(if $(PART),,@OMP_WAIT_POLICY=passive $(WITH_BUILD) FULL=1 tests/ckpt_layouts.t)
+
+# Check in a debug build how tensors are placed on ranks (lib/placement), and that wrong placements are found.
+check-placement: export MEG_PLACEMENT := 1
+check-placement: export TEST_S := 3600
+check-placement:
+	+$(MAKE) DEBUG=1 B=build/debug CUDA=0 ISAS='$(filter v3,$(ISAS))' DEPS=0 check TESTS='placement/placement placement.t'
 
 check-faults: all $(RANKS) $(FAULT)
 	@export KILLS=$(or $(KILLS),50) STOPS=$(or $(STOPS),47) LONG_STOPS=$(or $(LONG_STOPS),3) POINTS=$(or $(POINTS),20); \

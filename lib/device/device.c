@@ -125,22 +125,30 @@ const struct meg_ops *meg_device_gpu_ops(void)
 #endif
 }
 
+#ifdef MEG_DEBUG
+int64_t meg_device_step, meg_device_layer = -1;
+#endif
+
 void meg_device_set_step(int64_t step)
 {
 #ifdef MEG_HAVE_CUDA
     meg_cuda_position.step = step;
-#else
-    (void)step;
 #endif
+#ifdef MEG_DEBUG
+    meg_device_step = step;
+#endif
+    (void)step;
 }
 
 void meg_device_set_layer(int64_t layer)
 {
 #ifdef MEG_HAVE_CUDA
     meg_cuda_position.layer = layer;
-#else
-    (void)layer;
 #endif
+#ifdef MEG_DEBUG
+    meg_device_layer = layer;
+#endif
+    (void)layer;
 }
 
 static void (*wait_function)(const struct meg_device *d, struct meg_event *event);

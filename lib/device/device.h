@@ -59,6 +59,10 @@ const struct meg_ops *meg_device_gpu_ops(void);
  */
 void meg_device_set_step(int64_t step);
 void meg_device_set_layer(int64_t layer);
+#ifdef MEG_DEBUG
+/* The numbers that were set last, for messages of debug builds. */
+extern int64_t meg_device_step, meg_device_layer;
+#endif
 
 /*
  * Set the function by which meg_device_wait waits, or NULL for the default, which polls event_is_done.  The function of

@@ -1,5 +1,6 @@
 /* layers.c - forward and backward of the layers of a chunk. */
 #include "model/internal.h"
+#include "placement/placement.h"
 
 static struct meg_residual_epilogue epilogue(const struct meg_model *g, const struct model_layer *l,
                                              const struct model_block *block)
@@ -207,8 +208,11 @@ static void save_input(struct meg_model *g, const struct model_segment *x, const
 {
     const struct meg_mat shard = saved_shard(g, x, q, i), input = q->layer[i].block[0].x;
 
-    if (shard.p)
-        model_copy(g, shard.p, meg_mat_rows(input, g->mesh->coords.tp * shard.rows, shard.rows).p, shard);
+    if (!shard.p)
+        return;
+    model_copy(g, shard.p, meg_mat_rows(input, g->mesh->coords.tp * shard.rows, shard.rows).p, shard);
+    meg_placement_declare(shard.p, (size_t)(shard.rows * shard.cols) * meg_dtype_size(shard.dtype), g->mesh->tp,
+                          MEG_PLACEMENT_REPLICATED, MEG_PLACEMENT_ROWS);
 }
 
 static void restore_input(struct meg_model *g, const struct model_segment *x, const struct model_slot *q, int64_t i)

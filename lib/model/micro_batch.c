@@ -1,5 +1,6 @@
 /* micro_batch.c - the micro-batches in the slots: uploads, and the current micro-batch. */
 #include "model/internal.h"
+#include "placement/placement.h"
 
 /* With sequence or context parallelism, upload the global positions of the rows of the residual stream. */
 static void set_global_positions(struct meg_model *g)
@@ -82,8 +83,10 @@ static void upload_arrays(struct meg_model *g, struct model_inputs *in, const st
     for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++) {
         const size_t nbytes = (size_t)meg_batch_numel(x, f) * meg_batch_fields[f].size;
 
-        if (fields & 1u << f)
+        if (fields & 1u << f) {
             upload(g, *meg_batch_array(&in->x, f), *meg_batch_array(&from, f), nbytes, x->is_pinned);
+            meg_placement_input(*meg_batch_array(&in->x, f), nbytes);
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include "base/mem.h"
 #include "model/internal.h"
+#include "placement/placement.h"
 #include "tensor/half.h"
 
 /*
@@ -138,6 +139,8 @@ static int alloc_arenas(struct meg_model *g, struct meg_suballoc *activations, s
                         "for activations and %.1f MiB for workspace%s",
                         (double)m.params / 0x1p20, (double)m.grads / 0x1p20, (double)m.activations / 0x1p20,
                         (double)m.workspace / 0x1p20, g->run.is_training ? "; use a smaller --micro-batch-size" : "");
+    meg_placement_undefined(st->activations, m.activations);
+    meg_placement_undefined(st->workspace, m.workspace);
     activations->base = st->activations;
     workspace->base = st->workspace;
     g->used = m;
@@ -204,6 +207,11 @@ int meg_model_create(struct meg_model **out, const struct meg_model_conf *c, con
     g->mesh = mesh;
     meg_model_params(&g->params, c, mesh);
     if ((r = open_state(g, e)) == 0) {
+        if (run->shards_params)
+            meg_placement_undefined(g->w, g->used.params); /* until they are gathered */
+        else
+            meg_placement_params(&g->params, g->w, run->dtype, false, false);
+        meg_placement_params(&g->params, g->g, run->grad_dtype, true, run->shards_grads);
         *out = g;
         g = NULL;
     }

@@ -6,6 +6,7 @@
  * gradients of replicated parameters are summed over the ranks (params/param.h).
  */
 #include "nn/binary_head.h"
+#include "placement/placement.h"
 
 struct binary_head {
     struct meg_linear pooler, binary;
@@ -62,9 +63,15 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
     else
         MEG_CALL(c->op, c->stream, xent_bwd, .logits = d_logits, .lse = l->lse, .target = in->sentence_order,
                  .weight = weight);
+    if (c->has_sp)
+        meg_placement_declare(d_logits.p, (size_t)(d_logits.rows * d_logits.ld) * meg_dtype_size(d_logits.dtype), c->tp,
+                              MEG_PLACEMENT_REPLICATED, MEG_PLACEMENT_PARTIAL);
     MEG_LINEAR(c, &l->binary, local_bwd, .dx = d_pre, .dy = d_logits, .x = pooled, .pre = meg_mat_rows(l->pre, 0, c->b),
                .act = MEG_ACT_TANH);
     MEG_LINEAR(c, &l->pooler, local_bwd, .dx = d_x0, .dy = d_pre, .x = x0);
+    if (c->has_sp) /* the gradient of the first rank's rows */
+        meg_placement_declare(d_x0.p, (size_t)(d_x0.rows * d_x0.cols) * meg_dtype_size(d_x0.dtype), c->tp,
+                              MEG_PLACEMENT_PARTIAL, MEG_PLACEMENT_ROWS);
     MEG_CALL(c->op, c->stream, add_fwd, .z = dx0, .x = dx0, .y = d_x0);
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "base/mem.h"
+#include "placement/placement.h"
 
 /* Return whether the optimizer has f32 main parameters.  The array is empty on a rank that updates no elements. */
 static bool has_main_params(const struct meg_optim_conf *c, const struct meg_model_run *run)
@@ -149,6 +150,28 @@ static void upload_ranges(struct meg_optim *o)
     free(range);
 }
 
+static void place_shard(const struct meg_optim *o, const struct meg_zero_param_range *r, struct meg_array x)
+{
+    const struct meg_param *row = &o->params->row[r->row];
+
+    meg_placement_param_shard(row, meg_element(x.p, r->begin, x.dtype), r->end - r->begin, x.dtype,
+                              o->mesh->dp[row->dp_group].shard);
+}
+
+/* Declare the placements of the shards of parameters that are not in the model's flat buffer. */
+static void place_shards(const struct meg_optim *o)
+{
+    for (int i = 0; i < o->shard.nparam_ranges; i++) {
+        const struct meg_zero_param_range *r = &o->shard.param_range[i];
+        const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[r->bucket_shard];
+
+        if (o->buf.main)
+            place_shard(o, r, main_shard(o, v));
+        if (o->buf.param_shards)
+            place_shard(o, r, param_shard(o, v));
+    }
+}
+
 static void on_params_needed(void *user, int group, int next, bool is_backward)
 {
     meg_zero_params_needed(&((struct meg_optim *)user)->sync, group, next, is_backward);
@@ -243,6 +266,7 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++)
         o->result_done[i] = o->op->event_create();
     upload_ranges(o);
+    place_shards(o);
     meg_optim_restore(o, 0, &(struct meg_scaler){ .type = MEG_SCALER_NONE, .scale = 1 });
     model->loss_scale = &o->record->scaler.scale;
     model->hooks = (struct meg_model_hooks){ o, on_params_needed, on_grads_ready };
@@ -425,6 +449,8 @@ void meg_optim_sum_losses(struct meg_optim *o, double loss_divisor)
     o->op->copy(o->stream, s->local_loss, o->model->loss_sum, sizeof s->local_loss);
     o->op->copy(o->stream, s->loss, o->model->loss_sum, sizeof s->loss);
     o->op->upload(o->stream, &s->loss_divisor, &loss_divisor, sizeof loss_divisor);
+    meg_placement_declare(&s->loss_divisor, sizeof loss_divisor, o->mesh->dp_cp, MEG_PLACEMENT_UNKNOWN,
+                          MEG_PLACEMENT_PARTIAL);
     /*
      * Over the data- and context-parallel ranks, sum loss_divisor and the losses, which follow it in memory.  Over the
      * pipeline stages, on which loss_divisor is equal, sum only the losses.

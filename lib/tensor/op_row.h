@@ -14,6 +14,13 @@
  * may have a factor (2f).  A size is an integer field of this name; a size in the struct meg_attn_desc or struct
  * meg_qk_norm of the call (r is a/g, and s_k and b_k are the rows and sequences of one block of a KV cache in blocks);
  * or, as in Einstein notation, the rows or columns of the first matrix whose shape contains it.
+ *
+ * After the rows, rules state how placements on the ranks of a mesh follow (lib/placement, debug builds):
+ *   MEG_PLACEMENT_RULE(OP, OUTPUTS, .factors = INPUTS [, .linear = INPUTS] [, .terms = INPUTS] ...)
+ * Names are separated by spaces.  The outputs are a function of the factors, to which the terms are added.  The
+ * function is linear in each of `linear`, one of which may thus be a partial sum.  No factor may be sharded along the
+ * sizes in `complete`.  An output that lacks the size of a sharded dimension is a partial sum or, if the size is in
+ * `stacked`, has statistics of the shard.  The outputs of an operation without a rule have an unknown placement.
  */
 #ifndef MEG_TENSOR_OP_ROW_H
 #define MEG_TENSOR_OP_ROW_H

@@ -165,3 +165,17 @@ MEG_OP_ROW(copy_heads, check_copy_heads,
     VALUE(copy_heads, d))
 /* clang-format on */
 #endif
+
+#ifdef MEG_PLACEMENT_RULE
+/* clang-format off */
+MEG_PLACEMENT_RULE(attn_fwd, "o lse", .factors = "q k v", .complete = "d")
+MEG_PLACEMENT_RULE(attn_merge, "o", .factors = "o o_part lse lse_part", .complete = "d")
+MEG_PLACEMENT_RULE(attn_merge, "lse", .factors = "lse lse_part", .complete = "d")
+MEG_PLACEMENT_RULE(attn_delta, "delta", .factors = "d_o o", .linear = "d_o", .complete = "d")
+MEG_PLACEMENT_RULE(attn_bwd, "d_rel_bias", .factors = "d_o q k v lse", .linear = "d_o", .complete = "d")
+MEG_PLACEMENT_RULE(attn_bwd, "d_sink", .factors = "d_o lse", .linear = "d_o", .complete = "d")
+MEG_PLACEMENT_RULE(attn_bwd, "dq", .factors = "d_o q k v lse delta", .linear = "d_o", .complete = "d")
+MEG_PLACEMENT_RULE(attn_bwd, "dk dv", .factors = "d_o q k v lse delta", .linear = "d_o", .complete = "d")
+MEG_PLACEMENT_RULE(copy_heads, "dst", .factors = "src", .linear = "src")
+/* clang-format on */
+#endif

@@ -421,3 +421,40 @@ MEG_OP_ROW(xent_fwd_bwd, NULL,
     VALUE(xent_fwd_bwd, z_loss) FIELD(xent_fwd_bwd, weight.mask, IN | OPTIONAL, "n"))
 /* clang-format on */
 #endif
+
+#ifdef MEG_PLACEMENT_RULE
+/* clang-format off */
+MEG_PLACEMENT_RULE(linear_fwd, "y pre", .factors = "x w", .linear = "x w", .terms = "bias")
+MEG_PLACEMENT_RULE(linear_bwd_data, "dx", .factors = "dy w pre", .linear = "dy")
+MEG_PLACEMENT_RULE(linear_bwd_weight, "dw", .factors = "dy x", .linear = "dy")
+MEG_PLACEMENT_RULE(linear_bwd_weight, "dbias", .factors = "dy", .linear = "dy")
+MEG_PLACEMENT_RULE(act_bwd, "dx", .factors = "dy pre", .linear = "dy")
+MEG_PLACEMENT_RULE(scale, "y", .factors = "x", .linear = "x")
+MEG_PLACEMENT_RULE(glu_fwd, "y", .factors = "x")
+MEG_PLACEMENT_RULE(glu_bwd, "dx", .factors = "dy x", .linear = "dy")
+MEG_PLACEMENT_RULE(rope, "x", .factors = "x", .linear = "x")
+MEG_PLACEMENT_RULE(qk_norm_fwd, "y rstd", .factors = "x w", .complete = "d")
+MEG_PLACEMENT_RULE(qk_norm_bwd, "dw", .factors = "dy x rstd", .linear = "dy", .complete = "d")
+MEG_PLACEMENT_RULE(qk_norm_bwd, "dx", .factors = "dy x w rstd", .linear = "dy", .complete = "d")
+MEG_PLACEMENT_RULE(norm_fwd, "y", .factors = "x w b", .complete = "h")
+MEG_PLACEMENT_RULE(norm_fwd, "mean rstd", .factors = "x", .complete = "h")
+MEG_PLACEMENT_RULE(norm_bwd, "dw", .factors = "dy x rstd", .linear = "dy", .complete = "h")
+MEG_PLACEMENT_RULE(norm_bwd, "db", .factors = "dy", .linear = "dy", .complete = "h")
+MEG_PLACEMENT_RULE(norm_bwd, "dx", .factors = "dy x w rstd", .linear = "dy", .terms = "skip", .complete = "h")
+MEG_PLACEMENT_RULE(add_fwd, "z", .terms = "x y bias")
+MEG_PLACEMENT_RULE(add_bwd, "dbias", .factors = "dz", .linear = "dz")
+MEG_PLACEMENT_RULE(add_bwd, "dy", .factors = "dz", .linear = "dz")
+MEG_PLACEMENT_RULE(add_norm_fwd, "z", .terms = "x sublayer_out bias")
+MEG_PLACEMENT_RULE(add_norm_fwd, "y", .factors = "z w b", .complete = "h")
+MEG_PLACEMENT_RULE(add_norm_fwd, "mean rstd", .factors = "z", .complete = "h")
+MEG_PLACEMENT_RULE(embed_fwd, "x", .factors = "token word", .linear = "word")
+MEG_PLACEMENT_RULE(embed_bwd, "dword", .factors = "dx token", .linear = "dx")
+MEG_PLACEMENT_RULE(position_fwd, "x", .terms = "x pos")
+MEG_PLACEMENT_RULE(position_bwd, "dpos", .factors = "dx", .linear = "dx")
+MEG_PLACEMENT_RULE(position_bwd, "dx", .factors = "dx", .linear = "dx")
+MEG_PLACEMENT_RULE(xent_partial, "part", .factors = "logits target", .stacked = "v")
+MEG_PLACEMENT_RULE(xent_combine, "loss lse", .factors = "part target")
+MEG_PLACEMENT_RULE(xent_bwd, "logits", .factors = "logits lse target weight.mask")
+MEG_PLACEMENT_RULE(xent_fwd_bwd, "loss logits", .factors = "logits target weight.mask", .complete = "v")
+/* clang-format on */
+#endif

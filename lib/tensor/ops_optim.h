@@ -201,3 +201,9 @@ MEG_OP_ROW(sgd, check_sgd,
     VALUE(sgd, arrays) VALUE(sgd, nranges) FIELD(sgd, range, IN, "nranges") FIELD(sgd, step, IN, "1"))
 /* clang-format on */
 #endif
+
+#ifdef MEG_PLACEMENT_RULE
+/* clang-format off */
+MEG_PLACEMENT_RULE(weighted_sum, "out", .factors = "x weight", .linear = "x")
+/* clang-format on */
+#endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
+#include "placement/placement.h"
 #include "train/trainer.h"
 
 /* ---- micro-batches -------------------------------------------------------------------------- */
@@ -152,6 +153,7 @@ static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_for
                             "out of memory: the pipeline buffers require %.1f MiB; use a smaller --micro-batch-size",
                             (double)nbytes / 0x1p20);
         p->memory_size = nbytes;
+        meg_placement_undefined(p->memory, nbytes);
     }
     p->pipe = (struct meg_pipe){ .schedule = &p->schedule,
                                  .pp = t->mesh.pp,

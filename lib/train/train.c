@@ -2,6 +2,7 @@
 #include "train/train.h"
 #include <stdio.h>
 #include "base/clock.h"
+#include "placement/placement.h"
 #include "plan/dry_run.h"
 #include "plan/layout_search.h"
 #include "plan/memory_check.h"
@@ -100,6 +101,7 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
         goto out;
     meg_mesh_make(&t.mesh, world, &t.spec.layout);
     t.mesh.registers_buffers = job->zero.nccl_ub;
+    t.device = meg_placement_begin(t.device, &t.mesh);
     r = run(&t, e);
     if (r < 0 && r != MEG_ESTOP && world->size > 1)
         return r; /* no cleanup: its collective calls would wait for the other ranks */
@@ -117,6 +119,7 @@ out:
     meg_ckpt_close(t.checkpoint);
     meg_ckpt_tokenizer_free(&t.tok_files);
     meg_tokenizer_close(t.tokenizer);
+    meg_placement_end();
     meg_mesh_close(&t.mesh);
     meg_layout_free(&t.spec.layout);
     meg_lock_release(&t.lock);

@@ -13,6 +13,7 @@
 #include "nn/lm_head.h"
 #include "nn/mlp.h"
 #include "nn/sequence_parallel.h"
+#include "placement/placement.h"
 
 enum { EXPERTS = 4 };
 
@@ -60,6 +61,9 @@ static void reduce(struct meg_ctx *c, struct meg_mat y, struct meg_mat out)
 {
     const struct meg_mat partial = meg_sp_partial_sum(c, y);
 
+    /* the rows of other ranks' experts are zero, so the sum over the ranks has the rows of all experts */
+    meg_placement_declare(out.p, (size_t)(out.rows * out.cols) * meg_dtype_size(out.dtype), c->ep, MEG_PLACEMENT_OUTER,
+                          MEG_PLACEMENT_PARTIAL);
     meg_reduce_scatter(c->ep, c->stream, partial.p, out.p, partial.rows * partial.cols, out.dtype, MEG_REDUCE_SUM);
     meg_sp_reduce(c, y, partial);
 }

@@ -1,6 +1,7 @@
 /* layerwise.c - collectives of ZeRO-2 and ZeRO-3, one layer group at a time. */
 #include "optim/zero/layerwise.h"
 #include <string.h>
+#include "placement/placement.h"
 #include "tensor/suballoc.h"
 
 enum { COLUMNS = 4096 };
@@ -106,6 +107,7 @@ void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group)
         q->device->op->zero(q->device->compute, buffer_of(q, group),
                             (size_t)length(q->params, group) * meg_dtype_size(q->dtype));
     q->last_group[buffer] = group;
+    meg_placement_layer_group(q->params, group, buffer_of(q, group), q->dtype, true);
 }
 
 void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group)
@@ -168,6 +170,8 @@ static void gather(struct meg_layer_gatherer *q, int group)
     meg_layer_gatherer_end(q);
     q->gathered[buffer] = group;
     q->is_in_flight = true;
+    meg_placement_layer_group(p, group, meg_element(q->w, meg_params_unsharded_offset(p, group), q->dtype), q->dtype,
+                              false);
     q->work = c->op->all_gather(c, q->stream, meg_element(q->w, meg_params_unsharded_offset(p, group), q->dtype),
                                 meg_element(q->param_shards, p->layer_group[group].begin / c->size, q->dtype),
                                 length(p, group) / c->size, q->dtype);

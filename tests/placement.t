@@ -1,0 +1,34 @@
+#!/bin/sh
+# needs: ranks/layouts toy
+# modules: placement
+# In a debug build, the placement of each tensor is checked over each axis of the mesh (lib/placement).  Two steps of
+# layouts of the layout array and of expert parallelism end without a wrong placement.  PART=I/N tests part I of N of the
+# layouts (default: 1/30).
+. "${0%/*}/lib.sh"
+[ "${MEG_PLACEMENT-}" ] || skip_all 'placements are checked in debug builds (make check-placement)'
+[ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'
+. "${0%/*}/ranks.sh"
+. "${0%/*}/bert.sh"
+. "${0%/*}/train.sh"
+cp "$bert_vocab" "$T/vocab.txt"
+
+ranks 8 "$B/tests/ranks/layouts" placement "$T" "${PART:-1/30}" >"$T/out" 2>"$T/err"
+status=$?
+sed 's/^/# /' "$T/out"
+is 'layouts end without a wrong placement' "$status $(grep -a placement: "$T/err" | head -n 1)" '0 '
+
+PATH=$B/tests/toy:$PATH
+export EP=2
+experts() { # N OPTION...: train with two expert-parallel ranks
+    n=$1
+    shift
+    ranks "$n" meg-train -q --config "$T/conf" --model experts --global-batch-size 8 --train-iters 4 --eval-iters 0 "$@" \
+        >"$T/out" 2>"$T/err"
+    is "expert parallelism on $n ranks, $*" "$? $(grep -a placement: "$T/err" | head -n 1)" '0 '
+}
+experts 2
+experts 4 --tensor-model-parallel-size 2 --sequence-parallel
+experts 4 --context-parallel-size 2 --use-distributed-optimizer
+experts 4 --use-distributed-optimizer --num-distributed-optimizer-instances 2 --overlap-grad-reduce --overlap-param-gather
+experts 4 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
+done_testing
