@@ -2,6 +2,8 @@
 # mutants.sh [SEED [N]] - draw N mutants (default: 5) of each module, and print which tests kill each (tests/mutants.pl).
 # mutants.sh --kept [TABLE] - check that each mutant of tests/data/mutants.tsv that died still dies: run its recorded
 # killers, and all tests if none of them kills it; write the table with new killers to build/mutants/kept.tsv.
+# mutants.sh --placement - check that each mutant of tests/data/placement_mutants.tsv ends a debug build in its first step,
+# with the message that the table expects (lib/placement).
 # TESTS= runs these tests instead of all unit tests and shell tests; OTHERS= (with --kept) runs these tests instead of all
 # if no recorded killer kills a mutant, also with mutants that no test killed.  Files of a run are in build/mutants; src is
 # a copy of this directory with the mutants.
@@ -12,6 +14,7 @@ rm -rf "$out"
 mkdir -p "$out/src"
 case ${1:-} in
 --kept) action=kept && cp "${2:-tests/data/mutants.tsv}" "$out/mutants.tsv" ;;
+--placement) action=placement && cp tests/data/placement_mutants.tsv "$out/mutants.tsv" ;;
 *) action=kills && tests/mutants.pl sample "${1:-1}" "${2:-5}" >"$out/mutants.tsv" ;;
 esac
 git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$out/src"
@@ -62,10 +65,12 @@ void meg_mutant_record(int id)
     }
 }
 END
+goals='all build-tests'
+[ "$action" != placement ] || goals='DEBUG=1 ISAS= all build/tests/toy/meg-train'
 build() {
     tests/mutants.pl apply "$out/mutants.tsv" "$out/src"
     make -C "$out/src" -k -j"$(nproc)" CUDA=0 NCCL=0 EMULATED= CUDNN_ACCEPT= B=build DEPS=0 CPPFLAGS="-include mutant.h -w" \
-        all build-tests >"$out/log" 2>&1
+        $goals >"$out/log" 2>&1
 }
 # Leave out mutants that do not compile.
 until build; do
@@ -77,6 +82,9 @@ until build; do
     git ls-files -z lib cmd | xargs -0 cp --parents -t "$out/src"
 done
 cd "$out/src"
+if [ "$action" = placement ]; then
+    PATH="$PWD/build/tests/toy:$PWD/bin:$PATH" B="$PWD/build" exec tests/placement_mutants.sh ../mutants.tsv
+fi
 # Tests of the tree, of other programs and of CUDA execute no mutant, or are not built.
 all_tests() {
     find build/tests/unit -type f -perm -u+x

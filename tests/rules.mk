@@ -89,6 +89,7 @@ check-placement: export MEG_PLACEMENT := 1
 check-placement: export TEST_S := 3600
 check-placement:
 	+$(MAKE) DEBUG=1 B=build/debug CUDA=0 ISAS='$(filter v3,$(ISAS))' DEPS=0 check TESTS='placement/placement placement.t'
+	tests/mutants.sh --placement
 
 check-faults: all $(RANKS) $(FAULT)
 	@export KILLS=$(or $(KILLS),50) STOPS=$(or $(STOPS),47) LONG_STOPS=$(or $(LONG_STOPS),3) POINTS=$(or $(POINTS),20); \
