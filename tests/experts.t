@@ -72,6 +72,14 @@ ok 'one rank resumes the run of expert-parallel ranks' near "$T/rest_of_one" "$T
 # A parameter in f32, and a state that the optimizer does not update.
 export ROUTER=1
 train_ranks one 1 --save "$T/router.d" --save-interval 5
+trained() { # FILE NAME: check that a tensor changes between iterations 5 and 10
+    isnt "$2 is trained beside a parameter in f32" "$(tensor "$T/router.d/iter_0000005/$1" "$2" | cksum)" \
+        "$(tensor "$T/router.d/iter_0000010/$1" "$2" | cksum)"
+}
+trained model-0-embedding.safetensors embedding.word_embeddings.weight
+for name in router_norm.weight router.weight mlp.linear_fc1.weight experts.linear_fc1.weight; do
+    trained model-1-layer-00000.safetensors decoder.layers.0.$name
+done
 ranks 2 meg-train -q --config "$T/conf" --zero-stage 2 >"$T/out" 2>"$T/err"
 is 'ZeRO-2 is refused with a parameter in f32' $? 2
 like 'the message names the parameter' "$(cat "$T/err")" \

@@ -45,12 +45,20 @@ void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on)
         w->device->op->zero(w->device->compute, w->sums, (size_t)w->params->n * sizeof *w->sums);
 }
 
+/* Return whether this rank has gradients of a layer group. */
+static bool has_grads(const struct meg_params *p, int group)
+{
+    for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++)
+        if (p->row[i].shard_numel > 0 && p->row[i].offset < p->grad_numel)
+            return true;
+    return false;
+}
+
 void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum meg_dtype dtype)
 {
     const int first = w->params->first_row[group], n = w->params->first_row[group + 1] - first;
-    const struct meg_elem_range elems = w->params->layer_group[group]; /* empty if on another stage */
 
-    if (w->is_on && elems.begin < elems.end)
+    if (w->is_on && has_grads(w->params, group))
         MEG_CALL(w->device->op, w->device->compute, sumsq_ranges, .out = w->sums + first, .x = g, .type = dtype,
                  .range = w->ranges + first, .nranges = n);
 }

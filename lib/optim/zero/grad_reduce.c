@@ -110,7 +110,8 @@ static void begin_bucket(struct meg_reducer *r, int b)
 
 /*
  * Check the gradients of a layer group, which are final, for NaN and Inf, and perform reduction 1 of grad_reduce.h.
- * With overlap, start reduction 2 of each bucket for which this was the last group.
+ * With overlap, start reduction 2 of each bucket for which this was the last group.  Buckets in f32 belong to no layer
+ * group; meg_reducer_end reduces them.
  */
 static void finish_group(struct meg_reducer *r, int group)
 {

@@ -84,6 +84,8 @@ static bool has_equal_layout(const struct meg_params *p, int a, int b)
     for (int i = 0; i < n; i++) {
         const struct meg_param *x = &p->row[p->first_row[a] + i], *y = &p->row[p->first_row[b] + i];
 
+        if (x->offset >= p->grad_numel && y->offset >= p->grad_numel)
+            continue; /* frozen: not in the buffer */
         if (x->shard_numel != y->shard_numel ||
             x->offset - p->layer_group[a].begin != y->offset - p->layer_group[b].begin)
             return false;

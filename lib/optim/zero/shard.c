@@ -130,30 +130,28 @@ int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout
 }
 
 /*
- * Append the element ranges of parameters that are in bucket shard k.  Rows are read in backward order from *row on.
- * Set *row to the row from which to continue with the next bucket shard.
+ * Append the element ranges of parameters that are in bucket shard k, in the order of the flat buffer.  Rows in f32 are
+ * after the others in the flat buffer, but between them in the table.
  */
-static void add_param_ranges(struct meg_zero_shard *s, const struct meg_params *p, int k, int *row)
+static void add_param_ranges(struct meg_zero_shard *s, const struct meg_params *p, int k)
 {
     struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
 
     v->first_range = s->nparam_ranges;
-    for (; *row >= 0; --*row) {
-        const struct meg_param *q = &p->row[*row];
+    for (int row = p->n - 1; row >= 0; row--) {
+        const struct meg_param *q = &p->row[row];
 
-        if (q->offset >= p->grad_numel)
-            continue; /* frozen */
+        if (q->offset >= v->end || q->offset + q->shard_numel <= v->begin)
+            continue;
         for (int64_t i = 0; i < meg_param_num_spans(q); i++) {
             const struct meg_param_span span = meg_param_span_at(q, i);
             const int64_t begin = q->offset + span.begin, end = q->offset + span.end;
-            const struct meg_zero_param_range r = { k, *row, i, begin > v->begin ? begin - v->begin : 0,
+            const struct meg_zero_param_range r = { k, row, i, begin > v->begin ? begin - v->begin : 0,
                                                     (end < v->end ? end : v->end) - v->begin };
 
             if (r.begin < r.end)
                 s->param_range[s->nparam_ranges++] = r;
         }
-        if (q->offset + q->shard_numel > v->end)
-            break; /* the row continues in, or begins after, the next bucket shard */
     }
     v->nranges = s->nparam_ranges - v->first_range;
 }
@@ -167,7 +165,6 @@ static struct meg_elem_range shard_of(const struct meg_bucket *b, const struct m
 void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l, int rank)
 {
     int64_t nspans = 0;
-    int row = p->n - 1;
 
     for (int i = 0; i < p->n; i++)
         nspans += meg_param_num_spans(&p->row[i]);
@@ -186,7 +183,7 @@ void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, c
         v->end = s->range[k].end;
         v->shard_offset = s->numel;
         s->numel += v->end - v->begin;
-        add_param_ranges(s, p, k, &row);
+        add_param_ranges(s, p, k);
     }
 }
 

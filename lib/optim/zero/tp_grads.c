@@ -71,12 +71,13 @@ static int64_t copy(const struct meg_tp_grads *s, int group, void *g, bool is_ba
 
 void meg_tp_grads_reduce(const struct meg_tp_grads *s, int group, void *g)
 {
-    const struct meg_elem_range *first = &s->range[s->first_range[group]];
     const int n = s->first_range[group + 1] - s->first_range[group];
 
     if (n == 1) {
-        meg_all_reduce(s->tp, s->device->compute, meg_element(g, first->begin, s->dtype), first->end - first->begin,
-                       s->dtype, MEG_REDUCE_SUM);
+        const struct meg_elem_range r = s->range[s->first_range[group]];
+
+        meg_all_reduce(s->tp, s->device->compute, meg_element(g, r.begin, s->dtype), r.end - r.begin, s->dtype,
+                       MEG_REDUCE_SUM);
     } else if (n > 1) {
         meg_all_reduce(s->tp, s->device->compute, s->packed, copy(s, group, g, false), s->dtype, MEG_REDUCE_SUM);
         copy(s, group, g, true);

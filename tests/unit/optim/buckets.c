@@ -340,10 +340,13 @@ static void parameters_in_f32_have_their_own_buckets(void **state)
     static const struct {
         bool is_f32, is_frozen;
         int64_t offset, byte;
-    } want[] = {
-        { true, true, 384, 1024 }, { false, true, 256, 768 }, { true, false, 128, 256 }, { false, false, 0, 0 }
-    };
+    } want[] = { { false, false, 128, 256 },
+                 { true, true, 512, 1280 },
+                 { false, true, 384, 1024 },
+                 { true, false, 256, 512 },
+                 { false, false, 0, 0 } };
     static const int64_t n = 100;
+    enum { ROWS = 5, TRAINED = 3 };
     struct meg_layout l = layout(1, 2, 1);
 
     (void)state;
@@ -351,9 +354,10 @@ static void parameters_in_f32_have_their_own_buckets(void **state)
         struct meg_params p = { 0 };
         struct meg_zero_shard s;
         struct meg_mesh mesh;
+        int64_t updated = 0;
 
         l.zero = (struct meg_zero_layout){ .stage = stage, .nshards = stage ? 2 : 0 };
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < ROWS; i++) {
             struct meg_param *row = meg_params_add(&p, 0, 1, &n, "row%d", i);
 
             row->is_f32 = want[i].is_f32;
@@ -361,21 +365,26 @@ static void parameters_in_f32_have_their_own_buckets(void **state)
         }
         meg_mesh_init_dry(&mesh, &l, 0);
         meg_params_shard(&p, &mesh);
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < ROWS; i++) {
             assert_int_equal(p.row[i].offset, want[i].offset);
             assert_int_equal(meg_params_dtype(&p, want[i].offset + n - 1, MEG_DTYPE_BF16),
                              want[i].is_f32 ? MEG_DTYPE_F32 : MEG_DTYPE_BF16);
             assert_ptr_equal(meg_params_element(&p, p.row, want[i].offset, MEG_DTYPE_BF16),
                              (char *)p.row + want[i].byte);
         }
-        assert_int_equal(p.grad_numel, 256);
-        assert_int_equal(meg_params_nbytes(&p, MEG_DTYPE_BF16), 1536);
+        assert_int_equal(p.grad_numel, 384);
+        assert_int_equal(meg_params_nbytes(&p, MEG_DTYPE_BF16), 1792);
         assert_int_equal(p.nbuckets, 2);
-        meg_zero_shard_make(&s, &p, &l, 0);
-        assert_int_equal(s.nbucket_shards, 2);
-        assert_int_equal(s.range[0].end, stage ? 64 : 128);
-        assert_int_equal(s.range[1].begin, 128);
-        meg_zero_shard_free(&s);
+        for (int rank = 0; rank <= stage; rank++) {
+            meg_zero_shard_make(&s, &p, &l, rank);
+            assert_int_equal(s.nbucket_shards, 2);
+            assert_int_equal(s.range[0].end, stage ? 128 * (rank + 1) : 256);
+            assert_int_equal(s.range[1].begin, 256 + 64 * rank);
+            for (int i = 0; i < s.nparam_ranges; i++)
+                updated += s.param_range[i].end - s.param_range[i].begin;
+            meg_zero_shard_free(&s);
+        }
+        assert_int_equal(updated, TRAINED * n); /* of all ranks */
         meg_params_free(&p);
     }
 }
