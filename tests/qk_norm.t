@@ -51,4 +51,7 @@ for options in '--saver mcore' '--saver mcore --saver-transformer-impl transform
     is 'and back' $? 0
     ok 'with equal weights' same_weights "$T/one.d/iter_0000050" "$T"/back/*/
 done
+status 'Megatron before core has no such norms' 2 \
+    meg-convert --load-dir "$T/one.d" --save-dir "$T/legacy" --saver megatron
+like 'the message names the option' "$(cat "$T/err")" '--qk-layernorm yes would be read as no'
 done_testing

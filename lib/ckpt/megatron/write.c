@@ -320,16 +320,20 @@ static int64_t length_or_max(const struct export *x, int64_t length)
 
 /*
  * Return the model with the options that the version of Megatron with these tensor names has.  Megatron core ignores
- * --apply-residual-connection-post-layernorm, and Megatron before core has no relative bias.
+ * --apply-residual-connection-post-layernorm, and Megatron before core has neither a relative
+ * bias nor norms of queries and keys.
  */
 static struct meg_model_conf supported_options(const struct export *x)
 {
     struct meg_model_conf m = *x->s->model;
 
-    if (x->to->names != MEG_CKPT_NAMES_LEGACY)
+    if (x->to->names != MEG_CKPT_NAMES_LEGACY) {
         m.residual_from_norm = false;
-    else if (m.position_embedding_type == MEG_POSITION_RELATIVE)
-        m.position_embedding_type = MEG_POSITION_LEARNED;
+    } else {
+        m.qk_layernorm = false;
+        if (m.position_embedding_type == MEG_POSITION_RELATIVE)
+            m.position_embedding_type = MEG_POSITION_LEARNED;
+    }
     return m;
 }
 
