@@ -19,21 +19,26 @@ first='map(select(.split == null))[0].lm_loss'
 is 'the first loss is that of GPT without adapters' "$(jq -s "$first" "$T/low.json")" "$(jq -s "$first" "$T/gpt.json")"
 ok 'the loss falls' jq -se 'map(select(.split == null)) | .[0].lm_loss - .[-1].lm_loss > 0.1' "$T/low.json"
 
-tensor() { # NAME ITERATION: print the checksum of a tensor of layer 0 in a checkpoint
+checksum() { # NAME ITERATION: print the checksum of a tensor of layer 0 in a checkpoint
     jq -r --arg name "decoder.layers.0.$1" '.tensors[$name].xxh3_128[0] // error' "$T/all/iter_$2/manifest.json"
 }
 for name in self_attention.linear_qkv.weight mlp.linear_fc1.weight mlp.linear_fc2.bias; do
-    is "$name is frozen" "$(tensor $name 0000005)" "$(tensor $name 0000010)"
+    isnt "$name is saved" "$(checksum $name 0000005)" ''
+    is "$name is frozen" "$(checksum $name 0000005)" "$(checksum $name 0000010)"
 done
 for name in self_attention.linear_proj mlp.linear_fc1; do
     for factor in in out; do
         ok "the factor linear_$factor of $name is trained" \
-            [ "$(tensor $name.adapter.linear_$factor.weight 0000005)" != "$(tensor $name.adapter.linear_$factor.weight 0000010)" ]
+            [ "$(checksum $name.adapter.linear_$factor.weight 0000005)" != "$(checksum $name.adapter.linear_$factor.weight 0000010)" ]
     done
 done
 
-is 'a frozen weight has no optimizer state' "$(jq -r '.tensors | keys[] | select(startswith("optimizer")) |
-    select(endswith("layers.0.mlp.linear_fc1.weight"))' "$T/all/iter_0000010/manifest.json")" ''
+states() { # NAME: print the number of optimizer states of a tensor of layer 0
+    jq --arg name "decoder.layers.0.$1" '[.tensors | keys[] | select(startswith("optimizer") and endswith($name))] | length' \
+        "$T/all/iter_0000010/manifest.json"
+}
+is 'a frozen weight has no optimizer state' "$(states mlp.linear_fc1.weight)" 0
+is 'a factor has two' "$(states mlp.linear_fc1.adapter.linear_in.weight)" 2
 mib() { # MODEL TENSORS: print the MiB of gradients or optimizer state in the plan of a model
     train --model "$1" --hidden-size 512 --dry-run 2>"$T/err" | awk -v tensors="$2" 'index($0, "  " tensors " ") == 1 { print $NF }'
 }

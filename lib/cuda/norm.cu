@@ -6,8 +6,8 @@
 #include "cuda/add.h"
 
 /*
- * Number of blocks of NORM_THREADS threads that a multiprocessor executes at a time.  It is limited by the registers for
- * K vectors of T.
+ * Number of blocks of NORM_THREADS threads that a multiprocessor executes at a time.  It is limited by the registers
+ * for K vectors of T.
  */
 template <int K, class T> constexpr int fwd_blocks = K == 1 ? 4 : K == 2 ? 3 : 2;
 template <int K> constexpr int fwd_blocks<K, float> = K <= 2 ? 2 : 1;

@@ -68,7 +68,7 @@ static void free_oldest(struct meg_graphs *graphs, const struct meg_device *d)
     *link = NULL;
 }
 
-/* Add a graph that is not captured yet, without inserting it in the list. */
+/* Return a new graph that is not captured yet and not in the list.  If the list is full, free its oldest graph. */
 static struct meg_keyed_graph *graph_new(struct meg_graphs *graphs, const struct meg_device *d, const void *key,
                                          size_t nbytes)
 {

@@ -52,8 +52,8 @@ struct meg_evaluation {
 
 /*
  * Append Megatron's block of arguments to s: one line "  seq_length ...... 64" for each line "seq-length = 64" of
- * `options`, in alphabetical order, between two titles.  yes and no become True and False.  Lines without " = ", such as
- * comments, are ignored.
+ * `options`, in alphabetical order, between two titles.  yes and no become True and False.  Lines without " = ", such
+ * as comments, are ignored.
  */
 void meg_training_log_arguments(struct meg_str *s, const char *options);
 
@@ -67,8 +67,8 @@ void meg_training_log_line(struct meg_str *s, const struct meg_iteration_stats *
 
 /*
  * Append the three lines of an evaluation to s: " validation loss at WHERE | lm loss value: ... | lm loss PPL: ... | ",
- * with two values for each loss, between two lines of dashes.  If `group` is not NULL, the line begins with "GROUP loss",
- * as in Megatron-DeepSpeed, without a blank before it.
+ * with two values for each loss, between two lines of dashes.  If `group` is not NULL, the line begins with "GROUP
+ * loss", as in Megatron-DeepSpeed, without a blank before it.
  */
 void meg_training_log_evaluation(struct meg_str *s, const char *group, const char *where,
                                  const struct meg_named_losses *loss);

@@ -37,7 +37,7 @@ struct meg_model_conf {
     int64_t relative_attention_num_buckets, relative_attention_max_distance;
     enum meg_norm normalization;
     bool qk_layernorm; /* normalize each query and key head (Qwen3) */
-    bool use_rotary; /* same as --position-embedding-type rope */
+    bool use_rotary;   /* same as --position-embedding-type rope */
     double rotary_base, rotary_percent;
     bool rotary_interleaved;
     int64_t rotary_interpolation; /* divisor of positions */

@@ -79,7 +79,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
 {
     const struct meg_binary_head_conf *c = conf;
     struct meg_linear_shape shape = {
-        .out = c->h, .in = c->h, .tp_dim = -1, .nblocks = 1, .std = c->std, .has_bias = true
+        .out = c->h, .in = c->h, .tp_dim = -1, .nparts = 1, .std = c->std, .has_bias = true
     };
     struct binary_head *l = weights;
     (void)env;

@@ -32,7 +32,7 @@ static void bind_plan(struct meg_binder *b, struct meg_linear *l, const char *we
 static struct meg_param *bind_weight(struct meg_binder *b, struct meg_linear *l, const char *weight, int64_t experts,
                                      const struct meg_linear_shape *s)
 {
-    const struct meg_matrix_shape matrix = { experts, s->out, s->in, s->tp_dim, s->nblocks, s->std, s->parts };
+    const struct meg_matrix_shape matrix = { experts, s->out, s->in, s->tp_dim, s->nparts, s->std, s->parts };
     struct meg_param *row = meg_bind_matrix(b, &l->w, &l->dw, weight, &matrix);
 
     if (!row)
@@ -49,7 +49,7 @@ static void bind_bias(struct meg_binder *b, struct meg_linear *l, const char *bi
     if (!row)
         return;
     if (s->tp_dim == 0)
-        row->sharding[0] = s->parts ? *s->parts : meg_equal_parts(s->out, s->nblocks, MEG_AXIS_TP);
+        row->sharding[0] = s->parts ? *s->parts : meg_equal_parts(s->out, s->nparts, MEG_AXIS_TP);
     row->is_vocab = s->is_output;
     row->is_frozen = s->is_frozen;
     row->is_f32 = s->is_f32;
@@ -77,7 +77,10 @@ void meg_bind_experts(struct meg_binder *b, struct meg_linear *l, const char *na
 {
     const struct meg_param_name weight = meg_param_name(name, ".weight");
 
+    MEG_ASSERT(!s->variant && !s->tied && !s->has_bias);
+    l->type = &meg_linear_dense;
     l->tp_dim = s->tp_dim;
+    l->is_frozen = s->is_frozen;
     bind_weight(b, l, weight.s, experts, s);
     bind_plan(b, l, weight.s, b->dtype);
 }

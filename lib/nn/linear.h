@@ -38,14 +38,14 @@ struct meg_linear {
 
 struct meg_linear_shape {
     int64_t out, in;
-    int tp_dim;  /* 0: column-parallel, the bias is sharded; 1: row-parallel; -1: replicated */
-    int nblocks; /* equal blocks along tp_dim that are sharded separately; usually 1 */
-    double std;  /* of the initial weights */
+    int tp_dim; /* 0: column-parallel, the bias is sharded; 1: row-parallel; -1: replicated */
+    int nparts; /* equal parts along tp_dim, usually 1; not used if `parts` is given */
+    double std; /* of the initial weights */
     bool has_bias;
     bool is_frozen;                   /* weight and bias are not trained */
     bool is_f32;                      /* weight and bias are in f32, and so are input and output */
     bool is_output;                   /* the output matrix of a language model, whose rows are the vocabulary */
-    const struct meg_sharding *parts; /* along tp_dim, instead of nblocks equal ones; NULL: none */
+    const struct meg_sharding *parts; /* along tp_dim, instead of equal ones; NULL: equal */
     /* if not NULL, the weight is the word embedding of this name, which the embedding declares */
     const char *tied;
     const struct meg_linear_variant *variant; /* NULL: dense */

@@ -105,9 +105,9 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
     const struct meg_lm_head_conf *c = conf;
-    struct meg_linear_shape out = { .out = c->v, .in = c->h, .nblocks = 1, .std = c->std, .has_bias = c->has_bias };
+    struct meg_linear_shape out = { .out = c->v, .in = c->h, .nparts = 1, .std = c->std, .has_bias = c->has_bias };
     const struct meg_linear_shape dense = {
-        .out = c->h, .in = c->h, .tp_dim = -1, .nblocks = 1, .std = c->std, .has_bias = true
+        .out = c->h, .in = c->h, .tp_dim = -1, .nparts = 1, .std = c->std, .has_bias = true
     };
     struct meg_lm_head_weights *l = weights;
 

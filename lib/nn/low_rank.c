@@ -15,7 +15,8 @@ static void bind_factors(struct meg_binder *b, struct low_rank *own, const char 
     const struct meg_param_name in_name = meg_param_name(name, ".adapter.linear_in");
     const struct meg_param_name out_name = meg_param_name(name, ".adapter.linear_out");
     const int64_t r = s->variant->kept;
-    struct meg_linear_shape in = { .out = r, .in = s->in, .tp_dim = -1, .nblocks = 1 }, out = in;
+    struct meg_linear_shape in = { .out = r, .in = s->in, .tp_dim = -1, .nparts = 1, .is_frozen = s->is_frozen },
+                            out = in;
 
     in.std = 1 / sqrt(3 * (double)s->in); /* of the uniform distribution that PEFT initializes a with */
     out.out = s->out;
@@ -24,7 +25,7 @@ static void bind_factors(struct meg_binder *b, struct low_rank *own, const char 
         struct meg_linear_shape *sharded = s->tp_dim == 0 ? &out : &in;
 
         sharded->tp_dim = s->tp_dim;
-        sharded->nblocks = s->nblocks;
+        sharded->nparts = s->nparts;
         sharded->parts = s->parts;
     }
     meg_bind_linear(b, &own->in, in_name.s, &in);
@@ -46,16 +47,17 @@ static void bind(struct meg_binder *b, struct meg_linear *l, const char *name, c
     struct low_rank rows = { 0 }; /* MEG_BIND_ROWS may have temporary weights */
     struct meg_linear_shape base = *s;
 
-    MEG_ASSERT(!s->tied);
-    if (b->step == MEG_BIND_PLANS)
-        l->own = meg_new(sizeof rows);
+    MEG_ASSERT(!s->tied && !s->is_f32 && !s->is_output);
+    if (b->step == MEG_BIND_PLANS) {
+        struct low_rank *own = l->own = meg_new(sizeof *own);
+
+        own->scale = ((const struct meg_low_rank *)s->variant)->scale;
+    }
     base.is_frozen = true;
     meg_linear_dense.bind(b, l, name, &base);
     bind_factors(b, b->step == MEG_BIND_ROWS ? &rows : l->own, name, s);
     if (b->step == MEG_BIND_ROWS)
         set_rows(b->params, s->tp_dim);
-    if (b->step == MEG_BIND_PLANS)
-        ((struct low_rank *)l->own)->scale = ((const struct meg_low_rank *)(const void *)s->variant)->scale;
     if (b->step == MEG_BIND_DESTROY)
         free(l->own);
 }

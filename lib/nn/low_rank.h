@@ -4,9 +4,10 @@
  * w and the bias are frozen.  a [r, in] and b [out, r] are trained; b is initially 0.  Their names are those of
  * Megatron: NAME.adapter.linear_in.weight and NAME.adapter.linear_out.weight.
  *
- * Tensor parallelism shards the factor that has the sharded dimension of w, and replicates the other one.  No
- * communication is added: the sum over the ranks that a row-parallel layer, or the gradient of a column-parallel
- * layer's input, has anyway includes the products with the factors.
+ * Tensor parallelism shards the factor that has the sharded dimension of w, and replicates the other one.  The
+ * all-reduce of a row-parallel layer's output, or of the gradient of a column-parallel layer's input, also sums the
+ * products with the factors.  The gradient of the replicated factor is summed over the ranks
+ * (optim/zero/tp_grads.h).
  */
 #ifndef MEG_NN_LOW_RANK_H
 #define MEG_NN_LOW_RANK_H

@@ -18,17 +18,14 @@ struct mlp_acts {
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
     const struct meg_mlp_conf *c = conf;
-    const int nblocks = c->is_gated ? 2 : 1;
-    const struct meg_linear_shape fc1 = { .out = nblocks * c->f,
-                                          .in = c->h,
-                                          .nblocks = nblocks,
-                                          .std = c->std,
-                                          .has_bias = c->has_bias,
-                                          .variant = c->linear };
+    const int nparts = c->is_gated ? 2 : 1;
+    const struct meg_linear_shape fc1 = {
+        .out = nparts * c->f, .in = c->h, .nparts = nparts, .std = c->std, .has_bias = c->has_bias, .variant = c->linear
+    };
     const struct meg_linear_shape fc2 = { .out = c->h,
                                           .in = c->f,
                                           .tp_dim = 1,
-                                          .nblocks = 1,
+                                          .nparts = 1,
                                           .std = c->std_out,
                                           .has_bias = c->has_bias,
                                           .variant = c->linear };

@@ -68,7 +68,7 @@ struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struc
         row->sharding[0] = meg_equal_parts(s->experts, 1, MEG_AXIS_EP);
     if (s->tp_dim >= 0)
         row->sharding[matrix + s->tp_dim] =
-            s->parts ? *s->parts : meg_equal_parts(dim[1 + s->tp_dim], s->nblocks, MEG_AXIS_TP);
+            s->parts ? *s->parts : meg_equal_parts(dim[1 + s->tp_dim], s->nparts, MEG_AXIS_TP);
     row->is_decayed = 1;
     row->init = (struct meg_init){ b->init, .a = s->std };
     return row;

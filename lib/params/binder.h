@@ -4,9 +4,9 @@
  * it once for each step:
  *
  *   MEG_BIND_ROWS      append rows to the parameter table; the weights may be temporary
- *   MEG_BIND_PLANS     create the plans of linear layers in the weights
+ *   MEG_BIND_PLANS     create the plans of linear layers, and what their variants own, in the weights
  *   MEG_BIND_POINTERS  point the same weights to the flat buffers
- *   MEG_BIND_DESTROY   destroy the plans
+ *   MEG_BIND_DESTROY   destroy both
  */
 #ifndef MEG_PARAMS_BINDER_H
 #define MEG_PARAMS_BINDER_H
@@ -41,10 +41,10 @@ struct meg_binder {
 struct meg_matrix_shape {
     int64_t experts; /* number of matrices, which expert-parallel ranks shard; 0: one matrix */
     int64_t rows, cols;
-    int tp_dim;  /* dimension of a matrix that tensor-parallel ranks shard; -1: they replicate it */
-    int nblocks; /* equal blocks along tp_dim that are sharded separately; usually 1 */
-    double std;  /* of the initial weights */
-    const struct meg_sharding *parts; /* along tp_dim, instead of nblocks equal ones; NULL: none */
+    int tp_dim; /* dimension of a matrix that tensor-parallel ranks shard; -1: they replicate it */
+    int nparts; /* equal parts along tp_dim, usually 1; not used if `parts` is given */
+    double std; /* of the initial weights */
+    const struct meg_sharding *parts; /* along tp_dim, instead of equal ones; NULL: equal */
 };
 
 /* The name of a parameter, without the prefix of the layer. */

@@ -45,8 +45,8 @@ struct meg_init {
 };
 
 /*
- * The parts of one dimension of a parameter, such as gate and up projection, or z, x, B, C and dt of the projection of a
- * Mamba layer.  Each part is divided over the ranks of its axis, so that a rank's shard has a range of every part.
+ * The parts of one dimension of a parameter, such as gate and up projection, or z, x, B, C and dt of the projection of
+ * a Mamba layer.  Each part is divided over the ranks of its axis, so that a rank's shard has a range of every part.
  * MEG_AXIS_NONE: all ranks have the complete part.
  */
 struct meg_sharding {
@@ -99,8 +99,8 @@ struct meg_param_shard_range {
 };
 
 /*
- * Elements [begin, end) of a shard.  Its ranges of `cols` elements begin ld elements apart in the global tensor: element
- * begin + i of the shard is element base + (i / cols) * ld + i % cols of the global tensor.
+ * Elements [begin, end) of a shard.  Its ranges of `cols` elements begin ld elements apart in the global tensor:
+ * element begin + i of the shard is element base + (i / cols) * ld + i % cols of the global tensor.
  */
 struct meg_param_span {
     int64_t begin, end, base, cols, ld;
@@ -135,8 +135,9 @@ struct meg_params {
     struct meg_strtab names; /* the names of the rows, in their order, for meg_params_find */
     int nlayer_groups;       /* L + 2 */
     int *first_row;          /* [nlayer_groups + 1] index of a layer group's first row; the last element is n */
-    struct meg_elem_range *layer_group; /* [nlayer_groups] ranges in the gradients; empty if on other stages */
-    struct meg_bucket *bucket;          /* [nbuckets] consecutive ranges that cover elements [0, grad_numel) */
+    /* [nlayer_groups] ranges of the gradients of parameters in the dtype of the model; empty if this stage has none */
+    struct meg_elem_range *layer_group;
+    struct meg_bucket *bucket; /* [nbuckets] consecutive ranges that cover elements [0, grad_numel) */
     int nbuckets;
     int64_t numel;                /* number of elements of the complete model */
     int64_t grad_numel;           /* number of elements of this rank's flat buffer of gradients, including padding */
@@ -202,9 +203,9 @@ struct meg_param_span meg_param_span_at(const struct meg_param *row, int64_t i);
  */
 bool meg_param_is_counted(const struct meg_param *row, bool is_tp_replica, const struct meg_mesh *mesh);
 /*
- * Return whether the gradient of a span is summed over the tensor-parallel ranks.  These ranks have replicas of the span,
- * and each computes a part of the gradient: with sequence parallelism, that of the rank's positions; in a parameter with
- * other, sharded parts or with grad_is_partial_over_tp, that of its heads or columns.
+ * Return whether the gradient of a span is summed over the tensor-parallel ranks.  These ranks have replicas of the
+ * span, and each computes a part of the gradient: with sequence parallelism, that of the rank's positions; in a
+ * parameter with other, sharded parts or with grad_is_partial_over_tp, that of its heads or columns.
  */
 bool meg_param_sums_grad_over_tp(const struct meg_param *row, const struct meg_param_span *span,
                                  const struct meg_layout *l);

@@ -273,7 +273,7 @@ static void check_boundary(const struct group *g, const void *buf, size_t nbytes
 
 /*
  * Return what this rank receives in a ring in which each rank sends a value of placement v: shards of another rank, or
- * the sum of all ranks that have sent, which is complete after a full turn.
+ * the sum of all ranks that have sent, which is complete after size - 1 steps.
  */
 static struct placement from_ring(const struct group *g, struct placement v)
 {
@@ -326,7 +326,8 @@ void placement_comm_begin(struct meg_comm *c, unsigned mask)
 
     if (group_of(c))
         return;
-    MEG_ASSERT_LT(ngroups++, (int)(sizeof group / sizeof *group));
+    MEG_ASSERT_LT(ngroups, (int)(sizeof group / sizeof *group));
+    ngroups++;
     *g = (struct group){ .c = c, .op = c->op, .checked = *c->op, .mask = mask };
     if (c->size > 1)
         waiting = c->op;

@@ -18,7 +18,8 @@ static void add_axis(enum placement_axis_type type, const char *name, int64_t si
 
     if (size == 1)
         return;
-    MEG_ASSERT_LT(placement_naxes++, PLACEMENT_MAX_AXES);
+    MEG_ASSERT_LT(placement_naxes, PLACEMENT_MAX_AXES);
+    placement_naxes++;
     *a = (struct placement_axis){ .type = type, .size = size, .rank = rank, .stride = stride };
     snprintf(a->name, sizeof a->name, "%s", name);
 }
@@ -197,7 +198,8 @@ void meg_placement_layer_group(const struct meg_params *p, int group, void *base
     placement_params_table = p;
     placement_remove(&placement_declared, base, (size_t)(range.end - range.begin) * meg_dtype_size(dtype));
     for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++)
-        place_param(&p->row[i], meg_element(base, p->row[i].offset - range.begin, dtype), dtype, is_grad);
+        if (p->row[i].offset < p->grad_numel)
+            place_param(&p->row[i], meg_element(base, p->row[i].offset - range.begin, dtype), dtype, is_grad);
 }
 
 void meg_placement_params(const struct meg_params *p, void *base, enum meg_dtype dtype, bool is_grad, bool is_layerwise)

@@ -30,7 +30,8 @@ enum meg_placement {
 #ifdef MEG_DEBUG
 /*
  * Begin to check operations on device d and collectives of the groups of a mesh.  Return a device whose operations
- * are checked.  If the mesh has one rank, check nothing and return d.
+ * are checked.  Check nothing and return d if the mesh has one rank, if device memory is not host memory, or if the
+ * size of a data-parallel group does not divide that of a larger one.
  */
 const struct meg_device *meg_placement_begin(const struct meg_device *d, const struct meg_mesh *mesh);
 void meg_placement_end(void);
@@ -52,9 +53,9 @@ void meg_placement_input(const void *p, size_t nbytes);
 /* Declare that the contents of memory are undefined, until they are written. */
 void meg_placement_undefined(const void *p, size_t nbytes);
 /*
- * Change the placement of a tensor over the axes of a group from `from`, or from zero, to `to`, because of what no
- * operation states.  Its placement over other axes does not change; if it is unknown, it becomes replicated.  A
- * replicated tensor can become partial only on the first rank; on the other ranks, it must be zero.
+ * Change the placement of a tensor over the axes of a group from `from`, or from zero, to `to`.  Use it where no
+ * operation implies this change.  Its placement over other axes does not change; if it is unknown, it becomes
+ * replicated.  A replicated tensor can become partial only on the first rank; on the other ranks, it must be zero.
  */
 void meg_placement_declare(const void *p, size_t nbytes, const struct meg_comm *c, enum meg_placement from,
                            enum meg_placement to);

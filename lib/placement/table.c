@@ -26,7 +26,7 @@ static int find(const struct placement_table *t, const char *p)
     return begin;
 }
 
-/* Replace what the table has in [begin, end) by n ranges, n <= 1. */
+/* Replace the ranges of the table in [begin, end) by n ranges, n <= 1. */
 static void replace(struct placement_table *t, const char *begin, const char *end, const struct placement_range *with,
                     int n)
 {

@@ -29,16 +29,18 @@ static void count(struct meg_stream *st, const struct meg_op_row *row, const voi
     static void name(struct meg_stream *st, const struct meg_##name##_args *a)                                         \
     {                                                                                                                  \
         count(st, &meg_row_##name, a);                                                                                 \
-    }
+    }                                                                                                                  \
+    struct meg_##name##_args
 /* clang-format off */
-COUNTED(act_bwd) COUNTED(scale) COUNTED(glu_fwd) COUNTED(glu_bwd) COUNTED(rope) COUNTED(qk_norm_fwd)
-COUNTED(qk_norm_bwd) COUNTED(norm_fwd) COUNTED(norm_bwd) COUNTED(add_fwd) COUNTED(add_norm_fwd) COUNTED(attn_merge)
-COUNTED(attn_delta) COUNTED(xent_partial) COUNTED(xent_combine) COUNTED(xent_bwd) COUNTED(weighted_sum)
-    /* clang-format on */
+COUNTED(act_bwd); COUNTED(scale); COUNTED(glu_fwd); COUNTED(glu_bwd); COUNTED(rope); COUNTED(qk_norm_fwd);
+COUNTED(qk_norm_bwd); COUNTED(norm_fwd); COUNTED(norm_bwd); COUNTED(add_fwd); COUNTED(add_norm_fwd);
+COUNTED(attn_merge); COUNTED(attn_delta); COUNTED(xent_partial); COUNTED(xent_combine);
+COUNTED(xent_bwd); COUNTED(weighted_sum);
+/* clang-format on */
 
-    /* ---- operations that read or write a part of their tensors, or read them twice ---- */
+/* ---- operations that read or write a part of their tensors, or read them twice ---- */
 
-    static void copy_heads(struct meg_stream *st, const struct meg_copy_heads_args *a)
+static void copy_heads(struct meg_stream *st, const struct meg_copy_heads_args *a)
 {
     cost_traffic(st, 2 * cost_nbytes((double)(a->s * a->b * a->g * a->d), a->dst.dtype));
 }

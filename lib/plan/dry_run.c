@@ -48,8 +48,8 @@ static void print_run(const struct meg_run_spec *s, FILE *f)
 }
 
 /*
- * Print a line for each group of parameters with the same weight decay and learning rate, one for frozen parameters, and
- * one for all parameters.
+ * Print a line for each group of parameters with the same weight decay and learning rate, one for frozen parameters,
+ * and one for all parameters.
  */
 static void print_params(const struct meg_params *p, FILE *f)
 {

@@ -8,7 +8,7 @@
 #include "train/rank_config_check.h"
 #include "train/trainer.h"
 
-/* Move the spans of a shard that all tensor-parallel ranks have to its beginning, and return their number of elements. */
+/* Move the spans of a shard that all tensor-parallel ranks have to its beginning.  Return their number of elements. */
 static int64_t keep_tp_replicas(char *shard, const struct meg_param *row, size_t size)
 {
     int64_t n = 0;

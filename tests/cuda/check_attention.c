@@ -673,8 +673,8 @@ static void empty(void)
 }
 
 /*
- * Weights and the output are not rounded to the type of q more often than necessary: with values of 1, errors of weights
- * that are rounded to nearest cancel, so that outputs in f32 are more accurate than those of the other cases.
+ * Weights and the output are not rounded to the type of q more often than necessary: with values of 1, errors of
+ * weights that are rounded to nearest cancel, so that outputs in f32 are more accurate than those of the other cases.
  */
 static void accurate(void)
 {

@@ -13,8 +13,8 @@
  * concurrently.  The program trains on DIR/ids_text_document (tests/train.sh) or, for BERT and T5, on
  * DIR/text_text_sentence with DIR/vocab.txt (tests/bert.sh), prints TAP, and writes files to DIR.
  *
- * `placement` runs two steps of each cell of `cover`, or of part I of N of them, and compares nothing: in a debug build,
- * a wrong placement of a tensor ends the program (lib/placement).
+ * `placement` runs two steps of each cell of `cover`, or of part I of N of them, and compares nothing: in a debug
+ * build, a wrong placement of a tensor ends the program (lib/placement).
  *
  * `list` prints the selection of `cover` for at most N ranks.  The line of a cell has the number of ranks, the name,
  * the options of meg-train that do not depend on the layout, and those of the layout, separated by tabs.  The options

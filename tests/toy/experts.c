@@ -162,8 +162,8 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
     const struct experts_conf *c = conf;
-    const struct meg_linear_shape fc1 = { .out = c->f, .in = c->h, .nblocks = 1, .std = c->std };
-    const struct meg_linear_shape fc2 = { .out = c->h, .in = c->f, .tp_dim = 1, .nblocks = 1, .std = c->std };
+    const struct meg_linear_shape fc1 = { .out = c->f, .in = c->h, .nparts = 1, .std = c->std };
+    const struct meg_linear_shape fc2 = { .out = c->h, .in = c->f, .tp_dim = 1, .nparts = 1, .std = c->std };
     struct experts *l = weights;
     (void)env;
 
@@ -221,19 +221,18 @@ struct router {
 };
 
 /* Return x in f32. */
+static void convert(struct meg_ctx *c, struct meg_mat y, struct meg_mat x)
+{
+    MEG_CALL(c->op, c->stream, cast, .dst = y.p, .dst_type = y.dtype, .src = x.p, .src_type = x.dtype,
+             .n = x.rows * x.cols);
+}
+
 static struct meg_mat to_f32(struct meg_ctx *c, struct meg_mat buffer, struct meg_mat x)
 {
     const struct meg_mat y = meg_mat_rows(buffer, 0, x.rows);
 
-    MEG_CALL(c->op, c->stream, cast, .dst = y.p, .dst_type = y.dtype, .src = x.p, .src_type = x.dtype,
-             .n = x.rows * x.cols);
+    convert(c, y, x);
     return y;
-}
-
-static void from_f32(struct meg_ctx *c, struct meg_mat y, struct meg_mat x)
-{
-    MEG_CALL(c->op, c->stream, cast, .dst = y.p, .dst_type = y.dtype, .src = x.p, .src_type = x.dtype,
-             .n = x.rows * x.cols);
 }
 
 static void router_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
@@ -244,7 +243,7 @@ static void router_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, vo
 
     MEG_CALL(c->op, c->stream, linear_fwd, .plan = l->linear.plan, .y = out, .x = to_f32(c, l->in, x),
              .w = l->linear.w);
-    from_f32(c, y, out);
+    convert(c, y, out);
 }
 
 static void router_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts,
@@ -267,7 +266,7 @@ static void router_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, 
         router_bwd_weight(c, dy, x, acts, grads, weights);
     MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->linear.plan, .dx = d_in, .dy = to_f32(c, l->out, dy),
              .w = l->linear.w);
-    from_f32(c, dx, d_in);
+    convert(c, dx, d_in);
     if (!c->accumulates_grads) /* the first micro-batch of a step */
         MEG_CALL(c->op, c->stream, add_fwd, .z = state, .x = state, .y = meg_mat(l->rate, MEG_DTYPE_F32, 1, x.cols));
 }
@@ -285,7 +284,7 @@ static void router_bind(struct meg_binder *b, void *weights, const void *conf, c
 {
     const struct router_conf *c = conf;
     const struct meg_linear_shape shape = {
-        .out = c->h, .in = c->h, .tp_dim = -1, .nblocks = 1, .std = c->std, .is_f32 = true
+        .out = c->h, .in = c->h, .tp_dim = -1, .nparts = 1, .std = c->std, .is_f32 = true
     };
     struct router *l = weights;
     (void)env;

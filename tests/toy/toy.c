@@ -157,10 +157,10 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     const struct meg_sharding parts = { 2, { { GROUP, MEG_AXIS_NONE, { 0 } }, { c->f, MEG_AXIS_TP, { 0 } } } };
     const struct meg_linear_shape gate = { .out = GROUP + c->f, .in = c->h, .std = c->std, .parts = &parts };
     const struct meg_linear_shape value = {
-        .out = c->f, .in = c->h, .nblocks = 1, .std = c->std, .is_frozen = c->reads_memory && !has_fault("unfrozen")
+        .out = c->f, .in = c->h, .nparts = 1, .std = c->std, .is_frozen = c->reads_memory && !has_fault("unfrozen")
     };
     const struct meg_linear_shape out = {
-        .out = c->h, .in = c->f, .tp_dim = 1, .nblocks = 1, .std = c->std, .has_bias = true
+        .out = c->h, .in = c->f, .tp_dim = 1, .nparts = 1, .std = c->std, .has_bias = true
     };
     struct gated *l = weights;
     struct meg_param *norm;

@@ -10,8 +10,9 @@ MEG_BEGIN_DECLS
 /*
  * A member of config.json.  A table ends with { 0 }.  Members are read in order; later rows may depend on earlier ones.
  * key      name of the member
- * option   model option with the value of the member (of a flag: its field); "!NAME": with the opposite value; NULL: the
- *          member is not written, and `def`, in JSON, is the only supported value; if that is NULL, all are supported
+ * option   model option with the value of the member (of a flag: its field); "!NAME": with the opposite value;
+ *          NULL: the member is not written, and `def`, in JSON, is the only supported value; if that is NULL, all are
+ *          supported
  * def      value of the option if the member is missing or null, as in an option file; NULL: the member is required;
  *          "": the option is not changed
  * convert  how the member is read and written instead, or NULL
@@ -37,7 +38,7 @@ struct ckpt_hf_convert {
     int (*read)(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row);
     /* Return NULL if the member cannot hold the value of the option. */
     json_t *(*write)(const struct meg_model_conf *m, const struct ckpt_hf_row *row);
-    /* The member is a name, `def` if it is missing.  The first of several equal choices is written.  Ends with { 0 }. */
+    /* The member is a name, by default `def`.  The first of several equal choices is written.  Ends with { 0 }. */
     const struct ckpt_hf_choice *choices;
 };
 
@@ -86,8 +87,8 @@ int ckpt_hf_find_family(const struct ckpt_hf_family **out, json_t *config, const
 int ckpt_hf_read_config(struct meg_model_conf *m, const struct ckpt_hf_family *family, const json_t *config,
                         const char *from, struct meg_err *e);
 /*
- * Return config.json of a model.  If the family cannot represent the model, ckpt_hf_read_config fails or returns another
- * model.
+ * Return config.json of a model.  If the family cannot represent the model, ckpt_hf_read_config fails or returns
+ * another model.
  */
 json_t *ckpt_hf_make_config(const struct ckpt_hf_family *family, const struct meg_model_conf *m);
 int ckpt_hf_read_rows(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *rows);

@@ -1,8 +1,9 @@
 /*
  * llama.c - Hugging Face's Llama, Mistral, Qwen2 and Qwen3 models, which have the same tensor names and layouts.
  *
- * Qwen2 has biases of queries, keys and values; Qwen3 has norms of queries and keys instead.  Weights of linear layers are [out, in].  RoPE pairs channel i of a
- * head with channel i + head_dim / 2, as meg does without --rotary-interleaved.
+ * Qwen2 has biases of queries, keys and values; Qwen3 has norms of queries and keys instead.  Weights of linear layers
+ * are [out, in].  RoPE pairs channel i of a head with channel i + head_dim / 2, as meg does without
+ * --rotary-interleaved.
  */
 #include <inttypes.h>
 #include <math.h>

@@ -152,6 +152,7 @@ static int choose_family(const struct ckpt_hf_family **out, struct meg_model_con
             warning = why;
         }
     }
+    MEG_ASSERT(*out);
     snprintf(format, sizeof format, "Hugging Face's %s format", (*out)->model_type);
     if (fewest > 0)
         return ckpt_refuse_lost_options(written, &back, format, e);

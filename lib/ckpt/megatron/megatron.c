@@ -357,7 +357,8 @@ static int classify(struct reader *rd, struct meg_err *e)
 
 /*
  * Remove copies of tensors in the files of tensor-parallel rank t: T5 has its output layer and its position embedding
- * under two names, and its embeddings and relative biases in several stages.  Return MEG_EFORMAT if a copy differs from the first tensor.
+ * under two names, and its embeddings and relative biases in several stages.  Return MEG_EFORMAT if a copy differs from
+ * the first tensor.
  */
 static int drop_copies(const struct reader *rd, int64_t t, struct meg_err *e)
 {

@@ -38,8 +38,8 @@ const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err *e);
 
 /*
- * Set *m to the options in args, an object with attributes, of a model of the family.  Return MEG_EFORMAT, with a message
- * that begins with `from`, if an option cannot have its value.
+ * Set *m to the options in args, an object with attributes, of a model of the family.  Return MEG_EFORMAT, with a
+ * message that begins with `from`, if an option cannot have its value.
  */
 int ckpt_read_args(struct meg_model_conf *m, const struct meg_py *args, enum meg_model_family family, const char *from,
                    struct meg_err *e);

@@ -127,8 +127,8 @@ enum { MAX_VARIANTS = 3 };
 
 /*
  * List the epilogues that cuBLASLt may compute for a product, from the most complete one to none, and return their
- * number.  cuBLASLt's GELU is the tanh form, with an approximate tanh, so it is not used for f32; it is not fused with a
- * product that accumulates, whose sum is in pre.
+ * number.  cuBLASLt's GELU is the tanh form, with an approximate tanh, so it is not used for f32; it is not fused with
+ * a product that accumulates, whose sum is in pre.
  */
 static int list_epilogues(cublasLtEpilogue_t list[MAX_VARIANTS], const struct meg_gemm *g)
 {

@@ -160,7 +160,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
 {
     const struct meg_cross_attn_conf *c = conf;
     struct meg_linear_shape shape = {
-        .out = c->a * c->d, .in = c->h, .nblocks = 1, .std = c->std, .has_bias = c->has_bias, .variant = c->linear
+        .out = c->a * c->d, .in = c->h, .nparts = 1, .std = c->std, .has_bias = c->has_bias, .variant = c->linear
     };
     struct cross_attn *l = weights;
 

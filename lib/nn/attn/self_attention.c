@@ -215,14 +215,14 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     const struct meg_attn_conf *c = conf;
     const struct meg_linear_shape qkv = { .out = (c->a + 2 * c->g) * c->d,
                                           .in = c->h,
-                                          .nblocks = 1,
+                                          .nparts = 1,
                                           .std = c->std,
                                           .has_bias = c->has_qkv_bias,
                                           .variant = c->linear };
     const struct meg_linear_shape proj = { .out = c->h,
                                            .in = c->a * c->d,
                                            .tp_dim = 1,
-                                           .nblocks = 1,
+                                           .nparts = 1,
                                            .std = c->std_out,
                                            .has_bias = c->has_proj_bias,
                                            .variant = c->linear };

@@ -2,8 +2,8 @@
  * added.h - the added tokens of a tokenizer, which are matched in the text before the model encodes the rest (private
  * to lib/tokenizer/hf).
  *
- * The rules are those of Hugging Face tokenizers 0.22.2 (added_vocabulary.rs).  A token can be added several times: each
- * time, its flags replace the previous ones, but not its id.
+ * The rules are those of Hugging Face tokenizers 0.22.2 (added_vocabulary.rs).  A token can be added several times:
+ * each time, its flags replace the previous ones, but not its id.
  */
 #ifndef MEG_TOKENIZER_HF_ADDED_H
 #define MEG_TOKENIZER_HF_ADDED_H
@@ -99,7 +99,8 @@ struct meg_hf_added {
 const struct meg_hf_added_token *meg_hf_added_find(const struct meg_hf_added *a, const char *s, size_t n);
 /*
  * Add tokens [n], in this order.  Empty tokens are ignored, and so are tokens with flags that the token had before the
- * call or was given in it.  A new token has its id in `vocab`, or else the next id after all others.  `path` is the name of the file in the warning that an id differs from the id in the file.
+ * call or was given in it.  A new token has its id in `vocab`, or else the next id after all others.  `path` is the
+ * name of the file in the warning that an id differs from the id in the file.
  */
 void meg_hf_added_add(struct meg_hf_added *a, const struct meg_hf_token *token, int64_t n,
                       const struct meg_hf_vocab *vocab, const char *path);

@@ -1,7 +1,7 @@
 /*
- * gpt_golden.c - gpt2-tiny, llama-tiny and qwen3-tiny against independent float64 implementations (golden/models/README.md):
- * loss, logits, every gradient, and the loss and gradient norm under other options.  The tolerances of logits and
- * gradients are ten times the error of the reference's own float32 run.
+ * gpt_golden.c - gpt2-tiny, llama-tiny and qwen3-tiny against independent float64 implementations
+ * (golden/models/README.md): loss, logits, every gradient, and the loss and gradient norm under other options.  The
+ * tolerances of logits and gradients are ten times the error of the reference's own float32 run.
  */
 #include "golden_model.h"
 #include "tiny_gpt.h"

@@ -36,7 +36,7 @@ static void make(struct fixture *f, const struct meg_ops *ops, int tp_dim)
 
     *f = (struct fixture){ .c.op = ops, .conf = meg_low_rank(RANK, ALPHA) };
     f->shape = (struct meg_linear_shape){
-        .out = OUT, .in = IN, .tp_dim = tp_dim, .nblocks = 1, .std = 1, .has_bias = true, .variant = &f->conf.variant
+        .out = OUT, .in = IN, .tp_dim = tp_dim, .nparts = 1, .std = 1, .has_bias = true, .variant = &f->conf.variant
     };
     f->b = (struct meg_binder){ .params = &f->params, .init = meg_init_normal, .op = ops, .n = LARGEST };
     bind(f, MEG_BIND_ROWS);
