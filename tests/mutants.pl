@@ -159,8 +159,8 @@ sub apply {
         my @nth = map { $seen{$_}++ } @lines;
         for my $m (@{$files{$file}}) {
             my ($at) = grep { $lines[$_] eq $m->{old} && $nth[$_] == $m->{nth} } 0 .. $#lines;
-            print STDERR "mutant $m->{id}: the line is no longer in $file: $m->{old}\n" unless defined $at;
-            $lines[$at] = selecting(@$m{qw(id old new)}) if defined $at;
+            die "mutant $m->{id}: $file lacks this line, or another mutant changes it: $m->{old}\n" unless defined $at;
+            $lines[$at] = selecting(@$m{qw(id old new)});
         }
         open my $out, '>', "$dir/$file" or die "$dir/$file: $!\n";
         print $out "$_\n" for @lines;
