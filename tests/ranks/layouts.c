@@ -50,7 +50,7 @@ enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIMIZER, OVE
 #define TINY "--num-layers 8 --hidden-size 32 --num-attention-heads 8 --seq-length 32 --max-position-embeddings 32 "
 #define LLAMA                                                                                                          \
     "--group-query-attention --num-query-groups 4 --swiglu --normalization RMSNorm --position-embedding-type rope "    \
-    "--disable-bias-linear --untie-embeddings-and-output-weights --ffn-hidden-size 64"
+    "--disable-bias-linear --untie-embeddings-and-output-weights --ffn-hidden-size 64 "
 /* With this seed, the bias of the binary head, which begins at 0, is not near 0 after ten steps. */
 #define BERT "--model bert --seed 2 "
 #define T5                                                                                                             \
@@ -63,6 +63,7 @@ enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIMIZER, OVE
 static const struct value values[OPTIONS][8] = {
     [SHAPE] = { { "gpt", TINY, 8 },
                 { "llama", TINY LLAMA, 4 }, /* n: key-value groups */
+                { "qwen3", TINY LLAMA "--qk-layernorm ", 4 },
                 { "bert", TINY BERT, 8 },
                 { "t5", TINY T5, 8 } },
     [TP] = { { "", "", 1 },
