@@ -77,17 +77,23 @@ void meg_op_log_add(const struct meg_op_row *row, const void *args, size_t nbyte
     current->last = c;
 }
 
-/* Return the field that contains a byte of the arguments of a call. */
+/* Return the field that contains a byte of a call, in the arguments or in a struct that follows them. */
 static const char *field_at(const struct meg_op_log_call *c, size_t at)
 {
     const char *name = "arguments";
-    size_t begin = 0;
+    size_t begin = 0, structs = c->nbytes;
 
     for (const struct meg_op_field *f = c->row->field; f->name; f++)
-        if (f->offset <= at && f->offset >= begin) {
-            begin = f->offset;
+        structs -= f->nbytes;
+    for (const struct meg_op_field *f = c->row->field; f->name; f++) {
+        const size_t field = f->nbytes && at >= structs ? structs : f->offset;
+
+        if (field <= at && field >= begin) {
+            begin = field;
             name = f->name;
         }
+        structs += f->nbytes;
+    }
     return name;
 }
 

@@ -171,7 +171,27 @@ static void scale_by_two_factors(void *unused)
     }
 }
 
-/* An argument that is not in the key is named. */
+static void multiply(const void *limit)
+{
+    static float y[2], x[4];
+    const struct meg_glu unit = { MEG_GLU_SILU, .limit = *(const float *)limit };
+    const struct meg_mat out = meg_mat(y, MEG_DTYPE_F32, 1, 2), in = meg_mat(x, MEG_DTYPE_F32, 1, 4);
+
+    MEG_CALL(meg_device_cpu()->op, NULL, glu_fwd, .y = out, .x = in, .unit = &unit);
+}
+
+static void multiply_with_two_limits(void *unused)
+{
+    const float limit[] = { 2, 3 };
+    struct meg_graphs graphs = { 0 };
+
+    (void)unused;
+    omp_set_num_threads(1);
+    for (int i = 0; i < 2; i++)
+        meg_graphs_run(&graphs, meg_device_cpu(), "key", 3, multiply, limit + i);
+}
+
+/* An argument that is not in the key is named, also if it is a struct in host memory. */
 static void calls_with_equal_keys_have_equal_arguments(void **state)
 {
     struct child c;
@@ -181,6 +201,9 @@ static void calls_with_equal_keys_have_equal_arguments(void **state)
     assert_int_equal(c.status, 128 + SIGABRT);
     assert_non_null(strstr(c.err, "call 2"));
     assert_non_null(strstr(c.err, "factor of scale is in the key of the graph"));
+    child_run(&c, multiply_with_two_limits, NULL);
+    assert_int_equal(c.status, 128 + SIGABRT);
+    assert_non_null(strstr(c.err, "unit of glu_fwd is in the key of the graph"));
 }
 #endif
 
