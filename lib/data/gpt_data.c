@@ -168,12 +168,3 @@ int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *
                                                .eod_mask_loss = conf->eod_mask_loss };
     return meg_data_splits_plan(out, d, conf, spec, e);
 }
-
-int meg_gpt_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
-                      const struct meg_dataset_spec *spec, struct meg_err *e)
-{
-    struct meg_data_splits *d;
-    const int r = meg_gpt_data_plan(&d, conf, spec, e);
-
-    return r < 0 ? r : meg_data_splits_open(out, d, e);
-}

@@ -8,18 +8,14 @@ MEG_BEGIN_DECLS
 
 /*
  * meg_gpt_data_plan - open the files that conf names and compute the range and sample count of each split
- * meg_gpt_data_open - plan, then build the index arrays
- * conf and spec are borrowed for the call.  On failure, *out is unchanged.  Both functions return
+ * conf and spec are borrowed for the call.  On failure, *out is unchanged.  Returns
  *   MEG_EUSAGE   when options contradict each other, a value is out of range, or the range of a split has no tokens
  *   MEG_EFORMAT  when a file is damaged or has no tokens, or when MEG_ONE_EPOCH is requested and the range of a split
  *                has too few tokens for one sample; for other sample counts, such a range is repeated
  *   MEG_ENOENT   when a file is missing
  *   MEG_EIO      when a file cannot be read
- * meg_gpt_data_open also returns the errors of meg_data_splits_build.
  */
 int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
-                      const struct meg_dataset_spec *spec, struct meg_err *e);
-int meg_gpt_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
                       const struct meg_dataset_spec *spec, struct meg_err *e);
 
 MEG_END_DECLS

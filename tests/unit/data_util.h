@@ -16,7 +16,9 @@
 
 #include <cmocka.h>
 
+#include "data/gpt_data.h"
 #include "data/indexed/indexed.h"
+#include "data/masked/bert_t5_dataset.h"
 #include "tmp.h"
 #include "reference.h"
 
@@ -26,6 +28,35 @@ static inline int enter_scratch(void **state)
 {
     (void)state;
     return tmp_dir(scratch, "data") && chdir(scratch) == 0 ? 0 : -1;
+}
+
+/* Build the indices of d, which was planned with the result r.  On success, set *out to d. */
+static inline int open_planned(struct meg_data_splits **out, struct meg_data_splits *d, int r, struct meg_err *e)
+{
+    if (r == 0 && (r = meg_data_splits_build(d, NULL, NULL, e)) < 0)
+        meg_data_splits_close(d);
+    else if (r == 0)
+        *out = d;
+    return r;
+}
+
+static inline int gpt_data_open(struct meg_data_splits **out, const struct meg_data_conf *c,
+                                const struct meg_dataset_spec *spec, struct meg_err *e)
+{
+    struct meg_data_splits *d = NULL;
+    const int r = meg_gpt_data_plan(&d, c, spec, e);
+
+    return open_planned(out, d, r, e);
+}
+
+static inline int masked_data_open(struct meg_data_splits **out, const struct meg_data_conf *c,
+                                   const struct meg_dataset_spec *spec, const struct meg_masked_conf *masked,
+                                   const struct meg_masked_vocab *vocab, struct meg_err *e)
+{
+    struct meg_data_splits *d = NULL;
+    const int r = meg_masked_data_plan(&d, c, spec, masked, vocab, e);
+
+    return open_planned(out, d, r, e);
 }
 
 static inline void remove_tree(const char *path)

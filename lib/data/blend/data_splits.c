@@ -187,26 +187,17 @@ static int plan(struct meg_data_splits *d, const struct meg_data_conf *conf, str
     return r;
 }
 
-/* Close d if r is an error; otherwise set *out to d.  Return r. */
-static int close_on_error(struct meg_data_splits **out, struct meg_data_splits *d, int r)
+int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d, const struct meg_data_conf *conf,
+                         const struct meg_dataset_spec *spec, struct meg_err *e)
 {
-    if (r < 0)
+    int r;
+
+    d->spec = *spec;
+    if ((r = plan(d, conf, e)) < 0)
         meg_data_splits_close(d);
     else
         *out = d;
     return r;
-}
-
-int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d, const struct meg_data_conf *conf,
-                         const struct meg_dataset_spec *spec, struct meg_err *e)
-{
-    d->spec = *spec;
-    return close_on_error(out, d, plan(d, conf, e));
-}
-
-int meg_data_splits_open(struct meg_data_splits **out, struct meg_data_splits *d, struct meg_err *e)
-{
-    return close_on_error(out, d, meg_data_splits_build(d, NULL, NULL, e));
 }
 
 /* ---- build ------------------------------------------------------------------------------------ */

@@ -67,13 +67,11 @@ struct meg_data_splits {
  * meg_data_splits_plan - open the files that conf names, and compute the range and sample count of each split
  *   d  from meg_new; the caller has set d->type and, for GPT, d->sample_conf; for BERT and T5, d->masked_conf and
  *      d->sample_conf.index.seq_length; for T5, also d->sample_conf.enc_length
- * meg_data_splits_open - load or build the index arrays of d
- * On success, both functions set *out to d.  On failure, both functions close d and leave *out unchanged.  The errors
- * are those of meg_gpt_data_plan and of meg_data_splits_build.
+ * On success, sets *out to d.  On failure, closes d and leaves *out unchanged.  The errors are those of
+ * meg_gpt_data_plan.
  */
 int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, struct meg_err *e);
-int meg_data_splits_open(struct meg_data_splits **out, struct meg_data_splits *d, struct meg_err *e);
 
 MEG_END_DECLS
 

@@ -214,13 +214,3 @@ int meg_masked_data_plan(struct meg_data_splits **out, const struct meg_data_con
     d->sample_conf.enc_length = masked->type == MEG_MASKED_T5 ? spec->seq_length : 0;
     return meg_data_splits_plan(out, d, conf, spec, e);
 }
-
-int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
-                         const struct meg_dataset_spec *spec, const struct meg_masked_conf *masked,
-                         const struct meg_masked_vocab *vocab, struct meg_err *e)
-{
-    struct meg_data_splits *d;
-    const int r = meg_masked_data_plan(&d, conf, spec, masked, vocab, e);
-
-    return r < 0 ? r : meg_data_splits_open(out, d, e);
-}

@@ -9,17 +9,13 @@ MEG_BEGIN_DECLS
 
 /*
  * meg_masked_data_plan - open the files that conf names, and compute the splits (data/blend/data_splits.h)
- * meg_masked_data_open - plan, then load or build the index of each split
  *   conf   names token datasets with one sequence for each sentence; a split reads a range of their documents
  *   spec   seq_length is the length of a BERT sample or of the input of the T5 encoder
  *   masked, vocab  copied; the arrays of vocab are borrowed until the data are closed
- * Both return MEG_EUSAGE if a setting is out of range or the vocabulary lacks a required special token.  Other errors
- * are returned as by meg_gpt_data_plan and meg_gpt_data_open.  On failure, *out is unchanged.
+ * Returns MEG_EUSAGE if a setting is out of range or the vocabulary lacks a required special token.  Other errors are
+ * those of meg_gpt_data_plan.  On failure, *out is unchanged.
  */
 int meg_masked_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
-                         const struct meg_dataset_spec *spec, const struct meg_masked_conf *masked,
-                         const struct meg_masked_vocab *vocab, struct meg_err *e);
-int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, const struct meg_masked_conf *masked,
                          const struct meg_masked_vocab *vocab, struct meg_err *e);
 

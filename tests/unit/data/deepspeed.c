@@ -25,7 +25,7 @@ static struct meg_data_splits *opened(const struct meg_data_conf *c, const struc
     struct meg_data_splits *d;
     struct meg_err e;
 
-    if (meg_gpt_data_open(&d, c, spec, &e) < 0)
+    if (gpt_data_open(&d, c, spec, &e) < 0)
         fail_msg("%s", e.msg);
     return d;
 }
@@ -392,7 +392,7 @@ static void a_sentence_map_is_cached_under_deepspeeds_name_for_one_split(void **
         for (int pass = 0; pass < 2; pass++) {
             int64_t last = 0;
 
-            assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
+            assert_int_equal(masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
             ds = meg_data_splits_dataset(d, MEG_SPLIT_TRAIN);
             assert_int_equal(ds->map[0].p != NULL, pass);
             for (int64_t k = 0; k < ds->len; k++)

@@ -78,7 +78,7 @@ static void reset_options_and_loss_mask_follow_the_eod_token(void **state)
     c.split = "1";
     c.reset_position_ids = c.reset_attention_mask = c.eod_mask_loss = true;
     spec.eod = 0;
-    assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
+    assert_int_equal(gpt_data_open(&d, &c, &spec, &e), 0);
     for (int64_t i = 0; i < meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)); i++) {
         read_row(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &r);
         for (int t = 0; t + 1 < T; t++)
@@ -120,7 +120,7 @@ static void a_pad_token_in_the_text_is_masked(void **state)
     c.data_path = words(path);
     c.split = "1";
     spec.pad = 4;
-    assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
+    assert_int_equal(gpt_data_open(&d, &c, &spec, &e), 0);
     read_row(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &r);
     assert_memory_equal(r.tokens, tokens, sizeof tokens);
     assert_memory_equal(r.labels, labels, sizeof labels);
@@ -132,7 +132,7 @@ static void a_pad_token_in_the_text_is_masked(void **state)
     do {                                                                                                               \
         struct meg_data_splits *d_;                                                                                    \
         struct meg_err e_;                                                                                             \
-        assert_int_equal(meg_gpt_data_open(&d_, conf, spec, &e_), code);                                               \
+        assert_int_equal(gpt_data_open(&d_, conf, spec, &e_), code);                                                   \
         assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
@@ -178,7 +178,7 @@ static void a_dataset_shorter_than_a_sample_is_repeated(void **state)
         make_dataset(path[k][0], &length[k], 1);
         c.data_path = words(path[k]);
         c.split = "1";
-        if (meg_gpt_data_open(&d, &c, &spec, &e) < 0)
+        if (gpt_data_open(&d, &c, &spec, &e) < 0)
             fail_msg("%s", e.msg);
         assert_int_equal(meg_data_splits_mid_datasets(d, &n)->epochs, epochs[k]);
         assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)), 6);
@@ -210,7 +210,7 @@ static void a_short_split_is_repeated(void **state)
     make_dataset("short", length, 2);
     c.data_path = words(path);
     c.split = "1,1";
-    assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
+    assert_int_equal(gpt_data_open(&d, &c, &spec, &e), 0);
     part = meg_data_splits_mid_datasets(d, &n);
     assert_int_equal(n, 1);
     assert_true(part->tokens == 5 && part->epochs == 5 && part->samples == 3);
@@ -240,7 +240,7 @@ static void an_id_outside_the_vocabulary_is_refused(void **state)
     c.split = "1";
     spec.vocab_size = 30;
     s = sample_of(&r);
-    assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
+    assert_int_equal(gpt_data_open(&d, &c, &spec, &e), 0);
     for (int64_t i = 0; i < 4; i++)
         if (meg_dataset_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &s, &e) == MEG_EFORMAT)
             bad++;
@@ -333,7 +333,7 @@ static void mock_data_needs_no_file(void **state)
 
     (void)state;
     c.mock_data = true;
-    assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
+    assert_int_equal(gpt_data_open(&d, &c, &spec, &e), 0);
     read_row(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 3, &r);
     assert_int_equal(r.labels[0], r.tokens[1]);
     assert_null(meg_data_splits_dataset(d, MEG_SPLIT_TEST));
@@ -351,7 +351,7 @@ static int open_train(struct meg_data_splits **d, const char *prefix, const char
     c.data_path = words(path);
     c.split = "1";
     c.data_cache_path = cache;
-    return meg_gpt_data_open(d, &c, &spec, e);
+    return gpt_data_open(d, &c, &spec, e);
 }
 
 static const struct meg_dataset *train_of(struct meg_data_splits **d, const char *prefix, const char *cache)
@@ -592,7 +592,7 @@ static void the_size_of_a_blend_depends_on_the_megatron_release(void **state)
         snprintf(dir, sizeof dir, "blend.%zu", i);
         c.data_cache_path = dir;
         spec.megatron_release = of[i].release;
-        assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
+        assert_int_equal(gpt_data_open(&d, &c, &spec, &e), 0);
         assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)), of[i].size);
         for (int k = 0; k < 2; k++)
             assert_int_equal(meg_data_splits_mid_datasets(d, &parts)[k].num_samples, of[i].built[k]);
@@ -819,7 +819,7 @@ static void golden_cache_bytes(void **state)
     copy_golden("tiny_text_document");
     c.data_path = words(path);
     c.split = "80,15,5";
-    assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
+    assert_int_equal(gpt_data_open(&d, &c, &spec, &e), 0);
     meg_data_splits_close(d);
     dir = opendir(example);
     assert_non_null(dir);
@@ -912,7 +912,7 @@ static void golden_blends(void **state)
         for (int again = 0; again < 2; again++) { /* built first, then read from the cache */
             struct meg_data_splits *d;
             struct meg_err e;
-            if (meg_gpt_data_open(&d, &conf, &spec, &e) < 0)
+            if (gpt_data_open(&d, &conf, &spec, &e) < 0)
                 fail_msg("case %zu: %s", i, e.msg);
             check_blend(meg_data_splits_dataset(d, w), c, "blends");
             if (again)

@@ -55,7 +55,7 @@ static uint64_t hash_gpt(const struct meg_data_conf *c, bool *is_mapped)
     struct meg_str all = { 0 };
     uint64_t hash;
 
-    if (meg_gpt_data_open(&d, c, &spec, &e) < 0)
+    if (gpt_data_open(&d, c, &spec, &e) < 0)
         fail_msg("%s", e.msg);
     *is_mapped = true;
     for (int split = MEG_SPLIT_TRAIN; split <= MEG_SPLIT_VALID; split++) {
@@ -124,7 +124,7 @@ static uint64_t hash_sentences(bool *is_mapped)
     struct meg_err e;
     uint64_t hash = 0;
 
-    if (meg_masked_data_open(&d, &c, &spec, &masked, &vocab, &e) < 0)
+    if (masked_data_open(&d, &c, &spec, &masked, &vocab, &e) < 0)
         fail_msg("%s", e.msg);
     *is_mapped = true;
     for (int split = MEG_SPLIT_TRAIN; split <= MEG_SPLIT_VALID; split++) {

@@ -184,7 +184,7 @@ static void check_run(const json_t *x, enum meg_masked_type type)
     spec.tokenizer = tokenizer;
     for (int pass = 0; pass < 2; pass++) {
         const struct meg_dataset *ds;
-        const int r = meg_masked_data_open(&d, &conf, &spec, &c, &v, &e);
+        const int r = masked_data_open(&d, &conf, &spec, &c, &v, &e);
 
         if (get_int(x, "length") == 0) { /* Megatron-LM's loop over the epochs does not end in this case */
             assert_int_equal(r, MEG_EFORMAT);
@@ -325,7 +325,7 @@ static void check_batches(const char *file, enum meg_masked_type type)
         while (strcmp(meg_split_names[split], get_str(x, "which")) != 0)
             split++;
         spec.num_samples[split] = get_int(x, "num_samples");
-        if (meg_masked_data_open(&d, &conf, &spec, &c, &v, &e) < 0)
+        if (masked_data_open(&d, &conf, &spec, &c, &v, &e) < 0)
             fail_msg("%s", e.msg);
         ds = meg_data_splits_dataset(d, split);
         for (int ranks = 1; ranks <= 2 && meg_dataset_len(ds) >= 2 * ranks; ranks++) {
@@ -435,7 +435,7 @@ static void a_blend_has_samples_of_each_dataset(void **state)
     (void)state;
     make_sentences("sa", 5);
     make_sentences("sb", 9);
-    if (meg_masked_data_open(&d, &conf, &spec, &c, &v, &e) < 0)
+    if (masked_data_open(&d, &conf, &spec, &c, &v, &e) < 0)
         fail_msg("%s", e.msg);
     ds = meg_data_splits_dataset(d, MEG_SPLIT_TRAIN);
     assert_int_equal(meg_dataset_len(ds), 22); /* 1.005 * 5 and 1.005 * 15, rounded up */
@@ -447,7 +447,7 @@ static void a_blend_has_samples_of_each_dataset(void **state)
     meg_data_splits_close(d);
 
     conf.data_path.n = 2; /* "0.25 sa", a blend of one dataset */
-    if (meg_masked_data_open(&d, &conf, &spec, &c, &v, &e) < 0)
+    if (masked_data_open(&d, &conf, &spec, &c, &v, &e) < 0)
         fail_msg("%s", e.msg);
     assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)), 21);
     meg_data_splits_close(d);
@@ -457,7 +457,7 @@ static void a_blend_has_samples_of_each_dataset(void **state)
     do {                                                                                                               \
         struct meg_data_splits *d_;                                                                                    \
         struct meg_err e_ = { 0, "" };                                                                                 \
-        assert_int_equal(meg_masked_data_open(&d_, &conf, &spec, &c, &v, &e_), code);                                  \
+        assert_int_equal(masked_data_open(&d_, &conf, &spec, &c, &v, &e_), code);                                      \
         assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
@@ -559,14 +559,14 @@ static void a_sample_too_large_for_the_decoder_is_refused(void **state)
     (void)state;
     make_sentences("sd", 10);
     c.decoder_seq_length = 3;
-    assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
+    assert_int_equal(masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "more than --decoder-seq-length"));
     meg_data_splits_close(d);
 
     c.decoder_seq_length = 32;
     v.nsentinel = 0;
-    assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
+    assert_int_equal(masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "but the vocabulary has only 0 sentinels; increase --vocab-extra-ids"));
     meg_data_splits_close(d);
@@ -574,7 +574,7 @@ static void a_sample_too_large_for_the_decoder_is_refused(void **state)
     v = small_vocab();
     v.size = 9; /* the data has id 9, which is outside the vocabulary */
     v.cls = v.sep = v.mask = v.pad = v.bos = v.eos = 8;
-    assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
+    assert_int_equal(masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EFORMAT);
     assert_string_equal(e.msg, "sd.bin: token id 9 is outside the vocabulary of 9 ids; preprocess the text "
                                "with the tokenizer of this run");
@@ -592,7 +592,7 @@ static void open_se(void *arg)
     struct meg_err e;
 
     (void)arg;
-    assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
+    assert_int_equal(masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
     meg_data_splits_close(d);
 }
 
@@ -614,10 +614,10 @@ static void a_damaged_cache_is_rebuilt(void **state)
     (void)state;
     make_sentences("se", 10);
     for (int how = 0; how < 4; how++) {
-        assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
+        assert_int_equal(masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
         assert_null(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->map[0].p);
         meg_data_splits_close(d);
-        assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
+        assert_int_equal(masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
         assert_non_null(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->map[0].p);
         meg_data_splits_close(d);
         dir = opendir("se/cache/BERTMaskedWordPieceDataset_indices");
