@@ -164,7 +164,7 @@ struct texts {
 
 /* Add the texts of the patterns whose field `normalized` equals is_normalized. */
 static int add_texts(struct texts *to, const struct meg_hf_added *a, const struct meg_hf_added_patterns *p,
-                     bool is_normalized, const struct meg_hf_normalizer *norm, const char *path, struct meg_err *e)
+                     bool is_normalized, const struct meg_hf_steps *norm, const char *path, struct meg_err *e)
 {
     struct meg_str normalized = { 0 };
     int r = 0;
@@ -190,7 +190,7 @@ static int add_texts(struct texts *to, const struct meg_hf_added *a, const struc
     return r;
 }
 
-static int build_matcher(const struct meg_hf_added *a, bool is_normalized, const struct meg_hf_normalizer *norm,
+static int build_matcher(const struct meg_hf_added *a, bool is_normalized, const struct meg_hf_steps *norm,
                          struct meg_hf_added_matcher *to, const char *path, struct meg_err *e)
 {
     const size_t max = (size_t)(a->special.n + a->other.n) + 1;
@@ -219,8 +219,7 @@ out:
     return r;
 }
 
-int meg_hf_added_build(struct meg_hf_added *a, const struct meg_hf_normalizer *norm, const char *path,
-                       struct meg_err *e)
+int meg_hf_added_build(struct meg_hf_added *a, const struct meg_hf_steps *norm, const char *path, struct meg_err *e)
 {
     int r = build_matcher(a, false, norm, &a->raw, path, e);
 

@@ -110,8 +110,7 @@ void meg_hf_added_name(struct meg_hf_added *a, const struct meg_hf_token *token)
  * Build both matchers.  norm, which may be NULL, normalizes the patterns of a->normalized.  Returns MEG_EFORMAT if a
  * pattern is empty after normalization; otherwise fails as meg_hf_normalizer_run and meg_trie_build do.
  */
-int meg_hf_added_build(struct meg_hf_added *a, const struct meg_hf_normalizer *norm, const char *path,
-                       struct meg_err *e);
+int meg_hf_added_build(struct meg_hf_added *a, const struct meg_hf_steps *norm, const char *path, struct meg_err *e);
 /* A match of an added token in a text. */
 struct meg_hf_match {
     const char *s, *stop; /* range of the match, including the whitespace that lstrip and rstrip add */

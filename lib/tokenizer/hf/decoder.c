@@ -15,63 +15,51 @@
 
 enum step_type { BYTE_LEVEL, WORDPIECE, METASPACE, BYTE_FALLBACK, REPLACE, FUSE, STRIP, BPE };
 
-static const char *const names[] = { "ByteLevel", "WordPiece", "Metaspace", "ByteFallback",
-                                     "Replace",   "Fuse",      "Strip",     "BPEDecoder" };
-
 struct step {
     enum step_type type;
     struct meg_hf_pattern pattern; /* METASPACE, BPE, REPLACE: the pattern to replace */
     struct meg_str content;        /* REPLACE: replacement; WORDPIECE: prefix; STRIP: the string to remove */
     bool flag; /* METASPACE: remove the pattern from the first token; WORDPIECE: clean up (meg_tok_clean_up) */
     int64_t start, stop; /* STRIP: maximum number of occurrences to remove at the start and at the end */
-};
-
-struct meg_hf_decoder {
-    struct step *step;
-    int64_t n;
+    const char *scheme;  /* METASPACE, while loading: prepend_scheme, or NULL */
 };
 
 /* ---- Loading ---- */
 
-static int load_step(void *step, int type, const json_t *part, const char *where, struct meg_err *e)
+#define FIELD(f) offsetof(struct step, f)
+static const struct meg_hf_step_type types[] = {
+    [BYTE_LEVEL] = { .name = "ByteLevel" },
+    [WORDPIECE] = { "WordPiece",
+                    { { "prefix", MEG_HF_TEXT, FIELD(content), "##" },
+                      { "cleanup", MEG_HF_BOOL, FIELD(flag), "true" } } },
+    [METASPACE] = { "Metaspace",
+                    { { "replacement", MEG_HF_TEXT, FIELD(pattern.literal), "\xE2\x96\x81" },
+                      { "prepend_scheme", MEG_HF_STRING, FIELD(scheme), NULL },
+                      { "add_prefix_space", MEG_HF_BOOL, FIELD(flag), "true" } } },
+    [BYTE_FALLBACK] = { .name = "ByteFallback" },
+    [REPLACE] = { "Replace",
+                  { { "pattern", MEG_HF_PATTERN, FIELD(pattern), NULL },
+                    { "content", MEG_HF_TEXT, FIELD(content), NULL } } },
+    [FUSE] = { .name = "Fuse" },
+    [STRIP] = { "Strip",
+                { { "content", MEG_HF_TEXT, FIELD(content), " " },
+                  { "start", MEG_HF_I64, FIELD(start), NULL },
+                  { "stop", MEG_HF_I64, FIELD(stop), NULL } } },
+    [BPE] = { "BPEDecoder", { { "suffix", MEG_HF_TEXT, FIELD(pattern.literal), "</w>" } } },
+};
+
+static int finish_step(void *step, int type, const char *where, struct meg_err *e)
 {
     struct step *s = step;
-    const char *scheme = NULL;
-    bool add_prefix_space = true;
-    int r;
 
     s->type = (enum step_type)type;
-    switch (s->type) {
-    case WORDPIECE:
-        s->flag = true;
-        if ((r = meg_hf_get_string(part, "prefix", "##", &s->content, where, e)) < 0)
-            return r;
-        return meg_json_get_bool(part, "cleanup", MEG_JSON_OPTIONAL, &s->flag, where, e);
-    case METASPACE:
-        if ((r = meg_hf_get_string(part, "replacement", "\xE2\x96\x81", &s->pattern.literal, where, e)) < 0 ||
-            (r = meg_json_get_str(part, "prepend_scheme", MEG_JSON_OPTIONAL, &scheme, where, e)) < 0 ||
-            (r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space, where, e)) < 0)
-            return r;
-        s->flag = scheme ? strcmp(scheme, "never") != 0 : add_prefix_space;
-        break;
-    case REPLACE:
-        if ((r = meg_hf_pattern_load(&s->pattern, part, where, e)) < 0)
-            return r;
-        return meg_hf_get_string(part, "content", NULL, &s->content, where, e);
-    case STRIP:
-        if ((r = meg_hf_get_string(part, "content", " ", &s->content, where, e)) < 0 ||
-            (r = meg_json_get_i64(part, "start", MEG_JSON_OPTIONAL, &s->start, where, e)) < 0)
-            return r;
-        if ((r = meg_json_get_i64(part, "stop", MEG_JSON_OPTIONAL, &s->stop, where, e)) < 0)
-            return r;
-        return s->content.n > 0 ? 0 : meg_fail(e, MEG_EFORMAT, "%s: content is empty", where);
-    case BPE:
-        if ((r = meg_hf_get_string(part, "suffix", "</w>", &s->pattern.literal, where, e)) < 0)
-            return r;
-        break;
-    default: return 0;
-    }
-    return s->pattern.literal.n > 0 ? 0 : meg_fail(e, MEG_EFORMAT, "%s: the string to replace is empty", where);
+    if (s->scheme)
+        s->flag = strcmp(s->scheme, "never") != 0;
+    if (s->type == STRIP && s->content.n == 0)
+        return meg_fail(e, MEG_EFORMAT, "%s: content is empty", where);
+    if ((s->type == METASPACE || s->type == BPE) && s->pattern.literal.n == 0)
+        return meg_fail(e, MEG_EFORMAT, "%s: the string to replace is empty", where);
+    return 0;
 }
 
 static void free_step(void *step)
@@ -82,50 +70,32 @@ static void free_step(void *step)
     meg_str_free(&s->content);
 }
 
-static const struct meg_hf_step_class step_class = { "decoders",          names,     sizeof names / sizeof *names,
-                                                     sizeof(struct step), load_step, free_step };
+const struct meg_hf_step_class meg_hf_decoder = { "decoders",          types,       sizeof types / sizeof *types,
+                                                  sizeof(struct step), finish_step, free_step };
 
-int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const char *where, struct meg_err *e)
+bool meg_hf_decoder_is_byte_level(const struct meg_hf_steps *d)
 {
-    struct meg_hf_steps steps;
-    int r = meg_hf_steps_load(&steps, &step_class, part, where, e);
+    const struct step *s = meg_hf_step(d, 0);
 
-    if (r < 0)
-        return r;
-    *out = meg_new(sizeof **out);
-    (*out)->step = steps.v;
-    (*out)->n = steps.n;
-    return 0;
+    return s && d->n == 1 && s->type == BYTE_LEVEL;
 }
 
-void meg_hf_decoder_free(struct meg_hf_decoder *d)
+bool meg_hf_decoder_adds_spaces(const struct meg_hf_steps *d)
 {
-    if (!d)
-        return;
-    meg_hf_steps_free(d->step, d->n, &step_class);
-    free(d);
-}
+    const struct step *s;
 
-bool meg_hf_decoder_is_byte_level(const struct meg_hf_decoder *d)
-{
-    return d && d->n == 1 && d->step[0].type == BYTE_LEVEL;
-}
-
-bool meg_hf_decoder_adds_spaces(const struct meg_hf_decoder *d)
-{
-    for (int64_t i = 0; d && i < d->n; i++)
-        if (d->step[i].type == WORDPIECE)
+    for (int64_t i = 0; (s = meg_hf_step(d, i)); i++)
+        if (s->type == WORDPIECE)
             return true;
     return !d;
 }
 
-bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d)
+bool meg_hf_decoder_can_stream(const struct meg_hf_steps *d)
 {
+    const struct step *s;
     bool is_fused = false;
 
-    for (int64_t i = 0; d && i < d->n; i++) {
-        const struct step *s = &d->step[i];
-
+    for (int64_t i = 0; (s = meg_hf_step(d, i)); i++) {
         if (s->type == BYTE_LEVEL || s->type == BPE || (is_fused && (s->type != STRIP || s->stop > 0)))
             return false;
         is_fused |= s->type == FUSE;
@@ -148,12 +118,13 @@ static int byte_of(const char *s, int64_t n)
     return *end || byte < 0 ? -1 : (int)byte;
 }
 
-int meg_hf_decoder_byte(const struct meg_hf_decoder *d, const char *token, int64_t n)
+int meg_hf_decoder_byte(const struct meg_hf_steps *d, const char *token, int64_t n)
 {
-    for (int64_t i = 0; d && i < d->n; i++) {
-        if (d->step[i].type == BYTE_FALLBACK)
+    const struct step *s;
+
+    for (int64_t i = 0; (s = meg_hf_step(d, i)); i++)
+        if (s->type == BYTE_FALLBACK)
             return byte_of(token, n);
-    }
     return -1;
 }
 
@@ -318,10 +289,11 @@ static void run_step(const struct step *s, struct tokens *t, int64_t first, bool
     }
 }
 
-void meg_hf_decoder_run(const struct meg_hf_decoder *d, const struct meg_str *token, int64_t n, int64_t first,
-                        int *state, struct meg_str *out)
+void meg_hf_decoder_run(const struct meg_hf_steps *d, const struct meg_str *token, int64_t n, int64_t first, int *state,
+                        struct meg_str *out)
 {
     struct tokens t = { meg_new(((size_t)n + 1) * sizeof *t.v), n };
+    const struct step *s;
     bool is_fused = false;
 
     for (int64_t i = 0; i < n; i++) {
@@ -329,9 +301,9 @@ void meg_hf_decoder_run(const struct meg_hf_decoder *d, const struct meg_str *to
             meg_str_add(&t.v[i], " ", 1);
         meg_str_add(&t.v[i], token[i].s, token[i].n);
     }
-    for (int64_t k = 0; d && k < d->n; k++) {
-        run_step(&d->step[k], &t, first, is_fused, state);
-        is_fused |= d->step[k].type == FUSE;
+    for (int64_t k = 0; (s = meg_hf_step(d, k)); k++) {
+        run_step(s, &t, first, is_fused, state);
+        is_fused |= s->type == FUSE;
     }
     for (int64_t i = 0; i < t.n; i++)
         meg_str_add(out, t.v[i].s, t.v[i].n);

@@ -96,13 +96,15 @@ static int load_added(struct meg_hf_token_list *list, const json_t *file, const 
     return 0;
 }
 
-static int load_normalizer(struct meg_hf_normalizer **out, const json_t *file, const char *path, struct meg_err *e)
+/* Load a component of the file, unless it is missing or null. */
+static int load_steps(struct meg_hf_steps **out, const struct meg_hf_step_class *class, const json_t *file,
+                      const char *name, const char *path, struct meg_err *e)
 {
-    const json_t *p = meg_hf_component_of(file, "normalizer");
+    const json_t *p = meg_hf_component_of(file, name);
     char where[4200];
 
-    snprintf(where, sizeof where, "%s: normalizer", path);
-    return p ? meg_hf_normalizer_load(out, p, where, e) : 0;
+    snprintf(where, sizeof where, "%s: %s", path, name);
+    return p ? meg_hf_steps_load(out, class, p, where, e) : 0;
 }
 
 static int load_components(struct meg_hf_files *f, const json_t *file, const char *path, struct meg_err *e)
@@ -111,11 +113,8 @@ static int load_components(struct meg_hf_files *f, const json_t *file, const cha
     char where[4200];
     int r;
 
-    if ((r = load_normalizer(&f->normalizer, file, path, e)) < 0)
-        return r;
-    snprintf(where, sizeof where, "%s: pre_tokenizer", path);
-    if ((p = meg_hf_component_of(file, "pre_tokenizer")) &&
-        (r = meg_hf_pretokenizer_load(&f->pretokenizer, p, where, e)) < 0)
+    if ((r = load_steps(&f->normalizer, &meg_hf_normalizer, file, "normalizer", path, e)) < 0 ||
+        (r = load_steps(&f->pretokenizer, &meg_hf_pretokenizer, file, "pre_tokenizer", path, e)) < 0)
         return r;
     snprintf(where, sizeof where, "%s: model", path);
     if ((r = meg_hf_model_load(&f->model, meg_hf_component_of(file, "model"), where, e)) < 0)
@@ -123,8 +122,7 @@ static int load_components(struct meg_hf_files *f, const json_t *file, const cha
     snprintf(where, sizeof where, "%s: post_processor", path);
     if ((p = meg_hf_component_of(file, "post_processor")) && (r = meg_hf_load_post_processor(f, p, where, e)) < 0)
         return r;
-    snprintf(where, sizeof where, "%s: decoder", path);
-    return (p = meg_hf_component_of(file, "decoder")) ? meg_hf_decoder_load(&f->decoder, p, where, e) : 0;
+    return load_steps(&f->decoder, &meg_hf_decoder, file, "decoder", path, e);
 }
 
 /* Return a copy of a component without the large member of Precompiled. */
@@ -148,12 +146,13 @@ static json_t *describe(const json_t *file, const char *name)
 static int load_all(struct meg_hf_files *f, json_t *file, const struct meg_hf_config *h, const char *path,
                     struct meg_err *e)
 {
-    struct meg_hf_normalizer *original = NULL;
+    struct meg_hf_steps *original = NULL;
     struct meg_hf_token_list own = { 0 };
     bool is_changed;
     int r;
 
-    if ((r = load_added(&own, file, path, e)) < 0 || (r = load_normalizer(&original, file, path, e)) < 0 ||
+    if ((r = load_added(&own, file, path, e)) < 0 ||
+        (r = load_steps(&original, &meg_hf_normalizer, file, "normalizer", path, e)) < 0 ||
         (r = meg_hf_config_patch(h, file, &is_changed, e)) < 0 || (r = load_components(f, file, path, e)) < 0)
         goto out;
     f->class_name = h->rules ? h->rules->name : NULL;
@@ -164,7 +163,7 @@ static int load_all(struct meg_hf_files *f, json_t *file, const struct meg_hf_co
     if ((r = meg_hf_config_apply(h, f, &own, file, e)) == 0)
         r = meg_hf_added_build(&f->added, is_changed ? original : f->normalizer, path, e);
 out:
-    meg_hf_normalizer_free(original);
+    meg_hf_steps_free(original);
     free(own.v);
     return r;
 }
@@ -202,10 +201,10 @@ void meg_hf_files_free(struct meg_hf_files *f)
 {
     if (!f)
         return;
-    meg_hf_normalizer_free(f->normalizer);
-    meg_hf_pretokenizer_free(f->pretokenizer);
+    meg_hf_steps_free(f->normalizer);
+    meg_hf_steps_free(f->pretokenizer);
     meg_hf_model_free(&f->model);
-    meg_hf_decoder_free(f->decoder);
+    meg_hf_steps_free(f->decoder);
     meg_bytebpe_free(&f->byte_level);
     free(f->safe_split);
     meg_hf_added_free(&f->added);

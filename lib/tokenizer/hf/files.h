@@ -22,10 +22,8 @@ struct meg_hf_safe_split {
 };
 
 struct meg_hf_files {
-    struct meg_hf_normalizer *normalizer;
-    struct meg_hf_pretokenizer *pretokenizer;
+    struct meg_hf_steps *normalizer, *pretokenizer, *decoder;
     struct meg_hf_model model;
-    struct meg_hf_decoder *decoder;
     bool is_byte_level; /* encoding uses byte_level instead of pretokenizer and model */
     bool add_prefix_space;
     struct meg_bytebpe byte_level;

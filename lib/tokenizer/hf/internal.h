@@ -29,9 +29,6 @@ MEG_BEGIN_DECLS
 int meg_hf_get_type(const json_t *part, const char **type, const char *where, struct meg_err *e);
 /* Return MEG_EFORMAT with the message that this type of component is not supported. */
 int meg_hf_unknown_type(const char *type, const char *where, struct meg_err *e);
-/* Append the string member `key` to out.  If it is missing, append `fallback`, or fail if `fallback` is NULL. */
-int meg_hf_get_string(const json_t *part, const char *key, const char *fallback, struct meg_str *out, const char *where,
-                      struct meg_err *e);
 /* Read a token id from 0 to 2^24-1.  `what` is the name of the token in error messages. */
 int meg_hf_get_id(const json_t *value, const char *what, const char *where, int32_t *id, struct meg_err *e);
 
@@ -41,26 +38,46 @@ int meg_hf_get_id(const json_t *value, const char *what, const char *where, int3
  * Sequence of such values.  Nested Sequences, which may be eight levels deep, become one list.
  */
 
-/* The step types of one component (normalizer, pre-tokenizer or decoder), and functions to load and free a step. */
+/* A member of a step in JSON, and the field of the step that is set to it. */
+struct meg_hf_member {
+    const char *key;
+    enum { MEG_HF_BOOL = 1, MEG_HF_I64, MEG_HF_STRING, MEG_HF_TEXT, MEG_HF_PATTERN } type;
+    size_t offset;        /* of the field: bool, int64_t, const char *, struct meg_str or struct meg_hf_pattern */
+    const char *fallback; /* value if the member is missing; NULL: the field is not changed, but MEG_HF_TEXT fails */
+};
+
+/* The step types of one component (normalizer, pre-tokenizer or decoder), and functions to finish and free a step. */
 struct meg_hf_step_class {
-    const char *list_key;     /* key of the array in a Sequence, such as "normalizers" */
-    const char *const *types; /* [ntypes] supported values of "type" */
+    const char *list_key; /* key of the array in a Sequence, such as "normalizers" */
+    const struct meg_hf_step_type {
+        const char *name;                /* value of "type" */
+        struct meg_hf_member members[6]; /* ends with { 0 } */
+    } * types;                           /* [ntypes] */
     int ntypes;
     size_t size; /* bytes per step */
-    /* Load a step of type types[type] into *step, which is zeroed.  The caller frees the step, even after a failure. */
-    int (*load)(void *step, int type, const json_t *part, const char *where, struct meg_err *e);
+    /*
+     * Finish a step of type types[type].  Its members are set, other fields are zero.  Strings are valid during the
+     * call only.  The caller frees the step, even after a failure.
+     */
+    int (*finish)(void *step, int type, const char *where, struct meg_err *e);
     void (*free)(void *step); /* free the memory that the step owns */
 };
 
+/* A loaded component.  The pointer is NULL if tokenizer.json has no such component. */
 struct meg_hf_steps {
-    void *v; /* [n] steps of meg_hf_step_class.size bytes each */
+    const struct meg_hf_step_class *class;
+    void *v; /* [n] steps of class->size bytes each */
     int64_t n;
 };
-
-/* Load the steps of a component.  On failure *out is { 0 }. */
-int meg_hf_steps_load(struct meg_hf_steps *out, const struct meg_hf_step_class *c, const json_t *part,
+int meg_hf_steps_load(struct meg_hf_steps **out, const struct meg_hf_step_class *class, const json_t *part,
                       const char *where, struct meg_err *e);
-void meg_hf_steps_free(void *v, int64_t n, const struct meg_hf_step_class *c);
+void meg_hf_steps_free(struct meg_hf_steps *s); /* accepts NULL */
+
+/* Return step i, or NULL if there is none. */
+static inline const void *meg_hf_step(const struct meg_hf_steps *s, int64_t i)
+{
+    return s && i < s->n ? (const char *)s->v + (size_t)i * s->class->size : NULL;
+}
 
 /*
  * ---- Pattern (pattern.c) ----
@@ -88,25 +105,23 @@ int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_
 /*
  * ---- Normalizer (normalizer.c) ----
  * A normalizer rewrites text before it is split: Unicode normalization, lowercasing, accent stripping, replacements.
- * The pointer is NULL if tokenizer.json has no normalizer; all functions but load and run accept NULL.
+ * All functions but run accept NULL.
  */
 
-struct meg_hf_normalizer;
-int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, const char *where, struct meg_err *e);
-void meg_hf_normalizer_free(struct meg_hf_normalizer *n);
+extern const struct meg_hf_step_class meg_hf_normalizer;
 /*
  * Normalize text [n] and set `out` to the result.  is_first_chunk is false if text begins at a safe split point inside
  * a longer text; the step Prepend then does nothing.  Returns MEG_EFORMAT if a step produces more than max_bytes, a
  * multiple of 1 MiB; otherwise fails as meg_normal_form_add and meg_regex_find_all do.
  */
-int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text, int64_t n, bool is_first_chunk,
+int meg_hf_normalizer_run(const struct meg_hf_steps *norm, const char *text, int64_t n, bool is_first_chunk,
                           int64_t max_bytes, struct meg_str *out, struct meg_err *e);
 
 /*
  * Return true if the normalizer removes whitespace at the start of text [n].  The normalized text then does not begin at
  * the start of the input text: a Metaspace with the scheme "first" prepends nothing to it.
  */
-bool meg_hf_normalizer_strips_start(const struct meg_hf_normalizer *norm, const char *text, int64_t n);
+bool meg_hf_normalizer_strips_start(const struct meg_hf_steps *norm, const char *text, int64_t n);
 
 /*
  * Return true if cutting text before a space, tab, newline or carriage return (but not inside \r\n) does not change the
@@ -114,13 +129,12 @@ bool meg_hf_normalizer_strips_start(const struct meg_hf_normalizer *norm, const 
  *   is_by_char            text can be cut before any other ASCII character
  *   is_around_ideographs  the normalizer surrounds ideographs with spaces, so text can be cut before ideographs
  */
-bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, bool *is_by_char,
-                                          bool *is_around_ideographs);
+bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_steps *n, bool *is_by_char, bool *is_around_ideographs);
 /*
  * Return true if the normalizer is a Replace that maps each space to a fixed string, or a Prepend followed by such a
  * Replace.  If true, set *mark to this string, which the normalizer owns.
  */
-bool meg_hf_normalizer_is_metaspace(const struct meg_hf_normalizer *n, struct meg_span *mark);
+bool meg_hf_normalizer_is_metaspace(const struct meg_hf_steps *n, struct meg_span *mark);
 
 /*
  * ---- Pre-tokens ----
@@ -143,41 +157,36 @@ void meg_hf_pretokens_free(struct meg_hf_pretokens *p);
 
 /*
  * ---- Pre-tokenizer (pretokenizer.c) ----
- * A pre-tokenizer splits normalized text.  The pointer is NULL if tokenizer.json has no pre-tokenizer; all functions
- * but load and run accept NULL.
+ * A pre-tokenizer splits normalized text.  All functions but run accept NULL.
  */
 
-struct meg_hf_pretokenizer;
-int meg_hf_pretokenizer_load(struct meg_hf_pretokenizer **out, const json_t *part, const char *where,
-                             struct meg_err *e);
-void meg_hf_pretokenizer_free(struct meg_hf_pretokenizer *p);
+extern const struct meg_hf_step_class meg_hf_pretokenizer;
 /*
  * Split each pre-token further, in place.  The call may exchange the buffers of pretokens and scratch; the caller owns
  * both.  Returns MEG_EFORMAT if a step produces more than 256 MiB; otherwise fails as meg_regex_find_all does.
  */
-int meg_hf_pretokenizer_run(const struct meg_hf_pretokenizer *p, struct meg_hf_pretokens *pretokens,
+int meg_hf_pretokenizer_run(const struct meg_hf_steps *p, struct meg_hf_pretokens *pretokens,
                             struct meg_hf_pretokens *scratch, struct meg_err *e);
 /*
  * Return true if the pre-tokenizer splits by a pattern of enum meg_pretok and then maps bytes to characters as GPT-2
  * does.  If so, set *pretok, and set *add_prefix_space to whether a space is prepended to text that does not begin with
  * one.  If the model is byte-level BPE, tokenizer/bpe/byte_level.h can then encode the text without this mapping.
  */
-bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum meg_pretok *pretok,
-                                       bool *add_prefix_space);
+bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_steps *p, enum meg_pretok *pretok, bool *add_prefix_space);
 /*
  * Return true if the first step is BertPreTokenizer or WhitespaceSplit.  Both split at whitespace and remove the
  * whitespace.  Set *is_around_punctuation to whether the first step is BertPreTokenizer, which isolates punctuation.
  */
-bool meg_hf_pretokenizer_splits_whitespace(const struct meg_hf_pretokenizer *p, bool *is_around_punctuation);
+bool meg_hf_pretokenizer_splits_whitespace(const struct meg_hf_steps *p, bool *is_around_punctuation);
 /* Return true if the first step is Metaspace and splits before each replacement character (usually U+2581). */
-bool meg_hf_pretokenizer_splits_metaspace(const struct meg_hf_pretokenizer *p);
+bool meg_hf_pretokenizer_splits_metaspace(const struct meg_hf_steps *p);
 /*
  * Return true if the pre-tokenizer is one Metaspace step, this step does not split, and its prepend_scheme is not
  * "always".  Such a step replaces each space by a replacement character (usually U+2581).  With the scheme "first", the
  * step prepends a replacement character to an input text that does not begin with one.  If true, set *mark to the
  * replacement character, which the pre-tokenizer owns.
  */
-bool meg_hf_pretokenizer_is_metaspace(const struct meg_hf_pretokenizer *p, struct meg_span *mark);
+bool meg_hf_pretokenizer_is_metaspace(const struct meg_hf_steps *p, struct meg_span *mark);
 
 /*
  * ---- Raw vocabulary (vocab_scan.c) ----
@@ -252,29 +261,27 @@ bool meg_hf_bpe_has_safe_splits(const struct meg_hf_model *m);
 /*
  * ---- Decoder (decoder.c) ----
  * A decoder maps the list of tokens to text.  A NULL decoder concatenates the tokens with spaces between them.  All
- * functions accept NULL, except load.
+ * functions accept NULL.
  */
 
-struct meg_hf_decoder;
-int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const char *where, struct meg_err *e);
-void meg_hf_decoder_free(struct meg_hf_decoder *d);
+extern const struct meg_hf_step_class meg_hf_decoder;
 /* Return true if the decoder consists of ByteLevel alone. */
-bool meg_hf_decoder_is_byte_level(const struct meg_hf_decoder *d);
+bool meg_hf_decoder_is_byte_level(const struct meg_hf_steps *d);
 /* Return true if decoding adds spaces between tokens: a WordPiece step, or no decoder. */
-bool meg_hf_decoder_adds_spaces(const struct meg_hf_decoder *d);
+bool meg_hf_decoder_adds_spaces(const struct meg_hf_steps *d);
 /*
  * Return true if the text of a token does not depend on later tokens.  Byte-fallback tokens are an exception: they are
  * decoded together with the neighboring byte-fallback tokens.
  */
-bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d);
+bool meg_hf_decoder_can_stream(const struct meg_hf_steps *d);
 /* Return the byte 0xNN if the decoder has a ByteFallback step and the token is <0xNN>, else -1. */
-int meg_hf_decoder_byte(const struct meg_hf_decoder *d, const char *token, int64_t n);
+int meg_hf_decoder_byte(const struct meg_hf_steps *d, const char *token, int64_t n);
 /*
  * Append the text of tokens [n], which have indices first .. first+n-1 in the decoded sequence.  *state passes
  * information from call to call.  Set it to 0 before the first call of a sequence, and do not change it afterwards.
  */
-void meg_hf_decoder_run(const struct meg_hf_decoder *d, const struct meg_str *token, int64_t n, int64_t first,
-                        int *state, struct meg_str *out);
+void meg_hf_decoder_run(const struct meg_hf_steps *d, const struct meg_str *token, int64_t n, int64_t first, int *state,
+                        struct meg_str *out);
 
 MEG_END_DECLS
 

@@ -1,5 +1,4 @@
 /* json_members.c - read JSON members that several components of a tokenizer.json have. */
-#include <string.h>
 #include "io/json.h"
 #include "tokenizer/hf/internal.h"
 
@@ -15,17 +14,6 @@ int meg_hf_get_type(const json_t *part, const char **type, const char *where, st
 int meg_hf_unknown_type(const char *type, const char *where, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT, "%s: type '%s' is not supported", where, type);
-}
-
-int meg_hf_get_string(const json_t *part, const char *key, const char *fallback, struct meg_str *out, const char *where,
-                      struct meg_err *e)
-{
-    const char *s = fallback;
-    int r = meg_json_get_str(part, key, fallback ? MEG_JSON_OPTIONAL : MEG_JSON_REQUIRED, &s, where, e);
-
-    if (r == 0)
-        meg_str_add(out, s, s == fallback ? strlen(s) : json_string_length(json_object_get(part, key)));
-    return r;
 }
 
 int meg_hf_get_id(const json_t *value, const char *what, const char *where, int32_t *id, struct meg_err *e)

@@ -29,83 +29,69 @@ enum step_type {
     BYTE_LEVEL
 };
 
-static const char *const names[] = { "NFC",          "NFD",   "NFKC",     "NFKD",    "Lowercase",
-                                     "StripAccents", "Strip", "Replace",  "Prepend", "BertNormalizer",
-                                     "Precompiled",  "Nmt",   "ByteLevel" };
-
 struct step {
     enum step_type type;
     bool left, right; /* STRIP: remove whitespace at the start (left), at the end (right) */
     struct meg_hf_pattern pattern;
-    struct meg_str content; /* REPLACE, PREPEND: the text to insert */
+    struct meg_str content; /* REPLACE, PREPEND: the text to insert; PRECOMPILED: the map in base64 */
     struct meg_bert_normalizer bert;
     struct meg_charsmap map;
     struct meg_normal_form *form; /* set for NFC, NFD, NFKC and NFKD */
 };
 
-struct meg_hf_normalizer {
-    struct step *step;
-    int64_t n;
+#define FIELD(f) offsetof(struct step, f)
+static const struct meg_hf_step_type types[] = {
+    [NFC] = { .name = "NFC" },
+    [NFD] = { .name = "NFD" },
+    [NFKC] = { .name = "NFKC" },
+    [NFKD] = { .name = "NFKD" },
+    [LOWERCASE] = { .name = "Lowercase" },
+    [STRIP_ACCENTS] = { .name = "StripAccents" },
+    [STRIP] = { "Strip",
+                { { "strip_left", MEG_HF_BOOL, FIELD(left), "true" },
+                  { "strip_right", MEG_HF_BOOL, FIELD(right), "true" } } },
+    [REPLACE] = { "Replace",
+                  { { "pattern", MEG_HF_PATTERN, FIELD(pattern), NULL },
+                    { "content", MEG_HF_TEXT, FIELD(content), NULL } } },
+    [PREPEND] = { "Prepend", { { "prepend", MEG_HF_TEXT, FIELD(content), NULL } } },
+    [BERT] = { "BertNormalizer",
+               { { "clean_text", MEG_HF_BOOL, FIELD(bert.clean_text), "true" },
+                 { "handle_chinese_chars", MEG_HF_BOOL, FIELD(bert.handle_chinese_chars), "true" },
+                 { "lowercase", MEG_HF_BOOL, FIELD(bert.lowercase), "true" },
+                 { "lowercase", MEG_HF_BOOL, FIELD(bert.strip_accents), "true" }, /* the default of strip_accents */
+                 { "strip_accents", MEG_HF_BOOL, FIELD(bert.strip_accents), NULL } } },
+    [PRECOMPILED] = { "Precompiled", { { "precompiled_charsmap", MEG_HF_TEXT, FIELD(content), NULL } } },
+    [NMT] = { .name = "Nmt" },
+    [BYTE_LEVEL] = { .name = "ByteLevel" },
 };
 
-static int load_precompiled(struct step *s, const json_t *part, const char *where, struct meg_err *e)
+static int finish_precompiled(struct step *s, const char *where, struct meg_err *e)
 {
     struct meg_str bytes = { 0 };
     struct meg_err inner;
-    const char *text;
-    int r = meg_json_get_str(part, "precompiled_charsmap", MEG_JSON_REQUIRED, &text, where, e);
+    int r;
 
-    if (r < 0)
-        return r;
-    if (meg_base64_decode(&bytes, text, (int64_t)strlen(text)) < 0)
+    if (meg_base64_decode(&bytes, s->content.s, (int64_t)s->content.n) < 0)
         r = meg_fail(e, MEG_EFORMAT, "%s: precompiled_charsmap is not valid base64", where);
     else if ((r = meg_charsmap_load(&s->map, bytes.s, (int64_t)bytes.n, &inner)) < 0)
         r = meg_fail(e, r, "%s: precompiled_charsmap: %s", where, inner.msg);
     meg_str_free(&bytes);
+    meg_str_free(&s->content);
     return r;
 }
 
-static int load_bert(struct meg_bert_normalizer *b, const json_t *part, const char *where, struct meg_err *e)
-{
-    int r;
-
-    *b = (struct meg_bert_normalizer){ true, true, true, true };
-    if ((r = meg_json_get_bool(part, "clean_text", MEG_JSON_OPTIONAL, &b->clean_text, where, e)) < 0 ||
-        (r = meg_json_get_bool(part, "handle_chinese_chars", MEG_JSON_OPTIONAL, &b->handle_chinese_chars, where, e)) <
-            0 ||
-        (r = meg_json_get_bool(part, "lowercase", MEG_JSON_OPTIONAL, &b->lowercase, where, e)) < 0)
-        return r;
-    b->strip_accents = b->lowercase;
-    return meg_json_get_bool(part, "strip_accents", MEG_JSON_OPTIONAL, &b->strip_accents, where, e);
-}
-
-static int load_step(void *step, int type, const json_t *part, const char *where, struct meg_err *e)
+static int finish_step(void *step, int type, const char *where, struct meg_err *e)
 {
     struct step *s = step;
-    int r;
 
-    *s = (struct step){ .type = (enum step_type)type, .left = true, .right = true };
-    switch (s->type) {
-    case STRIP:
-        if ((r = meg_json_get_bool(part, "strip_left", MEG_JSON_OPTIONAL, &s->left, where, e)) == 0)
-            r = meg_json_get_bool(part, "strip_right", MEG_JSON_OPTIONAL, &s->right, where, e);
-        return r;
-    case REPLACE:
-        if ((r = meg_hf_pattern_load(&s->pattern, part, where, e)) == 0)
-            r = meg_hf_get_string(part, "content", NULL, &s->content, where, e);
-        return r;
-    case PREPEND: return meg_hf_get_string(part, "prepend", NULL, &s->content, where, e);
-    case BERT: return load_bert(&s->bert, part, where, e);
-    case PRECOMPILED: return load_precompiled(s, part, where, e);
-    case NFC:
-    case NFD:
-    case NFKC:
-    case NFKD:
+    s->type = (enum step_type)type;
+    if (s->type == PRECOMPILED)
+        return finish_precompiled(s, where, e);
+    if (s->type <= NFKD) {
         s->form = meg_new(sizeof *s->form);
         meg_normal_form_init(s->form, s->type == NFC || s->type == NFKC, s->type == NFKC || s->type == NFKD);
-        return 0;
-    default: return 0;
     }
+    return 0;
 }
 
 static void free_step(void *step)
@@ -118,29 +104,8 @@ static void free_step(void *step)
     free(s->form);
 }
 
-static const struct meg_hf_step_class step_class = { "normalizers",       names,     sizeof names / sizeof *names,
-                                                     sizeof(struct step), load_step, free_step };
-
-int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, const char *where, struct meg_err *e)
-{
-    struct meg_hf_steps steps;
-    int r = meg_hf_steps_load(&steps, &step_class, part, where, e);
-
-    if (r < 0)
-        return r;
-    *out = meg_new(sizeof **out);
-    (*out)->step = steps.v;
-    (*out)->n = steps.n;
-    return 0;
-}
-
-void meg_hf_normalizer_free(struct meg_hf_normalizer *n)
-{
-    if (!n)
-        return;
-    meg_hf_steps_free(n->step, n->n, &step_class);
-    free(n);
-}
+const struct meg_hf_step_class meg_hf_normalizer = { "normalizers",       types,       sizeof types / sizeof *types,
+                                                     sizeof(struct step), finish_step, free_step };
 
 /* ---- Normalizing ---- */
 
@@ -283,7 +248,7 @@ static int run_step(const struct step *s, const char *text, int64_t n, bool is_f
     return 0;
 }
 
-int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text, int64_t n, bool is_first_chunk,
+int meg_hf_normalizer_run(const struct meg_hf_steps *norm, const char *text, int64_t n, bool is_first_chunk,
                           int64_t max_bytes, struct meg_str *out, struct meg_err *e)
 {
     struct meg_str buf[2] = { { 0 }, { 0 } };
@@ -297,7 +262,7 @@ int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text
 
         to->n = 0;
         meg_str_add(to, "", 0); /* allocate: text must not be NULL, even if it is empty */
-        if ((r = run_step(&norm->step[i], text, n, is_first_chunk, max_bytes, to, e)) == 0)
+        if ((r = run_step(meg_hf_step(norm, i), text, n, is_first_chunk, max_bytes, to, e)) == 0)
             r = meg_normal_form_check_size(to, 0, max_bytes, e);
         text = to->s;
         n = (int64_t)to->n;
@@ -307,14 +272,15 @@ int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text
     return r;
 }
 
-bool meg_hf_normalizer_strips_start(const struct meg_hf_normalizer *norm, const char *text, int64_t n)
+bool meg_hf_normalizer_strips_start(const struct meg_hf_steps *norm, const char *text, int64_t n)
 {
+    const struct step *s;
     int32_t cp;
 
     if (n == 0 || meg_utf8_decode(text, n, &cp) < 0 || meg_char_class_of(cp) != MEG_CHAR_SPACE)
         return false;
-    for (int64_t i = 0; norm && i < norm->n && norm->step[i].type != PREPEND; i++) {
-        if (norm->step[i].type == STRIP && norm->step[i].left)
+    for (int64_t i = 0; (s = meg_hf_step(norm, i)) && s->type != PREPEND; i++) {
+        if (s->type == STRIP && s->left)
             return true;
     }
     return false;
@@ -349,13 +315,14 @@ static bool keeps_spaces(const struct meg_charsmap *m)
     return true;
 }
 
-bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, bool *is_by_char,
-                                          bool *is_around_ideographs)
+bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_steps *n, bool *is_by_char, bool *is_around_ideographs)
 {
+    const struct step *s = meg_hf_step(n, 0);
+
     *is_by_char = true;
-    *is_around_ideographs = n && n->n == 1 && n->step->type == BERT && n->step->bert.handle_chinese_chars;
-    for (int64_t i = 0; n && i < n->n; i++) {
-        switch (n->step[i].type) {
+    *is_around_ideographs = s && n->n == 1 && s->type == BERT && s->bert.handle_chinese_chars;
+    for (int64_t i = 0; (s = meg_hf_step(n, i)); i++) {
+        switch (s->type) {
         case LOWERCASE:
         case STRIP_ACCENTS:
         case BERT: break;
@@ -366,7 +333,7 @@ bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, boo
         case NMT: *is_by_char = false; break;
         case PRECOMPILED:
             *is_by_char = false;
-            if (!keeps_spaces(&n->step[i].map))
+            if (!keeps_spaces(&s->map))
                 return false;
             break;
         default: return false;
@@ -375,11 +342,11 @@ bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, boo
     return true;
 }
 
-bool meg_hf_normalizer_is_metaspace(const struct meg_hf_normalizer *n, struct meg_span *mark)
+bool meg_hf_normalizer_is_metaspace(const struct meg_hf_steps *n, struct meg_span *mark)
 {
-    const struct step *last = n && n->n > 0 ? &n->step[n->n - 1] : NULL;
+    const struct step *first = meg_hf_step(n, 0), *last = meg_hf_step(n, n ? n->n - 1 : 0);
 
-    if (!last || n->n > 2 || (n->n == 2 && n->step->type != PREPEND) || last->type != REPLACE || last->pattern.regex ||
+    if (!last || n->n > 2 || (n->n == 2 && first->type != PREPEND) || last->type != REPLACE || last->pattern.regex ||
         last->pattern.literal.n != 1 || *last->pattern.literal.s != ' ')
         return false;
     *mark = (struct meg_span){ last->content.s, (int64_t)last->content.n };

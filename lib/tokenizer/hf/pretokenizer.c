@@ -14,107 +14,86 @@ enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTI
 
 enum step_type { BYTE_LEVEL, SPLIT, DIGITS, PUNCTUATION, WHITESPACE, WHITESPACE_SPLIT, BERT, DELIMITER, METASPACE };
 
-static const char *const names[] = { "ByteLevel",  "Split",           "Digits",           "Punctuation",
-                                     "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit",
-                                     "Metaspace" };
-
 struct step {
     enum step_type type;
     enum behavior behavior;
-    bool invert, use_regex, individual, splits;
+    bool add_prefix_space, invert, use_regex, individual, splits;
     /* BYTE_LEVEL: where to prepend a space; METASPACE: where to prepend the replacement character */
     enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_scheme;
     struct meg_hf_pattern pattern; /* text is split at its matches; METASPACE: the character that replaces spaces */
-};
-
-struct meg_hf_pretokenizer {
-    struct step *step;
-    int64_t n;
+    const char *string, *scheme;   /* while loading: behavior or replacement; prepend_scheme */
 };
 
 /* ---- Loading ---- */
 
-static int load_behavior(enum behavior *b, const json_t *part, const char *where, struct meg_err *e)
+#define FIELD(f) offsetof(struct step, f)
+static const struct meg_hf_step_type types[] = {
+    [BYTE_LEVEL] = { "ByteLevel",
+                     { { "add_prefix_space", MEG_HF_BOOL, FIELD(add_prefix_space), "true" },
+                       { "use_regex", MEG_HF_BOOL, FIELD(use_regex), "true" } } },
+    [SPLIT] = { "Split",
+                { { "pattern", MEG_HF_PATTERN, FIELD(pattern), NULL },
+                  { "behavior", MEG_HF_STRING, FIELD(string), "Removed" },
+                  { "invert", MEG_HF_BOOL, FIELD(invert), NULL } } },
+    [DIGITS] = { "Digits", { { "individual_digits", MEG_HF_BOOL, FIELD(individual), NULL } } },
+    [PUNCTUATION] = { "Punctuation", { { "behavior", MEG_HF_STRING, FIELD(string), "Isolated" } } },
+    [WHITESPACE] = { .name = "Whitespace" },
+    [WHITESPACE_SPLIT] = { .name = "WhitespaceSplit" },
+    [BERT] = { .name = "BertPreTokenizer" },
+    [DELIMITER] = { "CharDelimiterSplit", { { "delimiter", MEG_HF_TEXT, FIELD(pattern.literal), NULL } } },
+    [METASPACE] = { "Metaspace",
+                    { { "replacement", MEG_HF_STRING, FIELD(string), "\xE2\x96\x81" },
+                      { "add_prefix_space", MEG_HF_BOOL, FIELD(add_prefix_space), "true" },
+                      { "prepend_scheme", MEG_HF_STRING, FIELD(scheme), NULL },
+                      { "split", MEG_HF_BOOL, FIELD(splits), "true" } } },
+};
+
+static int finish_behavior(struct step *s, const char *where, struct meg_err *e)
 {
     static const char *const name[] = { "Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous" };
-    const char *s = NULL;
-    int r = meg_json_get_str(part, "behavior", MEG_JSON_OPTIONAL, &s, where, e);
 
-    if (r < 0 || !s)
-        return r;
-    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
-        if (strcasecmp(s, name[i]) == 0) {
-            *b = (enum behavior)i;
-            return 0;
-        }
-    }
-    return meg_fail(e, MEG_EFORMAT, "%s: behavior '%s' is not supported", where, s);
+    while (s->behavior <= CONTIGUOUS && strcasecmp(s->string, name[s->behavior]) != 0)
+        s->behavior++;
+    return s->behavior <= CONTIGUOUS ? 0
+                                     : meg_fail(e, MEG_EFORMAT, "%s: behavior '%s' is not supported", where, s->string);
 }
 
-static int load_metaspace(struct step *s, const json_t *part, const char *where, struct meg_err *e)
+static int finish_metaspace(struct step *s, const char *where, struct meg_err *e)
 {
-    const char *replacement = "\xE2\x96\x81", *scheme = NULL;
-    bool add_prefix_space = true;
+    static const char *const schemes[] = { "never", "first", "always" };
+    const size_t n = strlen(s->string);
     int32_t cp;
-    int r;
 
-    s->splits = true;
-    if ((r = meg_json_get_str(part, "replacement", MEG_JSON_OPTIONAL, &replacement, where, e)) < 0 ||
-        (r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space, where, e)) < 0 ||
-        (r = meg_json_get_str(part, "prepend_scheme", MEG_JSON_OPTIONAL, &scheme, where, e)) < 0 ||
-        (r = meg_json_get_bool(part, "split", MEG_JSON_OPTIONAL, &s->splits, where, e)) < 0)
-        return r;
-    if (!*replacement || meg_utf8_decode(replacement, (int64_t)strlen(replacement), &cp) != (int)strlen(replacement))
-        return meg_fail(e, MEG_EFORMAT, "%s: replacement is '%s', expected one character", where, replacement);
-    if (scheme && strcmp(scheme, "always") != 0 && strcmp(scheme, "first") != 0 && strcmp(scheme, "never") != 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: prepend_scheme '%s' is not supported", where, scheme);
-    s->prepend_scheme = scheme ? (*scheme == 'a'   ? PREPEND_ALWAYS
-                                  : *scheme == 'f' ? PREPEND_FIRST
-                                                   : PREPEND_NEVER)
-                               : (add_prefix_space ? PREPEND_ALWAYS : PREPEND_NEVER);
-    meg_str_add(&s->pattern.literal, replacement, strlen(replacement));
-    return 0;
+    if (n == 0 || meg_utf8_decode(s->string, (int64_t)n, &cp) != (int)n)
+        return meg_fail(e, MEG_EFORMAT, "%s: replacement is '%s', expected one character", where, s->string);
+    meg_str_add(&s->pattern.literal, s->string, n);
+    s->prepend_scheme = s->add_prefix_space ? PREPEND_ALWAYS : PREPEND_NEVER;
+    if (!s->scheme)
+        return 0;
+    for (s->prepend_scheme = PREPEND_NEVER; s->prepend_scheme <= PREPEND_ALWAYS; s->prepend_scheme++)
+        if (strcmp(s->scheme, schemes[s->prepend_scheme]) == 0)
+            return 0;
+    return meg_fail(e, MEG_EFORMAT, "%s: prepend_scheme '%s' is not supported", where, s->scheme);
 }
 
-static int load_step(void *step, int type, const json_t *part, const char *where, struct meg_err *e)
+static int finish_step(void *step, int type, const char *where, struct meg_err *e)
 {
     struct step *s = step;
-    bool add_prefix_space = true;
-    const char *delimiter;
-    int r;
 
     s->type = (enum step_type)type;
     switch (s->type) {
-    case BYTE_LEVEL:
-        s->use_regex = true;
-        if ((r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space, where, e)) < 0)
-            return r;
-        s->prepend_scheme = add_prefix_space ? PREPEND_ALWAYS : PREPEND_NEVER;
-        return meg_json_get_bool(part, "use_regex", MEG_JSON_OPTIONAL, &s->use_regex, where, e);
+    case BYTE_LEVEL: s->prepend_scheme = s->add_prefix_space ? PREPEND_ALWAYS : PREPEND_NEVER; return 0;
     case SPLIT:
-        if ((r = meg_hf_pattern_load(&s->pattern, part, where, e)) < 0 ||
-            (r = load_behavior(&s->behavior, part, where, e)) < 0)
-            return r;
-        return meg_json_get_bool(part, "invert", MEG_JSON_OPTIONAL, &s->invert, where, e);
-    case DIGITS:
-        r = meg_json_get_bool(part, "individual_digits", MEG_JSON_OPTIONAL, &s->individual, where, e);
-        s->behavior = s->individual ? ISOLATED : CONTIGUOUS;
-        return r;
-    case PUNCTUATION: s->behavior = ISOLATED; return load_behavior(&s->behavior, part, where, e);
+    case PUNCTUATION: return finish_behavior(s, where, e);
+    case DIGITS: s->behavior = s->individual ? ISOLATED : CONTIGUOUS; return 0;
     case WHITESPACE: /* the regex matches words and runs of symbols; `invert` keeps the matches */
         s->invert = true;
         return meg_regex_compile(&s->pattern.regex,
                                  "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]+|"
                                  "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}\\s]+",
                                  e);
-    case DELIMITER:
-        if ((r = meg_json_get_str(part, "delimiter", MEG_JSON_REQUIRED, &delimiter, where, e)) < 0)
-            return r;
-        if (!*delimiter)
-            return meg_fail(e, MEG_EFORMAT, "%s: delimiter is empty", where);
-        meg_str_add(&s->pattern.literal, delimiter, strlen(delimiter));
-        return 0;
-    case METASPACE: return load_metaspace(s, part, where, e);
+    case DELIMITER: return s->pattern.literal.n > 0 ? 0 : meg_fail(e, MEG_EFORMAT, "%s: delimiter is empty", where);
+    case METASPACE: return finish_metaspace(s, where, e);
     default: return 0;
     }
 }
@@ -124,39 +103,15 @@ static void free_step(void *step)
     meg_hf_pattern_free(&((struct step *)step)->pattern);
 }
 
-static const struct meg_hf_step_class step_class = { "pretokenizers",     names,     sizeof names / sizeof *names,
-                                                     sizeof(struct step), load_step, free_step };
+const struct meg_hf_step_class meg_hf_pretokenizer = { "pretokenizers",     types,       sizeof types / sizeof *types,
+                                                       sizeof(struct step), finish_step, free_step };
 
-int meg_hf_pretokenizer_load(struct meg_hf_pretokenizer **out, const json_t *part, const char *where, struct meg_err *e)
+bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_steps *p, enum meg_pretok *pretok, bool *add_prefix_space)
 {
-    struct meg_hf_steps steps;
-    int r = meg_hf_steps_load(&steps, &step_class, part, where, e);
+    const struct step *first = meg_hf_step(p, 0), *last = meg_hf_step(p, p ? p->n - 1 : 0);
 
-    if (r < 0)
-        return r;
-    *out = meg_new(sizeof **out);
-    (*out)->step = steps.v;
-    (*out)->n = steps.n;
-    return 0;
-}
-
-void meg_hf_pretokenizer_free(struct meg_hf_pretokenizer *p)
-{
-    if (!p)
-        return;
-    meg_hf_steps_free(p->step, p->n, &step_class);
-    free(p);
-}
-
-bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum meg_pretok *pretok,
-                                       bool *add_prefix_space)
-{
-    const struct step *first, *last;
-
-    if (!p || p->n < 1 || p->n > 2 || p->step[p->n - 1].type != BYTE_LEVEL)
+    if (!last || p->n > 2 || last->type != BYTE_LEVEL)
         return false;
-    first = p->step;
-    last = &p->step[p->n - 1];
     *add_prefix_space = last->prepend_scheme == PREPEND_ALWAYS;
     *pretok = MEG_PRETOK_GPT2;
     if (p->n == 1)
@@ -168,22 +123,28 @@ bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum
     return true;
 }
 
-bool meg_hf_pretokenizer_splits_whitespace(const struct meg_hf_pretokenizer *p, bool *is_around_punctuation)
+bool meg_hf_pretokenizer_splits_whitespace(const struct meg_hf_steps *p, bool *is_around_punctuation)
 {
-    *is_around_punctuation = p && p->n > 0 && p->step->type == BERT;
-    return p && p->n > 0 && (p->step->type == BERT || p->step->type == WHITESPACE_SPLIT);
+    const struct step *first = meg_hf_step(p, 0);
+
+    *is_around_punctuation = first && first->type == BERT;
+    return first && (first->type == BERT || first->type == WHITESPACE_SPLIT);
 }
 
-bool meg_hf_pretokenizer_splits_metaspace(const struct meg_hf_pretokenizer *p)
+bool meg_hf_pretokenizer_splits_metaspace(const struct meg_hf_steps *p)
 {
-    return p && p->n > 0 && p->step->type == METASPACE && p->step->splits;
+    const struct step *first = meg_hf_step(p, 0);
+
+    return first && first->type == METASPACE && first->splits;
 }
 
-bool meg_hf_pretokenizer_is_metaspace(const struct meg_hf_pretokenizer *p, struct meg_span *mark)
+bool meg_hf_pretokenizer_is_metaspace(const struct meg_hf_steps *p, struct meg_span *mark)
 {
-    if (!p || p->n != 1 || p->step->type != METASPACE || p->step->splits || p->step->prepend_scheme == PREPEND_ALWAYS)
+    const struct step *s = meg_hf_step(p, 0);
+
+    if (!s || p->n != 1 || s->type != METASPACE || s->splits || s->prepend_scheme == PREPEND_ALWAYS)
         return false;
-    *mark = (struct meg_span){ p->step->pattern.literal.s, (int64_t)p->step->pattern.literal.n };
+    *mark = (struct meg_span){ s->pattern.literal.s, (int64_t)s->pattern.literal.n };
     return true;
 }
 
@@ -383,17 +344,18 @@ static int run(const struct step *s, const struct meg_hf_pretokens *in, struct m
     return r;
 }
 
-int meg_hf_pretokenizer_run(const struct meg_hf_pretokenizer *p, struct meg_hf_pretokens *pretokens,
+int meg_hf_pretokenizer_run(const struct meg_hf_steps *p, struct meg_hf_pretokens *pretokens,
                             struct meg_hf_pretokens *scratch, struct meg_err *e)
 {
     static const struct step punctuation = { .type = PUNCTUATION, .behavior = ISOLATED };
+    const struct step *s;
     int r = 0;
 
-    for (int64_t i = 0; i < p->n && r == 0; i++) {
-        for (int half = 0; half < (p->step[i].type == BERT ? 2 : 1) && r == 0; half++) {
+    for (int64_t i = 0; r == 0 && (s = meg_hf_step(p, i)); i++) {
+        for (int half = 0; half < (s->type == BERT ? 2 : 1) && r == 0; half++) {
             struct meg_hf_pretokens was = *pretokens;
 
-            r = run(half ? &punctuation : &p->step[i], pretokens, scratch, e);
+            r = run(half ? &punctuation : s, pretokens, scratch, e);
             *pretokens = *scratch;
             *scratch = was;
         }
