@@ -3,6 +3,7 @@
 #define MEG_TOKENIZER_INTERNAL_H
 #include <jansson.h>
 #include "base/decls.h"
+#include "base/strtab.h"
 #include "file/file.h"
 #include "tokenizer/megatron_release.h"
 #include "tokenizer/tokenizer.h"
@@ -21,11 +22,16 @@ enum meg_tok_library {
 
 struct meg_tok_class {
     const char *name; /* value of --tokenizer-type */
-    /* Implement meg_tokenizer_open and set all members of struct meg_tokenizer. */
-    int (*open)(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e);
-    void (*close)(struct meg_tokenizer *t);
-    /* Implement meg_tokenizer_clone.  The caller sets the members of struct meg_tokenizer. */
-    struct meg_tokenizer *(*clone)(const struct meg_tokenizer *t);
+    enum meg_tok_library library;
+    bool has_extra_ids; /* true if the type supports --vocab-extra-ids */
+    size_t size;        /* bytes of the struct of the type, which begins with a struct meg_tokenizer */
+    /*
+     * Implement meg_tokenizer_open: set the members of *t, except is_clone.  Before the call, all are zero except type
+     * and special_ids, which are all -1.  The caller closes t after a failure.
+     */
+    int (*open)(struct meg_tokenizer *t, const struct meg_tok_conf *c, struct meg_err *e);
+    void (*free_files)(void *files);               /* free t->files, which may be NULL; NULL: the type has no files */
+    void (*free_buffers)(struct meg_tokenizer *t); /* free what the struct of the type owns; NULL: nothing */
     /* Implement meg_tokenizer_encode_to_sink.  text is well-formed UTF-8 and n < INT32_MAX.  On failure the caller
      * removes the ids that were appended to out. */
     int (*encode)(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
@@ -34,24 +40,27 @@ struct meg_tok_class {
     void (*bytes)(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out);
     /* Implement meg_detok_add, but the caller checks that the ids are in the vocabulary and adds n to d->n. */
     void (*decode)(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out);
-    bool has_extra_ids; /* true if the type supports --vocab-extra-ids */
-    enum meg_tok_library library;
     /* Implement meg_tokenizer_token for an id in the vocabulary; NULL: the token is its bytes. */
     void (*token)(const struct meg_tokenizer *t, int32_t id, struct meg_str *out);
 };
 
 /*
  * The members that all tokenizer types have.  Each type defines a struct that begins with a struct meg_tokenizer,
- * followed by members of that type.
+ * followed by buffers of that type, which are zero in a new tokenizer and in a new clone.
  */
 struct meg_tokenizer {
     const struct meg_tok_class *type;
+    void *files; /* the loaded files; clones use those of the original */
+    bool is_clone;
     int64_t vocab_size;
     bool adds_spaces;     /* decoding adds spaces between words (meg_tokenizer_token_text) */
     int64_t num_appended; /* the last ids of the vocabulary that no text contains (meg_tokenizer_num_text_ids) */
     struct meg_tok_special_ids special_ids;
     struct meg_str description; /* see meg_tokenizer_description */
 };
+
+/* Append the strings ids [n] of a table. */
+void meg_tok_add_strings(const struct meg_strtab *tokens, const int32_t *ids, int64_t n, struct meg_str *out);
 
 /*
  * Write the first n ids to the sink, and remove them from the array.  If the sink fails, the length of the array does

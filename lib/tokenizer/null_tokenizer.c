@@ -1,40 +1,23 @@
 /* null_tokenizer.c - NullTokenizer: a text consists of decimal ids separated by single spaces. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include "tokenizer/internal.h"
 
-static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+static int null_open(struct meg_tokenizer *t, const struct meg_tok_conf *c, struct meg_err *e)
 {
     const bool includes_eod = meg_megatron_release_find(c->megatron_release)->null_vocab_includes_eod;
-    struct meg_tokenizer *t;
     char size[32];
 
     if (c->vocab_size == MEG_UNSET)
         return meg_fail(e, MEG_EUSAGE, "NullTokenizer requires --vocab-size");
     if (c->vocab_size < 1 || c->vocab_size >= INT32_MAX)
         return meg_fail(e, MEG_EUSAGE, "--vocab-size %" PRId64 ": must be from 1 to %d", c->vocab_size, INT32_MAX - 1);
-    t = meg_new(sizeof *t);
-    t->type = &meg_tok_null;
     t->vocab_size = c->vocab_size + !includes_eod;
-    t->special_ids = meg_tok_no_special_ids;
     t->special_ids.eod = (int32_t)t->vocab_size - 1;
     snprintf(size, sizeof size, "%" PRId64, c->vocab_size);
     meg_tok_set_description(t, "_NullTokenizer", (const char *const[]){ NULL },
                             (const char *const[]){ "vocab_size", size, NULL });
-    *out = t;
     return 0;
-}
-
-static void null_close(struct meg_tokenizer *t)
-{
-    free(t);
-}
-
-static struct meg_tokenizer *null_clone(const struct meg_tokenizer *t)
-{
-    (void)t;
-    return meg_new(sizeof(struct meg_tokenizer));
 }
 
 static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
@@ -85,7 +68,10 @@ static void null_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
     null_bytes(d->tok, ids, n, out);
 }
 
-const struct meg_tok_class meg_tok_null = {
-    "NullTokenizer", null_open,   null_close, null_clone,       null_encode,
-    null_bytes,      null_decode, false,      MEG_TOK_LIB_NULL, NULL,
-};
+const struct meg_tok_class meg_tok_null = { .name = "NullTokenizer",
+                                            .library = MEG_TOK_LIB_NULL,
+                                            .size = sizeof(struct meg_tokenizer),
+                                            .open = null_open,
+                                            .encode = null_encode,
+                                            .bytes = null_bytes,
+                                            .decode = null_decode };

@@ -181,18 +181,27 @@ int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
 {
     const struct meg_megatron_release *release = meg_megatron_release_find(c->megatron_release);
     const struct meg_tok_class *class;
+    struct meg_tokenizer *t;
     int r = class_of(&class, c, e);
 
     if (r < 0)
         return r;
     if (c->vocab_extra_ids > 0 && !class->has_extra_ids)
         return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %s does not support this option", class->name);
-    if ((r = check_files(c, e)) < 0 || (r = class->open(out, c, e)) < 0)
+    if ((r = check_files(c, e)) < 0)
         return r;
+    t = meg_new(class->size);
+    t->type = class;
+    t->special_ids = meg_tok_no_special_ids;
+    if ((r = class->open(t, c, e)) < 0) {
+        meg_tokenizer_close(t);
+        return r;
+    }
     if (release->unsets_shared_pad)
-        unset_shared_pad(&(*out)->special_ids);
+        unset_shared_pad(&t->special_ids);
     if (release->kwargs != MEG_TOK_KWARGS_NONE)
-        meg_tok_describe_kwargs(*out, c, release);
+        meg_tok_describe_kwargs(t, c, release);
+    *out = t;
     return 0;
 }
 
@@ -200,19 +209,21 @@ void meg_tokenizer_close(struct meg_tokenizer *t)
 {
     if (!t)
         return;
+    if (t->type->free_buffers)
+        t->type->free_buffers(t);
+    if (t->type->free_files && !t->is_clone)
+        t->type->free_files(t->files);
     meg_str_free(&t->description);
-    t->type->close(t);
+    free(t);
 }
 
 struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t)
 {
-    struct meg_tokenizer *s = t->type->clone(t);
+    struct meg_tokenizer *s = meg_new(t->type->size);
 
-    s->type = t->type;
-    s->vocab_size = t->vocab_size;
-    s->adds_spaces = t->adds_spaces;
-    s->num_appended = t->num_appended;
-    s->special_ids = t->special_ids;
+    *s = *t;
+    s->is_clone = true;
+    s->description = (struct meg_str){ 0 };
     meg_str_add(&s->description, t->description.s, t->description.n);
     return s;
 }
@@ -242,6 +253,15 @@ int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int6
     if ((r = t->type->encode(t, text, n, out, sink, e)) < 0 && out->n > before)
         out->n = before;
     return r;
+}
+
+void meg_tok_add_strings(const struct meg_strtab *tokens, const int32_t *ids, int64_t n, struct meg_str *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        struct meg_str s = meg_strtab_get(tokens, ids[i]);
+
+        meg_str_add(out, s.s, s.n);
+    }
 }
 
 static int check_ids(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_err *e)

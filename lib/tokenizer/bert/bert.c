@@ -10,7 +10,6 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
 #include "tokenizer/bert/basic_tokenizer.h"
@@ -22,9 +21,7 @@
 enum { BATCH = 128 };
 
 struct bert {
-    struct meg_tokenizer base;
-    struct meg_bert_files *files; /* owned, unless is_clone */
-    bool is_clone;
+    struct meg_tokenizer base; /* files: struct meg_bert_files */
     struct meg_wordcache cache;
     struct meg_wordcache_lookup batch[BATCH]; /* lookups of words and chunks */
     int nbatch;
@@ -32,11 +29,11 @@ struct bert {
     struct meg_str words; /* output of meg_bert_basic_next */
 };
 
-static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bool is_lower, struct meg_err *e)
+static int bert_open(struct meg_tokenizer *t, const struct meg_tok_conf *c, struct meg_err *e)
 {
+    const bool is_lower = t->type == &meg_tok_bert_lower;
     int64_t nextra = c->vocab_extra_ids == MEG_UNSET ? 0 : c->vocab_extra_ids;
     char extra[32];
-    struct bert *t;
     struct meg_bert_files *files;
     int r;
 
@@ -56,51 +53,24 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bo
                  " is empty or repeats an earlier token; each line counts, and the id of a token is "
                  "the number of its last line",
                  c->vocab_file, files->first_unused_line);
-    t = meg_new(sizeof *t);
     t->files = files;
-    t->basic.is_lower = is_lower;
-    t->base.type = is_lower ? &meg_tok_bert_lower : &meg_tok_bert_case;
-    t->base.vocab_size = files->tokens.n;
-    t->base.num_appended = files->num_appended;
-    t->base.special_ids = files->special_ids;
+    t->vocab_size = files->tokens.n;
+    t->num_appended = files->num_appended;
+    t->special_ids = files->special_ids;
     snprintf(extra, sizeof extra, "%" PRId64, nextra);
     meg_tok_set_description(
-        &t->base, "_BertWordPieceTokenizer", (const char *const[]){ c->vocab_file, NULL },
+        t, "_BertWordPieceTokenizer", (const char *const[]){ c->vocab_file, NULL },
         (const char *const[]){ "lower_case", is_lower ? "True" : "False", "vocab_extra_ids", extra, NULL });
-    *out = &t->base;
     return 0;
 }
 
-static int open_lower(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
-{
-    return open_any(out, c, true, e);
-}
-
-static int open_case(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
-{
-    return open_any(out, c, false, e);
-}
-
-static void bert_close(struct meg_tokenizer *base)
+static void bert_free_buffers(struct meg_tokenizer *base)
 {
     struct bert *t = (struct bert *)base;
 
-    if (!t->is_clone)
-        meg_bert_files_free(t->files);
     meg_wordcache_free(&t->cache);
     meg_bert_basic_free(&t->basic);
     meg_str_free(&t->words);
-    free(t);
-}
-
-static struct meg_tokenizer *bert_clone(const struct meg_tokenizer *base)
-{
-    struct bert *t = meg_new(sizeof *t);
-
-    t->files = ((const struct bert *)base)->files;
-    t->basic.is_lower = ((const struct bert *)base)->basic.is_lower;
-    t->is_clone = true;
-    return &t->base;
 }
 
 enum { MAX_CACHED_WORD = 1 << 12 }; /* in bytes; longer ASCII words are truncated, longer chunks are not cached */
@@ -109,6 +79,7 @@ enum { MAX_CACHED_WORD = 1 << 12 }; /* in bytes; longer ASCII words are truncate
 static int encode_uncached(struct bert *t, const char *s, int64_t n, struct meg_ids *out,
                            const struct meg_id_sink *sink, struct meg_err *e)
 {
+    const struct meg_bert_files *files = t->base.files;
     int r;
 
     meg_bert_basic_start(&t->basic, s, n);
@@ -118,7 +89,7 @@ static int encode_uncached(struct bert *t, const char *s, int64_t n, struct meg_
             const char *word = t->words.s + at;
 
             len = strlen(word);
-            out->n += meg_wordpiece_encode(&t->files->wordpiece, word, (int64_t)len, out->v + out->n);
+            out->n += meg_wordpiece_encode(&files->wordpiece, word, (int64_t)len, out->v + out->n);
         }
         if (n > MAX_CACHED_WORD && (r = meg_ids_flush(out, sink, e)) < 0)
             break;
@@ -258,6 +229,7 @@ static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
 
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
+    t->basic.is_lower = base->type == &meg_tok_bert_lower;
     t->nbatch = 0;
     r = begin_chunk(t, &x, text, out, sink, e);
     for (const char *s = text, *p; s < end && r == 0; s = p) {
@@ -292,15 +264,9 @@ static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
     return r < 0 ? r : encode_batch(t, &x, out, sink, e);
 }
 
-static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)
+static void bert_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out)
 {
-    const struct meg_strtab *tokens = &((const struct bert *)base)->files->tokens;
-
-    for (int64_t i = 0; i < n; i++) {
-        struct meg_str t = meg_strtab_get(tokens, ids[i]);
-
-        meg_str_add(out, t.s, t.n);
-    }
+    meg_tok_add_strings(&((const struct meg_bert_files *)t->files)->tokens, ids, n, out);
 }
 
 /*
@@ -319,7 +285,7 @@ static size_t last_safe_cut(const struct meg_str *s)
 
 static void bert_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
-    const struct meg_strtab *tokens = &((const struct bert *)d->tok)->files->tokens;
+    const struct meg_strtab *tokens = &((const struct meg_bert_files *)d->tok->files)->tokens;
     struct meg_str part = { 0 };
     size_t end;
 
@@ -342,12 +308,11 @@ static void bert_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
     meg_str_free(&part);
 }
 
-const struct meg_tok_class meg_tok_bert_lower = {
-    "BertWordPieceLowerCase", open_lower, bert_close, bert_clone, bert_encode, bert_bytes, bert_decode, true,
-    MEG_TOK_LIB_MEGATRON,     NULL,
-};
-
-const struct meg_tok_class meg_tok_bert_case = {
-    "BertWordPieceCase", open_case,   bert_close, bert_clone,           bert_encode,
-    bert_bytes,          bert_decode, true,       MEG_TOK_LIB_MEGATRON, NULL,
-};
+#define BERT(type_name)                                                                                                \
+    {                                                                                                                  \
+        .name = type_name, .library = MEG_TOK_LIB_MEGATRON, .has_extra_ids = true, .size = sizeof(struct bert),        \
+        .open = bert_open, .free_files = meg_bert_files_free, .free_buffers = bert_free_buffers,                       \
+        .encode = bert_encode, .bytes = bert_bytes, .decode = bert_decode                                              \
+    }
+const struct meg_tok_class meg_tok_bert_lower = BERT("BertWordPieceLowerCase");
+const struct meg_tok_class meg_tok_bert_case = BERT("BertWordPieceCase");

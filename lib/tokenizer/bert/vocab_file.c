@@ -156,8 +156,10 @@ out:
     return r;
 }
 
-void meg_bert_files_free(struct meg_bert_files *f)
+void meg_bert_files_free(void *files)
 {
+    struct meg_bert_files *f = files;
+
     if (!f)
         return;
     meg_strtab_free(&f->tokens);

@@ -30,7 +30,7 @@ struct meg_bert_files {
  * Otherwise fails as meg_tok_read_file and meg_wordpiece_build do.
  */
 int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t nextra, struct meg_err *e);
-void meg_bert_files_free(struct meg_bert_files *f); /* accepts NULL */
+void meg_bert_files_free(void *files); /* accepts NULL */
 
 MEG_END_DECLS
 

@@ -2,34 +2,21 @@
 #include "tokenizer/bpe/byte_level_tokenizer.h"
 #include <stdlib.h>
 
-struct meg_bytebpe_tokenizer *meg_bytebpe_tokenizer_new(void *files, const struct meg_bytebpe *vocab,
-                                                        const struct meg_special_tokens *special_tokens)
+void meg_bytebpe_files_free(void *files)
 {
-    struct meg_bytebpe_tokenizer *t = meg_new(sizeof *t);
+    struct meg_bytebpe_files *f = files;
 
-    t->files = files;
-    t->special_tokens = special_tokens;
-    t->encoder.vocab = vocab;
-    return t;
+    if (!f)
+        return;
+    meg_strtab_free(&f->tokens);
+    meg_bytebpe_free(&f->vocab);
+    meg_special_tokens_free(&f->special_tokens);
+    free(f);
 }
 
-void meg_bytebpe_tokenizer_close(struct meg_tokenizer *base, void (*free_files)(void *files))
+void meg_bytebpe_tokenizer_free_buffers(struct meg_tokenizer *base)
 {
-    struct meg_bytebpe_tokenizer *t = (struct meg_bytebpe_tokenizer *)base;
-
-    if (!t->is_clone)
-        free_files(t->files);
-    meg_bytebpe_encoder_free(&t->encoder);
-    free(t);
-}
-
-struct meg_tokenizer *meg_bytebpe_tokenizer_clone(const struct meg_tokenizer *base)
-{
-    const struct meg_bytebpe_tokenizer *t = (const struct meg_bytebpe_tokenizer *)base;
-    struct meg_bytebpe_tokenizer *clone = meg_bytebpe_tokenizer_new(t->files, t->encoder.vocab, t->special_tokens);
-
-    clone->is_clone = true;
-    return &clone->base;
+    meg_bytebpe_encoder_free(&((struct meg_bytebpe_tokenizer *)base)->encoder);
 }
 
 static int encode_ordinary(void *ctx, const char *text, int64_t n, struct meg_ids *out, const struct meg_id_sink *sink,
@@ -42,7 +29,14 @@ int meg_bytebpe_tokenizer_encode(struct meg_tokenizer *base, const char *text, i
                                  const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct meg_bytebpe_tokenizer *t = (struct meg_bytebpe_tokenizer *)base;
+    const struct meg_bytebpe_files *f = base->files;
     const struct meg_ordinary_encoder ordinary = { encode_ordinary, &t->encoder };
 
-    return meg_special_tokens_encode(t->special_tokens, text, n, out, sink, ordinary, e);
+    t->encoder.vocab = &f->vocab;
+    return meg_special_tokens_encode(&f->special_tokens, text, n, out, sink, ordinary, e);
+}
+
+void meg_bytebpe_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out)
+{
+    meg_tok_add_strings(&((const struct meg_bytebpe_files *)t->files)->tokens, ids, n, out);
 }

@@ -1,6 +1,6 @@
 /*
  * byte_level_tokenizer.h - code shared by GPT2BPETokenizer and TikTokenizer: byte-level BPE of the text between special
- * tokens, and clones, which use the vocabulary of the original tokenizer (private to lib/tokenizer/bpe).
+ * tokens (private to lib/tokenizer).
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H
 #define MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H
@@ -10,26 +10,33 @@
 
 MEG_BEGIN_DECLS
 
+/* The vocabulary of a tokenizer: what its files contain. */
+struct meg_bytebpe_files {
+    struct meg_strtab tokens; /* bytes of each token by id; tiktoken: indexed */
+    struct meg_tok_special_ids special_ids;
+    struct meg_bytebpe vocab;
+    /* tokens parsed in text; empty before --megatron-release 0.15, and for the text format of tiktoken */
+    struct meg_special_tokens special_tokens;
+};
+void meg_bytebpe_files_free(void *files); /* accepts NULL */
+
 struct meg_bytebpe_tokenizer {
-    struct meg_tokenizer base;
-    void *files; /* struct meg_gpt2_files or struct meg_tiktoken_files; borrowed by clones */
-    bool is_clone;
-    const struct meg_special_tokens *special_tokens; /* owned by `files`; empty: special tokens are not parsed */
+    struct meg_tokenizer base; /* files: struct meg_bytebpe_files */
     struct meg_bytebpe_encoder encoder;
 };
 
-/*
- * Allocate a tokenizer, which takes ownership of `files`.  The object `files` must own `vocab` and `special_tokens`.
- * The caller sets the member `base`.
- */
-struct meg_bytebpe_tokenizer *meg_bytebpe_tokenizer_new(void *files, const struct meg_bytebpe *vocab,
-                                                        const struct meg_special_tokens *special_tokens);
-
-/* Implement functions of struct meg_tok_class.  meg_bytebpe_tokenizer_close calls free_files unless base is a clone. */
-void meg_bytebpe_tokenizer_close(struct meg_tokenizer *base, void (*free_files)(void *files));
-struct meg_tokenizer *meg_bytebpe_tokenizer_clone(const struct meg_tokenizer *base);
+/* Implement functions of struct meg_tok_class. */
+void meg_bytebpe_tokenizer_free_buffers(struct meg_tokenizer *base);
 int meg_bytebpe_tokenizer_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
                                  const struct meg_id_sink *sink, struct meg_err *e);
+void meg_bytebpe_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out);
+
+#define MEG_BYTEBPE_CLASS(type_name, lib, open_files)                                                                  \
+    {                                                                                                                  \
+        .name = type_name, .library = lib, .size = sizeof(struct meg_bytebpe_tokenizer), .open = open_files,           \
+        .free_files = meg_bytebpe_files_free, .free_buffers = meg_bytebpe_tokenizer_free_buffers,                      \
+        .encode = meg_bytebpe_tokenizer_encode, .bytes = meg_bytebpe_tokenizer_bytes, .decode = meg_tok_decode_bytes   \
+    }
 
 MEG_END_DECLS
 

@@ -105,20 +105,20 @@ static int read_tokens(struct raw_vocab *v, const char *text, int64_t n, struct 
 }
 
 /* Store the bytes of the tokens in order of id.  Return MEG_EFORMAT if the ids are not a permutation of 0 .. n-1. */
-static int index_by_id(struct meg_gpt2_files *f, const struct raw_vocab *v, struct meg_err *e)
+static int index_by_id(struct meg_bytebpe_files *f, const struct raw_vocab *v, struct meg_err *e)
 {
-    int64_t *nth;
+    const int64_t n = v->tokens.n;
+    int64_t *nth = meg_new((size_t)n * sizeof *nth); /* index of the token + 1, by id */
+    struct meg_str bytes = { 0 };
     int r = 0;
 
-    f->n = v->tokens.n;
-    nth = meg_new((size_t)f->n * sizeof *nth); /* index of the token + 1, by id */
-    for (int64_t k = 0; k < f->n && r == 0; k++) {
+    for (int64_t k = 0; k < n && r == 0; k++) {
         struct meg_str token = meg_strtab_get(&v->tokens, k);
 
-        if (v->id[k] >= f->n) {
+        if (v->id[k] >= n) {
             r = meg_fail(e, MEG_EFORMAT,
                          "token '%.*s' has id %" PRId64 "; the ids of %" PRId64 " tokens must be 0 to %" PRId64,
-                         (int)token.n, token.s, v->id[k], f->n, f->n - 1);
+                         (int)token.n, token.s, v->id[k], n, n - 1);
         } else if (nth[v->id[k]]) {
             struct meg_str other = meg_strtab_get(&v->tokens, nth[v->id[k]] - 1);
 
@@ -128,19 +128,20 @@ static int index_by_id(struct meg_gpt2_files *f, const struct raw_vocab *v, stru
             nth[v->id[k]] = k + 1;
         }
     }
-    f->at = meg_new((size_t)(f->n + 1) * sizeof *f->at);
-    for (int64_t id = 0; id < f->n && r == 0; id++) {
+    for (int64_t id = 0; id < n && r == 0; id++) {
         struct meg_str token = meg_strtab_get(&v->tokens, nth[id] - 1);
 
-        if (meg_byte_alphabet_decode(&f->bytes, token.s, (int64_t)token.n) < 0)
-            meg_str_add(&f->bytes, token.s, token.n); /* an added token, not in the byte alphabet */
-        f->at[id + 1] = (int64_t)f->bytes.n;
+        bytes.n = 0;
+        if (meg_byte_alphabet_decode(&bytes, token.s, (int64_t)token.n) < 0)
+            meg_str_add(&bytes, token.s, token.n); /* an added token, not in the byte alphabet */
+        meg_strtab_append(&f->tokens, bytes.s, (int64_t)bytes.n);
     }
+    meg_str_free(&bytes);
     free(nth);
     return r;
 }
 
-static int load_vocab(struct meg_gpt2_files *f, struct raw_vocab *v, const struct meg_mmap *file, struct meg_err *e)
+static int load_vocab(struct meg_bytebpe_files *f, struct raw_vocab *v, const struct meg_mmap *file, struct meg_err *e)
 {
     struct meg_err inner = { 0 };
     int lacking = 0, r;
@@ -160,7 +161,7 @@ static int load_vocab(struct meg_gpt2_files *f, struct raw_vocab *v, const struc
     if (lacking > 0)
         meg_warn("%s: %d of the 256 single bytes are not tokens; they are encoded as id 0, as in Megatron-LM", v->path,
                  lacking);
-    if ((f->eod = id_of(v, EOD, strlen(EOD))) < 0)
+    if ((f->special_ids.eod = id_of(v, EOD, strlen(EOD))) < 0)
         return meg_fail(e, MEG_EFORMAT, "%s: the end-of-document token %s is missing", v->path, EOD);
     return 0;
 }
@@ -179,7 +180,7 @@ static char *next_word(char **line)
 
 /* State of load_merges. */
 struct merge_reader {
-    struct meg_gpt2_files *f;
+    struct meg_bytebpe_files *f;
     const struct raw_vocab *vocab;
     const char *path;
     int64_t line;        /* number of the current line */
@@ -224,8 +225,8 @@ static int load_merge(struct merge_reader *m, char *line, struct meg_err *e)
     return 0;
 }
 
-static int load_merges(struct meg_gpt2_files *f, const struct raw_vocab *vocab, const char *path, char *text, size_t n,
-                       struct meg_err *e)
+static int load_merges(struct meg_bytebpe_files *f, const struct raw_vocab *vocab, const char *path, char *text,
+                       size_t n, struct meg_err *e)
 {
     struct merge_reader m = { .f = f, .vocab = vocab, .path = path, .line = 1 };
     char *line = memchr(text, '\n', n), *end;
@@ -267,14 +268,16 @@ out:
     return r;
 }
 
-int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, const char *merge_path, struct meg_err *e)
+int meg_gpt2_files_load(struct meg_bytebpe_files **out, const char *vocab_path, const char *merge_path,
+                        struct meg_err *e)
 {
-    struct meg_gpt2_files *f = meg_new(sizeof *f);
+    struct meg_bytebpe_files *f = meg_new(sizeof *f);
     struct meg_mmap vocab = { 0 };
     struct meg_str merges = { 0 };
     struct raw_vocab raw = { .path = vocab_path };
     int r;
 
+    f->special_ids = meg_tok_no_special_ids;
     if ((r = meg_tok_mmap_file(&vocab, vocab_path, e)) < 0 || (r = meg_tok_read_file(merge_path, &merges, e)) < 0)
         goto out;
     if (memchr(merges.s, 0, merges.n)) {
@@ -286,21 +289,10 @@ int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, con
     *out = f;
     f = NULL;
 out:
-    meg_gpt2_files_free(f);
+    meg_bytebpe_files_free(f);
     meg_mmap_close(&vocab);
     meg_str_free(&merges);
     meg_strtab_free(&raw.tokens);
     free(raw.id);
     return r;
-}
-
-void meg_gpt2_files_free(struct meg_gpt2_files *f)
-{
-    if (!f)
-        return;
-    meg_str_free(&f->bytes);
-    meg_bytebpe_free(&f->vocab);
-    meg_special_tokens_free(&f->special_tokens);
-    free(f->at);
-    free(f);
 }

@@ -6,7 +6,6 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
-#include "tokenizer/bpe/byte_level_tokenizer.h"
 #include "tokenizer/bpe/tiktoken_files.h"
 
 static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum meg_pretok pretok)
@@ -23,47 +22,20 @@ static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum
     meg_str_free(&special);
 }
 
-static int tiktoken_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+static int tiktoken_open(struct meg_tokenizer *t, const struct meg_tok_conf *c, struct meg_err *e)
 {
-    struct meg_tiktoken_files *files;
-    struct meg_bytebpe_tokenizer *t;
+    struct meg_bytebpe_files *files;
     int r;
 
     if (!c->tokenizer_model)
         return meg_fail(e, MEG_EUSAGE, "TikTokenizer requires --tokenizer-model");
     if ((r = meg_tiktoken_files_load(&files, c, e)) < 0)
         return r;
-    t = meg_bytebpe_tokenizer_new(files, &files->vocab, &files->special_tokens);
-    t->base.type = &meg_tok_tiktoken;
-    t->base.vocab_size = files->tokens.n;
-    t->base.special_ids = files->special_ids;
-    describe(&t->base, c, files->vocab.pretok);
-    *out = &t->base;
+    t->files = files;
+    t->vocab_size = files->tokens.n;
+    t->special_ids = files->special_ids;
+    describe(t, c, files->vocab.pretok);
     return 0;
 }
 
-static void free_files(void *files)
-{
-    meg_tiktoken_files_free(files);
-}
-
-static void tiktoken_close(struct meg_tokenizer *base)
-{
-    meg_bytebpe_tokenizer_close(base, free_files);
-}
-
-static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)
-{
-    const struct meg_tiktoken_files *f = ((const struct meg_bytebpe_tokenizer *)base)->files;
-
-    for (int64_t i = 0; i < n; i++) {
-        struct meg_str t = meg_strtab_get(&f->tokens, ids[i]);
-
-        meg_str_add(out, t.s, t.n);
-    }
-}
-
-const struct meg_tok_class meg_tok_tiktoken = {
-    "TikTokenizer", tiktoken_open,        tiktoken_close, meg_bytebpe_tokenizer_clone, meg_bytebpe_tokenizer_encode,
-    tiktoken_bytes, meg_tok_decode_bytes, false,          MEG_TOK_LIB_TIKTOKEN,        NULL,
-};
+const struct meg_tok_class meg_tok_tiktoken = MEG_BYTEBPE_CLASS("TikTokenizer", MEG_TOK_LIB_TIKTOKEN, tiktoken_open);

@@ -254,7 +254,7 @@ static enum meg_pretok pattern_of(const char *pattern, bool is_json)
 }
 
 /* Build the set of special tokens that are parsed in text.  These are the first n tokens. */
-static int build_special_tokens(struct meg_tiktoken_files *f, int64_t n, struct meg_err *e)
+static int build_special_tokens(struct meg_bytebpe_files *f, int64_t n, struct meg_err *e)
 {
     struct meg_trie_key *key = meg_new((size_t)n * sizeof *key);
     int r;
@@ -270,7 +270,7 @@ static int build_special_tokens(struct meg_tiktoken_files *f, int64_t n, struct 
 }
 
 /* Assign the ids of a JSON vocabulary: first to the special tokens, then to the ranked tokens. */
-static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
+static int assign_ids_json(struct meg_bytebpe_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
     static const char *needed[] = { "<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>" };
     const struct meg_megatron_release *release = meg_megatron_release_find(c->megatron_release);
@@ -304,7 +304,7 @@ static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_co
  * Add tokens by id: the ranked tokens, whose ids are their ranks, and the special tokens, which have the ids that are
  * not ranks and then those after the last rank.  A rank without a token gets a name, because each id needs one.
  */
-static int add_by_id(struct meg_tiktoken_files *f, const struct meg_strtab *special, struct meg_err *e)
+static int add_by_id(struct meg_bytebpe_files *f, const struct meg_strtab *special, struct meg_err *e)
 {
     const struct meg_bytebpe *v = &f->vocab;
     const int64_t nranks = v->tokens.n > 0 ? v->token_id[v->tokens.n - 1] + (int64_t)1 : 0;
@@ -330,7 +330,7 @@ static int add_by_id(struct meg_tiktoken_files *f, const struct meg_strtab *spec
  * Assign the ids of a text vocabulary.  If no special tokens are given and the number of ranked tokens equals Llama 3's,
  * add Llama 3's special tokens.
  */
-static int assign_ids_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
+static int assign_ids_text(struct meg_bytebpe_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
     static const char *names[] = { "<|begin_of_text|>",
                                    "<|end_of_text|>",
@@ -362,12 +362,12 @@ static int assign_ids_text(struct meg_tiktoken_files *f, const struct meg_tok_co
     return 0;
 }
 
-int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_tok_conf *c, struct meg_err *e)
+int meg_tiktoken_files_load(struct meg_bytebpe_files **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     const char *path = c->tokenizer_model;
     int64_t nspecial = c->tiktoken_num_special_tokens;
     int64_t size = c->vocab_size == MEG_UNSET ? DEFAULT_SIZE : c->vocab_size;
-    struct meg_tiktoken_files *f;
+    struct meg_bytebpe_files *f;
     struct meg_str file = { 0 };
     bool is_json;
     int r;
@@ -411,17 +411,7 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
     *out = f;
     f = NULL;
 out:
-    meg_tiktoken_files_free(f);
+    meg_bytebpe_files_free(f);
     meg_str_free(&file);
     return r;
-}
-
-void meg_tiktoken_files_free(struct meg_tiktoken_files *f)
-{
-    if (!f)
-        return;
-    meg_strtab_free(&f->tokens);
-    meg_bytebpe_free(&f->vocab);
-    meg_special_tokens_free(&f->special_tokens);
-    free(f);
 }

@@ -8,19 +8,9 @@
 #ifndef MEG_TOKENIZER_BPE_TIKTOKEN_FILES_H
 #define MEG_TOKENIZER_BPE_TIKTOKEN_FILES_H
 #include "base/decls.h"
-#include "tokenizer/bpe/byte_level.h"
-#include "tokenizer/special_tokens.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/bpe/byte_level_tokenizer.h"
 
 MEG_BEGIN_DECLS
-
-struct meg_tiktoken_files {
-    struct meg_strtab tokens; /* bytes of each token by id */
-    struct meg_tok_special_ids special_ids;
-    struct meg_bytebpe vocab;
-    /* special tokens that are parsed in text; empty for the text format, or if --megatron-release is before 0.15 */
-    struct meg_special_tokens special_tokens;
-};
 
 /*
  * meg_tiktoken_files_load - read c->tokenizer_model and apply the --tiktoken options and --vocab-size
@@ -30,8 +20,7 @@ struct meg_tiktoken_files {
  * an option is invalid or does not fit the file.  For example, a required special token may be missing, or a special
  * token may equal another token.
  */
-int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_tok_conf *c, struct meg_err *e);
-void meg_tiktoken_files_free(struct meg_tiktoken_files *f); /* accepts NULL */
+int meg_tiktoken_files_load(struct meg_bytebpe_files **out, const struct meg_tok_conf *c, struct meg_err *e);
 
 MEG_END_DECLS
 

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "io/json.h"
 #include "tokenizer/bpe/byte_alphabet.h"
-#include "tokenizer/bpe/tiktoken_files.h"
+#include "tokenizer/bpe/byte_level_tokenizer.h"
 #include "tokenizer/export/internal.h"
 
 /* ---- vocab.json and merges.txt: tokens are in the byte alphabet, as in tokenizer.json ---- */
@@ -139,14 +139,11 @@ static json_t *merges_of(const struct meg_strtab *tokens)
 
 int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e)
 {
-    struct meg_tiktoken_files *f;
+    const struct meg_bytebpe_files *f = b->tok->files;
     struct meg_str text = { 0 };
-    json_t *vocab, *other;
-    int r = meg_tiktoken_files_load(&f, b->conf, e);
+    json_t *vocab = json_object(), *other;
+    int r = 0;
 
-    if (r < 0)
-        return r;
-    vocab = json_object();
     for (int64_t id = 0; id < f->tokens.n; id++) {
         const struct meg_str t = meg_strtab_get(&f->tokens, id);
         const bool is_ranked = meg_strtab_find(&f->vocab.tokens, t.s, (int64_t)t.n) >= 0;
@@ -176,6 +173,5 @@ int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e)
     b->is_not_spm_bpe = true;
 out:
     meg_str_free(&text);
-    meg_tiktoken_files_free(f);
     return r;
 }

@@ -107,7 +107,7 @@ void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok)
 /* Set the texts of the special ids, for the other two files.  No components are set: tokenizer.json exists already. */
 int meg_export_hf(struct meg_export_builder *b, struct meg_err *e)
 {
-    const struct meg_hf_files *f = meg_hf_files_of(b->tok);
+    const struct meg_hf_files *f = b->tok->files;
     const struct meg_tok_special_ids *r = meg_tokenizer_special_ids(b->tok);
     const int32_t special[] = { r->eod, r->bos, r->eos, r->pad };
 

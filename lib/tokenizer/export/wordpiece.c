@@ -28,15 +28,11 @@ static json_t *normalizer(bool is_lower)
 
 int meg_export_wordpiece(struct meg_export_builder *b, struct meg_err *e)
 {
-    const int64_t extra = b->conf->vocab_extra_ids == MEG_UNSET ? 0 : b->conf->vocab_extra_ids;
-    struct meg_bert_files *f;
+    const struct meg_bert_files *f = b->tok->files;
     struct meg_str unk;
-    json_t *vocab;
-    int r = meg_bert_files_load(&f, b->conf->vocab_file, extra, e);
+    json_t *vocab = json_object();
 
-    if (r < 0)
-        return r;
-    vocab = json_object();
+    (void)e;
     for (int64_t id = 0; id < f->tokens.n; id++) {
         const struct meg_str t = meg_strtab_get(&f->tokens, id);
 
@@ -52,6 +48,5 @@ int meg_export_wordpiece(struct meg_export_builder *b, struct meg_err *e)
     b->decoder = meg_export_component("WordPiece", "{s:s,s:b}", "prefix", "##", "cleanup", 1);
     meg_export_add_all_special(b);
     meg_export_add_special(b, b->unk, unk.s, unk.n);
-    meg_bert_files_free(f);
     return 0;
 }

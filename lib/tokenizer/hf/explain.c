@@ -82,7 +82,7 @@ static bool has_prefix_space(const json_t *part)
 
 void meg_hf_explain(struct meg_tokenizer *t, json_t *report)
 {
-    const struct meg_hf_files *f = meg_hf_files_of(t);
+    const struct meg_hf_files *f = t->files;
 
     json_object_set_new(report, "class", f->class_name ? json_sprintf("%sFast", f->class_name) : json_null());
     json_object_set_new(report, "transformers", json_string(MEG_HF_TRANSFORMERS));

@@ -197,8 +197,10 @@ out:
     return r;
 }
 
-void meg_hf_files_free(struct meg_hf_files *f)
+void meg_hf_files_free(void *files)
 {
+    struct meg_hf_files *f = files;
+
     if (!f)
         return;
     meg_hf_steps_free(f->normalizer);

@@ -49,7 +49,7 @@ struct meg_hf_files {
  * feature.  Otherwise fails as meg_mmap_open does.
  */
 int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, struct meg_err *e);
-void meg_hf_files_free(struct meg_hf_files *f); /* accepts NULL */
+void meg_hf_files_free(void *files); /* accepts NULL */
 
 /* Return the member `name` of file, or NULL if it is missing or null. */
 static inline const json_t *meg_hf_component_of(const json_t *file, const char *name)
@@ -78,9 +78,6 @@ enum {
     MEG_HF_MAX_UNSPLIT = 6 << 20,    /* text between added tokens if the tokenizer has no safe split points */
     MEG_HF_MAX_BYTE_LEVEL = 64 << 20 /* byte-level BPE: text after normalization, if there is a normalizer */
 };
-
-/* Return the files of t, a HuggingFaceTokenizer or PretrainedFromHF.  t owns the files. */
-struct meg_hf_files *meg_hf_files_of(struct meg_tokenizer *t);
 
 /*
  * meg_hf_safe_split_build - set f->safe_split

@@ -26,9 +26,7 @@
 #include "tokenizer/wordcache.h"
 
 struct hf {
-    struct meg_tokenizer base;
-    struct meg_hf_files *files; /* owned, unless is_clone */
-    bool is_clone;
+    struct meg_tokenizer base; /* files: struct meg_hf_files */
     struct meg_bytebpe_encoder encoder;
     struct meg_wordcache cache;
     struct meg_hf_pretokens pretokens, scratch;
@@ -104,25 +102,25 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *owned[MEG_TOK_MAX_FOUND])
  * Adapt the template and the special ids of a HuggingFaceTokenizer to the release of Megatron-LM.  PretrainedFromHF is
  * not adapted, since it is a type of Megatron-DeepSpeed.
  */
-static void apply_release(struct hf *t, const struct meg_megatron_release *release)
+static void apply_release(struct meg_tokenizer *t, const struct meg_megatron_release *release)
 {
-    struct meg_tok_special_ids *r = &t->base.special_ids;
+    struct meg_hf_files *f = t->files;
+    struct meg_tok_special_ids *r = &t->special_ids;
 
     if (!release->has_hf_template)
-        t->files->template_before.n = t->files->template_after.n = 0;
+        f->template_before.n = f->template_after.n = 0;
     if (!release->has_pad)
         r->pad = -1;
     else if (r->eos < 0)
         r->eos = r->eod = r->sep;
 }
 
-static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given, const struct meg_tok_class *class,
-                    struct meg_err *e)
+static int hf_open(struct meg_tokenizer *t, const struct meg_tok_conf *given, struct meg_err *e)
 {
     const char *name = given->name_or_path ? given->name_or_path : given->tokenizer_model;
+    const bool is_pretrained = t->type == &meg_tok_hf_pretrained;
     struct meg_tok_conf c = *given;
     struct meg_hf_files *files;
-    struct hf *t;
     char *owned[MEG_TOK_MAX_FOUND];
     int r;
 
@@ -133,44 +131,28 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
     meg_tok_find_files(&c, owned);
     if (!c.tokenizer_json)
         return name ? meg_tok_refuse_path(name, e)
-                    : meg_fail(e, MEG_EUSAGE, "%s requires --%s, a directory with tokenizer.json", class->name,
-                               class == &meg_tok_hf ? "tokenizer-model" : "tokenizer-name-or-path");
+                    : meg_fail(e, MEG_EUSAGE, "%s requires --%s, a directory with tokenizer.json", t->type->name,
+                               is_pretrained ? "tokenizer-name-or-path" : "tokenizer-model");
     if ((r = meg_hf_files_load(&files, &c, e)) == 0) {
-        t = meg_new(sizeof *t);
         t->files = files;
-        t->encoder.vocab = &files->byte_level;
-        t->base.type = class;
-        t->base.vocab_size = files->vocab_size;
-        t->base.adds_spaces = meg_hf_decoder_adds_spaces(files->decoder);
-        t->base.special_ids = files->special_ids;
-        if (class == &meg_tok_hf)
+        t->vocab_size = files->vocab_size;
+        t->adds_spaces = meg_hf_decoder_adds_spaces(files->decoder);
+        t->special_ids = files->special_ids;
+        if (!is_pretrained)
             apply_release(t, meg_megatron_release_find(c.megatron_release));
-        meg_tok_set_description(&t->base, "_HuggingFaceTokenizer",
+        meg_tok_set_description(t, "_HuggingFaceTokenizer",
                                 (const char *const[]){ name ? name : c.tokenizer_json, NULL },
                                 (const char *const[]){ NULL });
-        *out = &t->base;
     }
     for (int i = 0; i < MEG_TOK_MAX_FOUND; i++)
         free(owned[i]);
     return r;
 }
 
-static int hf_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
-{
-    return open_any(out, c, &meg_tok_hf, e);
-}
-
-static int pretrained_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
-{
-    return open_any(out, c, &meg_tok_hf_pretrained, e);
-}
-
-static void hf_close(struct meg_tokenizer *base)
+static void hf_free_buffers(struct meg_tokenizer *base)
 {
     struct hf *t = (struct hf *)base;
 
-    if (!t->is_clone)
-        meg_hf_files_free(t->files);
     meg_bytebpe_encoder_free(&t->encoder);
     meg_wordcache_free(&t->cache);
     meg_hf_pretokens_free(&t->pretokens);
@@ -178,41 +160,26 @@ static void hf_close(struct meg_tokenizer *base)
     meg_pretokens_free(&t->chunks);
     meg_str_free(&t->normalized);
     meg_str_free(&t->prefixed);
-    free(t);
-}
-
-static struct meg_tokenizer *hf_clone(const struct meg_tokenizer *base)
-{
-    struct hf *t = meg_new(sizeof *t);
-
-    t->files = ((const struct hf *)base)->files;
-    t->encoder.vocab = &t->files->byte_level;
-    t->is_clone = true;
-    return &t->base;
-}
-
-struct meg_hf_files *meg_hf_files_of(struct meg_tokenizer *t)
-{
-    return ((struct hf *)t)->files;
 }
 
 /* ---- Encoding ---- */
 
 static int encode_pretoken(struct hf *t, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
+    const struct meg_hf_files *f = t->base.files;
     const int32_t *known;
     int64_t nids, first = out->n;
     int r;
 
-    if (t->files->safe_split) /* the cache contains the ids of chunks instead of pre-tokens */
-        return meg_hf_model_encode(&t->files->model, s, n, out, e);
+    if (f->safe_split) /* the cache contains the ids of chunks instead of pre-tokens */
+        return meg_hf_model_encode(&f->model, s, n, out, e);
     if ((nids = meg_wordcache_get(&t->cache, s, n, &known)) > 0) {
         meg_ids_reserve(out, nids);
         memcpy(out->v + out->n, known, (size_t)nids * sizeof *known);
         out->n += nids;
         return 0;
     }
-    r = meg_hf_model_encode(&t->files->model, s, n, out, e);
+    r = meg_hf_model_encode(&f->model, s, n, out, e);
     if (r == 0 && out->n > first)
         meg_wordcache_add(&t->cache, s, n, out->v + first, out->n - first, 0);
     return r;
@@ -229,7 +196,7 @@ struct part {
 static int encode_plain(struct hf *t, const struct part *x, struct meg_ids *out, const struct meg_id_sink *sink,
                         struct meg_err *e)
 {
-    const struct meg_hf_files *f = t->files;
+    const struct meg_hf_files *f = t->base.files;
     int r = 0;
 
     if (f->is_byte_level) {
@@ -264,7 +231,7 @@ static int encode_between_added(struct hf *t, bool is_normalized, const struct p
 static int encode_part(struct hf *t, const struct part *x, struct meg_ids *out, const struct meg_id_sink *sink,
                        struct meg_err *e)
 {
-    const struct meg_hf_files *f = t->files;
+    const struct meg_hf_files *f = t->base.files;
     int64_t max_bytes = f->is_byte_level ? MEG_HF_MAX_BYTE_LEVEL
                         : f->safe_split  ? MEG_HF_MAX_CHUNK
                                          : MEG_HF_MAX_UNSPLIT;
@@ -296,12 +263,13 @@ enum { BATCH = 128 };
  */
 static int next_chunks(struct hf *t, struct meg_wordcache_lookup *chunk)
 {
+    const struct meg_hf_files *f = t->base.files;
     const char *s;
     int64_t len;
     int n = 0;
 
     while (n < BATCH && meg_pretokens_next(&t->chunks, &s, &len)) {
-        if (len > 1 || !t->files->safe_split->is_tokenless[(unsigned char)*s])
+        if (len > 1 || !f->safe_split->is_tokenless[(unsigned char)*s])
             meg_wordcache_prefetch(&t->cache, &chunk[n++], s, len, t->chunks.end);
     }
     meg_wordcache_prefetch_rest(&t->cache, chunk, n);
@@ -334,13 +302,14 @@ static int encode_chunk(struct hf *t, const struct meg_wordcache_lookup *p, stru
 static int encode_chunks(struct hf *t, const struct part *x, struct meg_ids *out, const struct meg_id_sink *sink,
                          struct meg_err *e)
 {
+    const struct meg_hf_files *f = t->base.files;
     struct meg_wordcache_lookup chunk[BATCH];
     struct part first = *x;
     int r;
 
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
-    meg_pretokens_safe_split(&t->chunks, &t->files->safe_split->table, x->s, x->n);
+    meg_pretokens_safe_split(&t->chunks, &f->safe_split->table, x->s, x->n);
     meg_pretokens_next(&t->chunks, &first.s, &first.n);
     r = encode_part(t, &first, out, sink, e);
     for (int k; r == 0 && (k = next_chunks(t, chunk)) > 0;) {
@@ -355,13 +324,16 @@ static int encode_chunks(struct hf *t, const struct part *x, struct meg_ids *out
 static int encode_raw(struct hf *t, const struct part *x, struct meg_ids *out, const struct meg_id_sink *sink,
                       struct meg_err *e)
 {
-    return (t->files->safe_split ? encode_chunks : encode_part)(t, x, out, sink, e);
+    const struct meg_hf_files *f = t->base.files;
+
+    return (f->safe_split ? encode_chunks : encode_part)(t, x, out, sink, e);
 }
 
 static int encode_between_added(struct hf *t, bool is_normalized, const struct part *x, struct meg_ids *out,
                                 const struct meg_id_sink *sink, struct meg_err *e)
 {
-    const struct meg_hf_added_matcher *f = is_normalized ? &t->files->added.normalized : &t->files->added.raw;
+    const struct meg_hf_files *f = t->base.files;
+    const struct meg_hf_added_matcher *matcher = is_normalized ? &f->added.normalized : &f->added.raw;
     const char *text = x->s, *end = text + x->n;
     struct meg_hf_match m = { text, text, text };
     const struct meg_hf_added_token *a;
@@ -370,7 +342,7 @@ static int encode_between_added(struct hf *t, bool is_normalized, const struct p
     do {
         const char *from = m.stop, *stop = end;
 
-        if ((a = meg_hf_added_next(&t->files->added, f, t->files->splits_special_tokens, text, end, &m)))
+        if ((a = meg_hf_added_next(&f->added, matcher, f->splits_special_tokens, text, end, &m)))
             stop = m.s;
         if (stop > from)
             r = (is_normalized ? encode_plain : encode_raw)(
@@ -406,11 +378,13 @@ static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, st
                      const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct hf *t = (struct hf *)base;
+    struct meg_hf_files *f = base->files;
     int r;
 
-    add_all(out, &t->files->template_before);
+    t->encoder.vocab = &f->byte_level;
+    add_all(out, &f->template_before);
     r = encode_between_added(t, false, &(struct part){ text, n, true, false }, out, sink, e);
-    add_all(out, &t->files->template_after);
+    add_all(out, &f->template_after);
     if (n > LARGE_TEXT)
         free_large_buffers(t);
     return r;
@@ -420,7 +394,7 @@ static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, st
 
 static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)
 {
-    const struct meg_hf_files *f = ((const struct hf *)base)->files;
+    const struct meg_hf_files *f = base->files;
 
     for (int64_t i = 0; i < n; i++) {
         const struct meg_str *t = &f->token[ids[i]];
@@ -441,7 +415,7 @@ static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64
 
 static void hf_token(const struct meg_tokenizer *base, int32_t id, struct meg_str *out)
 {
-    const struct meg_str *t = &((const struct hf *)base)->files->token[id];
+    const struct meg_str *t = &((const struct meg_hf_files *)base->files)->token[id];
 
     if (t->s)
         meg_str_add(out, t->s, t->n);
@@ -454,7 +428,7 @@ static void hf_token(const struct meg_tokenizer *base, int32_t id, struct meg_st
  */
 static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
-    const struct meg_hf_files *f = ((const struct hf *)d->tok)->files;
+    const struct meg_hf_files *f = d->tok->files;
     struct meg_str text = { 0 }, *token;
     const int64_t nwaiting = (int64_t)(d->pending.n / sizeof *ids);
     const int32_t *held;
@@ -489,12 +463,11 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
     meg_str_free(&text);
 }
 
-const struct meg_tok_class meg_tok_hf = {
-    "HuggingFaceTokenizer", hf_open,  hf_close, hf_clone, hf_encode, hf_bytes, hf_decode, false,
-    MEG_TOK_LIB_HF,         hf_token,
-};
-
-const struct meg_tok_class meg_tok_hf_pretrained = {
-    "PretrainedFromHF", pretrained_open, hf_close, hf_clone,       hf_encode,
-    hf_bytes,           hf_decode,       false,    MEG_TOK_LIB_HF, hf_token,
-};
+#define HF(type_name)                                                                                                  \
+    {                                                                                                                  \
+        .name = type_name, .library = MEG_TOK_LIB_HF, .size = sizeof(struct hf), .open = hf_open,                      \
+        .free_files = meg_hf_files_free, .free_buffers = hf_free_buffers, .encode = hf_encode, .bytes = hf_bytes,      \
+        .decode = hf_decode, .token = hf_token                                                                         \
+    }
+const struct meg_tok_class meg_tok_hf = HF("HuggingFaceTokenizer");
+const struct meg_tok_class meg_tok_hf_pretrained = HF("PretrainedFromHF");

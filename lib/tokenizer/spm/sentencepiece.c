@@ -26,20 +26,27 @@ struct added_tokens {
     struct meg_special_tokens matcher;
 };
 
-/* The data that a tokenizer owns and its clones use. */
-struct shared_model {
+struct spm_files {
     struct meg_spm *spm;
     struct added_tokens added;
 };
 
 struct sentencepiece {
-    struct meg_tokenizer base;
-    struct shared_model *shared;
-    bool is_clone;
+    struct meg_tokenizer base;       /* files: struct spm_files */
     struct meg_spm_encoder *encoder; /* created when first used */
 };
 
 static const struct meg_tok_class plain_sentencepiece, plain_llama2;
+
+static const struct meg_spm *spm_of(const struct meg_tokenizer *t)
+{
+    return ((const struct spm_files *)t->files)->spm;
+}
+
+static const struct meg_spm_model *model_of(const struct meg_tokenizer *t)
+{
+    return meg_spm_get_model(spm_of(t));
+}
 
 /* ---- Added tokens ---- */
 
@@ -121,16 +128,23 @@ static int build_matcher(struct added_tokens *s, struct meg_err *e)
 
 /* ---- Opening ---- */
 
-static void free_shared(struct shared_model *c)
+static void free_files(void *files)
 {
-    if (!c)
+    struct spm_files *f = files;
+
+    if (!f)
         return;
-    meg_spm_close(c->spm);
-    meg_strtab_free(&c->added.token);
-    free(c->added.id);
-    free(c->added.is_special);
-    meg_special_tokens_free(&c->added.matcher);
-    free(c);
+    meg_spm_close(f->spm);
+    meg_strtab_free(&f->added.token);
+    free(f->added.id);
+    free(f->added.is_special);
+    meg_special_tokens_free(&f->added.matcher);
+    free(f);
+}
+
+static void free_buffers(struct meg_tokenizer *t)
+{
+    meg_spm_encoder_free(((struct sentencepiece *)t)->encoder);
 }
 
 static int check_conf(const struct meg_tok_conf *c, struct meg_err *e)
@@ -143,85 +157,60 @@ static int check_conf(const struct meg_tok_conf *c, struct meg_err *e)
     return 0;
 }
 
-/* Open a tokenizer with the ids of the model and without added tokens. */
-static int open_model(struct sentencepiece **out, const struct meg_tok_class *class, const struct meg_tok_conf *c,
-                      struct meg_err *e)
-{
-    struct meg_spm *spm;
-    const struct meg_spm_model *m;
-    struct sentencepiece *t;
-    int r;
-
-    if ((r = check_conf(c, e)) < 0 || (r = meg_spm_open(&spm, c->tokenizer_model, e)) < 0)
-        return r;
-    m = meg_spm_get_model(spm);
-    t = *out = meg_new(sizeof *t);
-    t->shared = meg_new(sizeof *t->shared);
-    t->shared->spm = spm;
-    t->base.type = class;
-    t->base.vocab_size = m->n;
-    t->base.special_ids = meg_tok_no_special_ids;
-    t->base.special_ids.bos = m->bos;
-    t->base.special_ids.eos = t->base.special_ids.eod = m->eos;
-    return 0;
-}
-
 /*
- * Set the description as Megatron-LM writes it.  The description of each of the three types contains vocab_extra_ids.
+ * Open the model of a tokenizer without added tokens.  Set the description as Megatron-LM writes it.  The description
+ * of each of the three types contains vocab_extra_ids.
  */
-static void describe(struct sentencepiece *t, const char *class, const char *path, int64_t extra_ids)
-{
-    char n[32];
-
-    snprintf(n, sizeof n, "%" PRId64, extra_ids);
-    meg_tok_set_description(&t->base, class, (const char *const[]){ path, NULL },
-                            (const char *const[]){ "vocab_extra_ids", n, NULL });
-}
-
-static int open_plain(struct meg_tokenizer **out, const struct meg_tok_class *class, const struct meg_tok_conf *c,
+static int open_model(struct meg_tokenizer *t, const struct meg_tok_conf *c, const char *class, int64_t extra_ids,
                       struct meg_err *e)
 {
-    struct sentencepiece *t;
-    int r = open_model(&t, class, c, e);
+    struct spm_files *f = t->files = meg_new(sizeof *f);
+    const struct meg_spm_model *m;
+    char n[32];
+    int r;
 
-    if (r < 0)
+    if ((r = check_conf(c, e)) < 0 || (r = meg_spm_open(&f->spm, c->tokenizer_model, e)) < 0)
         return r;
-    t->base.special_ids.pad = meg_spm_get_model(t->shared->spm)->pad;
-    describe(t, "_GPTSentencePieceTokenizer", c->tokenizer_model, 0);
-    *out = &t->base;
+    m = meg_spm_get_model(f->spm);
+    t->vocab_size = m->n;
+    t->special_ids.bos = m->bos;
+    t->special_ids.eos = t->special_ids.eod = m->eos;
+    snprintf(n, sizeof n, "%" PRId64, extra_ids);
+    meg_tok_set_description(t, class, (const char *const[]){ c->tokenizer_model, NULL },
+                            (const char *const[]){ "vocab_extra_ids", n, NULL });
     return 0;
 }
 
-static int gpt_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+static int gpt_open(struct meg_tokenizer *t, const struct meg_tok_conf *c, struct meg_err *e)
 {
-    return open_plain(out, &meg_tok_gpt_sentencepiece, c, e);
+    const int r = open_model(t, c, "_GPTSentencePieceTokenizer", 0, e);
+
+    if (r == 0)
+        t->special_ids.pad = model_of(t)->pad;
+    return r;
 }
 
-static int llama2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+static int llama2_open(struct meg_tokenizer *t, const struct meg_tok_conf *c, struct meg_err *e)
 {
-    struct sentencepiece *t;
     int r;
 
-    if (!meg_megatron_release_find(c->megatron_release)->has_llama2_bos)
-        return open_plain(out, &plain_llama2, c, e);
-    if ((r = open_model(&t, &meg_tok_llama2, c, e)) < 0)
+    if (!meg_megatron_release_find(c->megatron_release)->has_llama2_bos) {
+        t->type = &plain_llama2;
+        return gpt_open(t, c, e);
+    }
+    if ((r = open_model(t, c, "_Llama2Tokenizer", 0, e)) < 0)
         return r;
-    if (t->base.special_ids.bos < 0) {
-        meg_tokenizer_close(&t->base);
+    if (t->special_ids.bos < 0)
         return meg_fail(e, MEG_EFORMAT,
                         "%s: the model has no BOS piece, which Llama2Tokenizer prepends to each text; use "
                         "GPTSentencePieceTokenizer",
                         c->tokenizer_model);
-    }
-    describe(t, "_Llama2Tokenizer", c->tokenizer_model, 0);
-    *out = &t->base;
     return 0;
 }
 
-static int special_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+static int special_open(struct meg_tokenizer *t, const struct meg_tok_conf *c, struct meg_err *e)
 {
     const int64_t extra_ids = c->vocab_extra_ids == MEG_UNSET ? 0 : c->vocab_extra_ids;
-    struct sentencepiece *t;
     struct added_tokens *s;
     int r;
 
@@ -230,57 +219,29 @@ static int special_open(struct meg_tokenizer **out, const struct meg_tok_conf *c
             return meg_fail(e, MEG_EUSAGE,
                             "--vocab-extra-ids: with --megatron-release 0.15 or later, SentencePieceTokenizer adds no "
                             "tokens to those of its model; remove this option");
-        return open_plain(out, &plain_sentencepiece, c, e);
+        t->type = &plain_sentencepiece;
+        return gpt_open(t, c, e);
     }
-    if ((r = open_model(&t, &meg_tok_sentencepiece, c, e)) < 0)
+    if ((r = open_model(t, c, "_SentencePieceTokenizer", extra_ids, e)) < 0)
         return r;
-    s = &t->shared->added;
-    if ((r = add_pieces(s, meg_spm_get_model(t->shared->spm), c->tokenizer_model, e)) == 0) {
-        add_all(s, meg_spm_get_model(t->shared->spm), extra_ids, &t->base.special_ids);
-        r = build_matcher(s, e);
-    }
-    if (r < 0) {
-        meg_tokenizer_close(&t->base);
+    s = &((struct spm_files *)t->files)->added;
+    if ((r = add_pieces(s, model_of(t), c->tokenizer_model, e)) < 0)
         return r;
-    }
-    t->base.vocab_size = s->token.n;
-    describe(t, "_SentencePieceTokenizer", c->tokenizer_model, extra_ids);
-    *out = &t->base;
-    return 0;
-}
-
-static void close_any(struct meg_tokenizer *base)
-{
-    struct sentencepiece *t = (struct sentencepiece *)base;
-
-    if (!t->is_clone)
-        free_shared(t->shared);
-    meg_spm_encoder_free(t->encoder);
-    free(t);
-}
-
-static struct meg_tokenizer *clone_any(const struct meg_tokenizer *base)
-{
-    struct sentencepiece *t = meg_new(sizeof *t);
-
-    t->shared = ((const struct sentencepiece *)base)->shared;
-    t->is_clone = true;
-    return &t->base;
+    add_all(s, model_of(t), extra_ids, &t->special_ids);
+    t->vocab_size = s->token.n;
+    return build_matcher(s, e);
 }
 
 /* ---- Encoding ---- */
 
-static struct meg_spm_encoder *encoder_of(struct sentencepiece *t)
-{
-    if (!t->encoder)
-        t->encoder = meg_spm_encoder_new(t->shared->spm);
-    return t->encoder;
-}
-
-static int gpt_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
+static int gpt_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
                       const struct meg_id_sink *sink, struct meg_err *e)
 {
-    return meg_spm_encode(encoder_of((struct sentencepiece *)t), text, n, out, sink, e);
+    struct sentencepiece *t = (struct sentencepiece *)base;
+
+    if (!t->encoder)
+        t->encoder = meg_spm_encoder_new(spm_of(base));
+    return meg_spm_encode(t->encoder, text, n, out, sink, e);
 }
 
 static int llama2_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
@@ -293,83 +254,75 @@ static int llama2_encode(struct meg_tokenizer *t, const char *text, int64_t n, s
 static int encode_plain(void *ctx, const char *text, int64_t n, struct meg_ids *out, const struct meg_id_sink *sink,
                         struct meg_err *e)
 {
-    return meg_spm_encode(encoder_of(ctx), text, n, out, sink, e);
+    return gpt_encode(ctx, text, n, out, sink, e);
 }
 
-static int special_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
+static int special_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                           const struct meg_id_sink *sink, struct meg_err *e)
 {
-    struct sentencepiece *t = (struct sentencepiece *)base;
-    const struct meg_ordinary_encoder plain = { encode_plain, t };
+    const struct spm_files *f = t->files;
 
-    return meg_special_tokens_encode(&t->shared->added.matcher, text, n, out, sink, plain, e);
+    return meg_special_tokens_encode(&f->added.matcher, text, n, out, sink,
+                                     (struct meg_ordinary_encoder){ encode_plain, t }, e);
 }
 
 /* ---- Decoding ---- */
 
 static void gpt_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out)
 {
-    meg_spm_bytes(((const struct sentencepiece *)t)->shared->spm, ids, n, out);
+    meg_spm_bytes(spm_of(t), ids, n, out);
 }
 
-static void special_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)
+static void special_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out)
 {
-    const struct shared_model *c = ((const struct sentencepiece *)base)->shared;
+    const struct spm_files *f = t->files;
 
     for (int64_t i = 0; i < n; i++) {
-        struct meg_str text = meg_strtab_get(&c->added.token, ids[i]);
+        struct meg_str text = meg_strtab_get(&f->added.token, ids[i]);
 
-        if (c->added.is_special[ids[i]])
+        if (f->added.is_special[ids[i]])
             meg_str_add(out, text.s, text.n);
         else
-            meg_spm_bytes(c->spm, ids + i, 1, out);
+            meg_spm_bytes(f->spm, ids + i, 1, out);
     }
 }
 
 static void gpt_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
-    meg_spm_decode(((const struct sentencepiece *)d->tok)->shared->spm, d, ids, n, is_last, out);
+    meg_spm_decode(spm_of(d->tok), d, ids, n, is_last, out);
 }
 
 /* Decode each sequence of ids between added tokens as a separate text. */
 static void special_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
-    const struct shared_model *c = ((const struct sentencepiece *)d->tok)->shared;
+    const struct spm_files *f = d->tok->files;
     int64_t begin = 0;
 
     for (int64_t i = 0; i < n; i++) {
         struct meg_str text;
 
-        if (!c->added.is_special[ids[i]])
+        if (!f->added.is_special[ids[i]])
             continue;
-        text = meg_strtab_get(&c->added.token, ids[i]);
-        meg_spm_decode(c->spm, d, ids + begin, i - begin, true, out);
+        text = meg_strtab_get(&f->added.token, ids[i]);
+        meg_spm_decode(f->spm, d, ids + begin, i - begin, true, out);
         meg_str_add(out, " ", 1);
         meg_str_add(out, text.s, text.n);
         meg_str_add(out, " ", 1);
         d->state = 0;
         begin = i + 1;
     }
-    meg_spm_decode(c->spm, d, ids + begin, n - begin, is_last, out);
+    meg_spm_decode(f->spm, d, ids + begin, n - begin, is_last, out);
 }
 
-static const struct meg_tok_class plain_sentencepiece = {
-    "SentencePieceTokenizer",  NULL, close_any, clone_any, gpt_encode, gpt_bytes, gpt_decode, false,
-    MEG_TOK_LIB_SENTENCEPIECE, NULL,
-};
-static const struct meg_tok_class plain_llama2 = {
-    "Llama2Tokenizer",         NULL, close_any, clone_any, gpt_encode, gpt_bytes, gpt_decode, false,
-    MEG_TOK_LIB_SENTENCEPIECE, NULL,
-};
-const struct meg_tok_class meg_tok_gpt_sentencepiece = {
-    "GPTSentencePieceTokenizer", gpt_open, close_any, clone_any, gpt_encode, gpt_bytes, gpt_decode, false,
-    MEG_TOK_LIB_SENTENCEPIECE,   NULL,
-};
-const struct meg_tok_class meg_tok_llama2 = {
-    "Llama2Tokenizer",         llama2_open, close_any, clone_any, llama2_encode, gpt_bytes, gpt_decode, false,
-    MEG_TOK_LIB_SENTENCEPIECE, NULL,
-};
-const struct meg_tok_class meg_tok_sentencepiece = {
-    "SentencePieceTokenizer",  special_open, close_any, clone_any, special_encode, special_bytes, special_decode, true,
-    MEG_TOK_LIB_SENTENCEPIECE, NULL,
-};
+#define SENTENCEPIECE(type_name, open_model)                                                                           \
+    .name = type_name, .library = MEG_TOK_LIB_SENTENCEPIECE, .size = sizeof(struct sentencepiece), .open = open_model, \
+    .free_files = free_files, .free_buffers = free_buffers
+#define PLAIN .encode = gpt_encode, .bytes = gpt_bytes, .decode = gpt_decode
+static const struct meg_tok_class plain_sentencepiece = { SENTENCEPIECE("SentencePieceTokenizer", NULL), PLAIN };
+static const struct meg_tok_class plain_llama2 = { SENTENCEPIECE("Llama2Tokenizer", NULL), PLAIN };
+const struct meg_tok_class meg_tok_gpt_sentencepiece = { SENTENCEPIECE("GPTSentencePieceTokenizer", gpt_open), PLAIN };
+const struct meg_tok_class meg_tok_llama2 = { SENTENCEPIECE("Llama2Tokenizer", llama2_open), .encode = llama2_encode,
+                                              .bytes = gpt_bytes, .decode = gpt_decode };
+const struct meg_tok_class meg_tok_sentencepiece = { SENTENCEPIECE("SentencePieceTokenizer", special_open),
+                                                     .has_extra_ids = true, .encode = special_encode,
+                                                     .bytes = special_bytes, .decode = special_decode };

@@ -10,6 +10,7 @@
 #include "file/file.h"
 #include "io/text_reader.h"
 #include "tokenizer/hf/files.h"
+#include "tokenizer/internal.h"
 #include "tmp.h"
 
 static uint32_t lcg(uint32_t *x)
@@ -31,7 +32,7 @@ static struct both open_both(const char *path)
 
     if (meg_tokenizer_open(&b.cut, &c, &e) < 0 || meg_tokenizer_open(&b.uncut, &c, &e) < 0)
         fail_msg("%s", e.msg);
-    files = meg_hf_files_of(b.uncut);
+    files = b.uncut->files;
     assert_non_null(files->safe_split);
     free(files->safe_split);
     files->safe_split = NULL;
@@ -271,7 +272,7 @@ static void files_that_depend_on_context_have_no_split_points(void **state)
         write_json(json[i]);
         if (meg_tokenizer_open(&t, &c, &e) < 0)
             fail_msg("%s", e.msg);
-        assert_null(meg_hf_files_of(t)->safe_split);
+        assert_null(((struct meg_hf_files *)t->files)->safe_split);
         meg_tokenizer_close(t);
     }
 }
