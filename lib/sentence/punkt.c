@@ -8,10 +8,10 @@
 #define _GNU_SOURCE /* memrchr */
 #include "sentence/punkt.h"
 #include <string.h>
-#include <utf8proc.h>
 #include "base/mem.h"
 #include "sentence/internal.h"
 #include "unicode/case_map.h"
+#include "unicode/char_class.h"
 #include "unicode/utf8.h"
 
 enum { CHUNK_CHARS = 1000000 };
@@ -150,7 +150,7 @@ static bool is_number(const char *p, const char *end)
     for (const char *begin = p; p < end;) {
         int len = meg_utf8_decode(p, end - p, &cp);
 
-        if (utf8proc_category(cp) != UTF8PROC_CATEGORY_ND && (p == begin || (cp != ',' && cp != '.' && cp != '-')))
+        if (!meg_char_is_in(cp, MEG_CATEGORY(ND)) && (p == begin || (cp != ',' && cp != '.' && cp != '-')))
             return false;
         p += len;
         if (p == end)
@@ -170,16 +170,7 @@ static bool is_initial(const struct word *w)
 
     if (w->end - w->s != len + 1)
         return false;
-    switch (utf8proc_category(cp)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO: return true;
-    default: return cp == '_';
-    }
+    return cp == '_' || meg_char_is_in(cp, MEG_LETTERS | MEG_CATEGORY(NL) | MEG_CATEGORY(NO));
 }
 
 static bool ends_with_period(const struct word *w)

@@ -25,15 +25,9 @@ void meg_safe_split_init(struct meg_safe_split *s);
 /* Mark the points between the characters of a token as not safe.  The token is n bytes of well-formed UTF-8. */
 void meg_safe_split_add_token(struct meg_safe_split *s, const char *token, int64_t n);
 
-/* Return the number of 64-bit words of the mask of a text of n bytes. */
-static inline int64_t meg_safe_split_mask_words(int64_t n)
-{
-    return n / 64 + 1;
-}
-
 /*
  * meg_safe_split_find - find the safe split points of a text
- *   mask  out  meg_safe_split_mask_words(n) elements.  If bit i is set, the text can be split before byte i.  Bits 0
+ *   mask  out  [n / 64 + 1]  If bit i is set, the text can be split before byte i.  Bits 0
  *              and n are set.  The bits after n are 0.
  *   text  [n]  well-formed UTF-8
  */

@@ -53,6 +53,26 @@ static inline bool meg_trie_step(const struct meg_trie *t, uint32_t *node, unsig
     return (unsigned char)u.link == c;
 }
 
+/*
+ * Return the length of the longest key that s [n] begins with, and set *value to its value.  Return 0 and set *value to
+ * -1 if there is none.
+ */
+static inline int64_t meg_trie_longest(const struct meg_trie *t, const char *s, int64_t n, int32_t *value)
+{
+    uint32_t node = MEG_TRIE_ROOT;
+    int64_t longest = 0;
+    int32_t v;
+
+    *value = -1;
+    for (int64_t i = 0; i < n && meg_trie_step(t, &node, (unsigned char)s[i], &v); i++) {
+        if (v >= 0) {
+            *value = v;
+            longest = i + 1;
+        }
+    }
+    return longest;
+}
+
 /* Return the value of the key s [n], or -1 if it is not in the trie. */
 int32_t meg_trie_find(const struct meg_trie *t, const char *s, int64_t n);
 

@@ -1,6 +1,6 @@
 /* case_map.c - upper and lower case of all scripts, as in Python's str. */
 #include "unicode/case_map.h"
-#include <utf8proc.h>
+#include "unicode/char_class.h"
 #include "unicode/utf8.h"
 
 enum { CAPITAL_I_DOT = 0x130, CAPITAL_SIGMA = 0x3A3, SIGMA = 0x3C3, FINAL_SIGMA = 0x3C2 };
@@ -58,14 +58,9 @@ bool meg_char_is_cased(int32_t cp)
 
 bool meg_char_is_case_ignorable(int32_t cp)
 {
-    switch (utf8proc_category(cp)) {
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_SK: return true;
-    default: return IS_IN(case_ignorable, cp);
-    }
+    return meg_char_is_in(cp, MEG_CATEGORY(MN) | MEG_CATEGORY(ME) | MEG_CATEGORY(CF) | MEG_CATEGORY(LM) |
+                                  MEG_CATEGORY(SK)) ||
+           IS_IN(case_ignorable, cp);
 }
 
 /*

@@ -4,9 +4,7 @@
  */
 #include "unicode/char_class.h"
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <utf8proc.h>
 #include "unicode/char_class_simd.h"
 
 static unsigned char table[MEG_CLASS_TABLE_BYTES];
@@ -22,17 +20,9 @@ enum meg_char_class meg_char_class_of(int32_t cp)
 {
     if (is_space(cp))
         return MEG_CHAR_SPACE;
-    switch (utf8proc_category(cp)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: return MEG_CHAR_LETTER;
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO: return MEG_CHAR_NUMBER;
-    default: return MEG_CHAR_OTHER;
-    }
+    if (meg_char_is_in(cp, MEG_LETTERS))
+        return MEG_CHAR_LETTER;
+    return meg_char_is_in(cp, MEG_NUMBERS) ? MEG_CHAR_NUMBER : MEG_CHAR_OTHER;
 }
 
 static void fill_table(void)

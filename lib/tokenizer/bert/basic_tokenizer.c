@@ -43,16 +43,7 @@ bool meg_bert_is_punctuation(int32_t cp)
     if (cp < 0x80)
         return (cp >= 0x21 && cp <= 0x2F) || (cp >= 0x3A && cp <= 0x40) || (cp >= 0x5B && cp <= 0x60) ||
                (cp >= 0x7B && cp <= 0x7E);
-    switch (utf8proc_category(cp)) {
-    case UTF8PROC_CATEGORY_PC:
-    case UTF8PROC_CATEGORY_PD:
-    case UTF8PROC_CATEGORY_PS:
-    case UTF8PROC_CATEGORY_PE:
-    case UTF8PROC_CATEGORY_PI:
-    case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO: return true;
-    default: return false;
-    }
+    return meg_char_is_in(cp, MEG_PUNCTUATION);
 }
 
 /*
@@ -129,14 +120,9 @@ static int32_t clean_char(int32_t cp)
         return cp;
     if (cp == 0xFFFD)
         return -1;
-    switch (utf8proc_category(cp)) {
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF: return -1;
-    case UTF8PROC_CATEGORY_ZS:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP: return ' ';
-    default: return cp;
-    }
+    if (meg_char_is_in(cp, MEG_CATEGORY(CC) | MEG_CATEGORY(CF)))
+        return -1;
+    return meg_char_is_in(cp, MEG_CATEGORY(ZS) | MEG_CATEGORY(ZL) | MEG_CATEGORY(ZP)) ? ' ' : cp;
 }
 
 /*
@@ -234,12 +220,6 @@ int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out,
     return out->n > 0;
 }
 
-/* Return true for category C, except for Cn (unassigned). */
-static bool is_control(int32_t cp)
-{
-    return *utf8proc_category_string(cp) == 'C' && utf8proc_category(cp) != UTF8PROC_CATEGORY_CN;
-}
-
 /*
  * Apply strip_accents and lowercase, if set, to the buffered characters and append them to out.  The caller ensures
  * that the next characters do not affect the result.
@@ -264,7 +244,7 @@ static void flush_normalized(const struct meg_bert_normalizer *b, struct meg_cod
 
 void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, int64_t n, struct meg_str *out)
 {
-    enum { CHUNK_CHARS = 4096 };
+    enum { CHUNK_CHARS = 4096, CONTROL = MEG_CATEGORY(CC) | MEG_CATEGORY(CF) | MEG_CATEGORY(CS) | MEG_CATEGORY(CO) };
     struct meg_codepoints c = { 0 }, d = { 0 };
 
     for (int64_t i = 0; i < n;) {
@@ -274,7 +254,7 @@ void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, i
         if (b->clean_text) {
             bool is_space = cp == '\t' || cp == '\n' || cp == '\r';
 
-            if (!is_space && (cp == 0xFFFD || is_control(cp)))
+            if (!is_space && (cp == 0xFFFD || meg_char_is_in(cp, CONTROL)))
                 continue;
             if (is_space || meg_char_class_of(cp) == MEG_CHAR_SPACE)
                 cp = ' ';

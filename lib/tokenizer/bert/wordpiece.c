@@ -55,22 +55,11 @@ int64_t meg_wordpiece_encode(const struct meg_wordpiece *w, const char *s, int64
         ids[0] = w->unk;
         return 1;
     }
-    for (int64_t at = 0, longest; at < n; at = longest, t = &w->continuation) {
-        uint32_t node = MEG_TRIE_ROOT;
-        int32_t id;
-
-        longest = at;
-        for (int64_t i = at; i < n && meg_trie_step(t, &node, (unsigned char)s[i], &id); i++) {
-            if (id >= 0) {
-                longest = i + 1;
-                ids[nids] = id;
-            }
-        }
-        if (longest == at) {
+    for (int64_t at = 0, len; at < n; at += len, t = &w->continuation) {
+        if ((len = meg_trie_longest(t, s + at, n - at, &ids[nids++])) == 0) {
             ids[0] = w->unk;
             return 1;
         }
-        nids++;
     }
     return nids;
 }

@@ -2,7 +2,6 @@
 #include "tokenizer/hf/added.h"
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 #include "base/log.h"
 #include "io/json.h"
 #include "tokenizer/hf/files.h"
@@ -236,32 +235,8 @@ static bool is_space(int32_t cp)
 /* Return true if cp matches \w of Rust's regex crate. */
 static bool is_word(int32_t cp)
 {
-    switch (utf8proc_category(cp)) {
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC: return true;
-    default:
-        return meg_char_class_of(cp) == MEG_CHAR_LETTER || cp == 0x200C || cp == 0x200D ||
-               (cp >= 0x24B6 && cp <= 0x24E9);
-    }
-}
-
-/* Return the index of the longest added token that begins at s and set *stop to its end; return -1 if there is none. */
-static int32_t longest_at(const struct meg_trie *trie, const char *s, const char *end, const char **stop)
-{
-    uint32_t node = MEG_TRIE_ROOT;
-    int32_t value, best = -1;
-
-    for (const char *p = s; p < end && meg_trie_step(trie, &node, (unsigned char)*p, &value); p++) {
-        if (value >= 0) {
-            best = value;
-            *stop = p + 1;
-        }
-    }
-    return best;
+    return meg_char_is_in(cp, MEG_LETTERS | MEG_MARKS | MEG_CATEGORY(ND) | MEG_CATEGORY(NL) | MEG_CATEGORY(PC)) ||
+           cp == 0x200C || cp == 0x200D || (cp >= 0x24B6 && cp <= 0x24E9);
 }
 
 /* Return the first position at or after p at which an added token may begin; return end if there is none. */
@@ -280,10 +255,11 @@ const struct meg_hf_added_token *meg_hf_added_next(const struct meg_hf_added *ad
                                                    const struct meg_hf_added_matcher *f, bool splits_special,
                                                    const char *text, const char *end, struct meg_hf_match *at)
 {
-    const char *from = at->stop, *stop = NULL;
+    const char *from = at->stop;
 
     for (const char *p = at->own_stop; (p = skip(f, p, end)) < end; p++) {
-        int32_t k = longest_at(&f->trie, p, end, &stop), before, after;
+        int32_t k, before, after;
+        const char *stop = p + meg_trie_longest(&f->trie, p, end - p, &k);
         const struct meg_hf_added_token *a;
 
         if (k < 0)

@@ -4,7 +4,6 @@
  */
 #include <pthread.h>
 #include <string.h>
-#include <utf8proc.h>
 #include "tokenizer/pretokenize/pretokenize.h"
 #include "unicode/char_class.h"
 #include "unicode/utf8.h"
@@ -33,17 +32,10 @@ static unsigned char classes_of(int32_t cp)
         return S | EOL;
     if (cp == ' ')
         return S | SPACE;
-    switch (utf8proc_category(cp)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LT: return c | UPPER;
-    case UTF8PROC_CATEGORY_LL: return c | LOWER;
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME: return c | UPPER | LOWER;
-    default: return c;
-    }
+    if (meg_char_is_in(cp, MEG_CATEGORY(LM) | MEG_CATEGORY(LO) | MEG_MARKS))
+        return c | UPPER | LOWER;
+    return c | (meg_char_is_in(cp, MEG_CATEGORY(LU) | MEG_CATEGORY(LT)) ? UPPER : 0) |
+           (meg_char_is_in(cp, MEG_CATEGORY(LL)) ? LOWER : 0);
 }
 
 static void fill(void)

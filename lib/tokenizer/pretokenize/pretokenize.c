@@ -83,7 +83,14 @@ void meg_pretokens_split(struct meg_pretokens *p, enum meg_pretok pretok, const 
 
 void meg_pretokens_safe_split(struct meg_pretokens *p, const struct meg_safe_split *splits, const char *text, int64_t n)
 {
-    meg_safe_split_find(splits, text, n, reserve_mask(p, n));
+    uint64_t *starts = reserve_mask(p, n);
+
+    if (splits) {
+        meg_safe_split_find(splits, text, n, starts);
+    } else {
+        memset(starts, 0, (size_t)(n / 64 + 1) * sizeof *starts);
+        starts[n / 64] |= (uint64_t)1 << n % 64;
+    }
     begin(p, text, n);
 }
 

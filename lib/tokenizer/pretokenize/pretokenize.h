@@ -44,7 +44,10 @@ struct meg_pretokens {
  */
 void meg_pretokens_split(struct meg_pretokens *p, enum meg_pretok pretok, const char *text, int64_t n);
 void meg_pretokens_free(struct meg_pretokens *p);
-/* Split a text into chunks at the safe split points of a vocabulary.  meg_pretokens_next then returns the chunks. */
+/*
+ * Split a text into chunks at the safe split points of a vocabulary; without splits (NULL), the text is one chunk.
+ * meg_pretokens_next then returns the chunks.
+ */
 struct meg_safe_split;
 void meg_pretokens_safe_split(struct meg_pretokens *p, const struct meg_safe_split *splits, const char *text,
                               int64_t n);

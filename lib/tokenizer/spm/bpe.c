@@ -233,16 +233,9 @@ static int32_t mark_unmergeable(int32_t id)
  */
 static int32_t next_symbol(const struct spm_bpe *b, const char *text, int64_t n, int64_t *len)
 {
-    uint32_t node = MEG_TRIE_ROOT;
-    int32_t value, user_defined = -1;
+    int32_t user_defined;
 
-    for (int64_t i = 0; i < n && meg_trie_step(&b->user_defined, &node, (unsigned char)text[i], &value); i++) {
-        if (value >= 0) {
-            user_defined = value;
-            *len = i + 1;
-        }
-    }
-    if (user_defined >= 0)
+    if ((*len = meg_trie_longest(&b->user_defined, text, n, &user_defined)) > 0)
         return mark_unmergeable(user_defined);
     *len = meg_utf8_length((unsigned char)text[0]);
     return meg_trie_find(&b->symbols, text, *len);

@@ -7,6 +7,7 @@
 #define MEG_TOKENIZER_SPM_INTERNAL_H
 #include "base/decls.h"
 #include "tokenizer/bpe/bpe.h"
+#include "tokenizer/pretokenize/pretokenize.h"
 #include "tokenizer/safe_split.h"
 #include "tokenizer/spm/normalize.h"
 #include "tokenizer/spm/spm.h"
@@ -71,9 +72,8 @@ struct spm_path_score {
 struct meg_spm_encoder {
     const struct meg_spm *spm;
     struct meg_wordcache cache;
-    struct meg_str text;   /* normalized text that is not yet encoded */
-    uint64_t *safe_splits; /* [nsplit_words] bit mask of the safe split points of text */
-    int64_t nsplit_words;
+    struct meg_str text;        /* normalized text that is not yet encoded */
+    struct meg_pretokens words; /* words of the text */
     struct meg_ids *out;
     const struct meg_id_sink *sink; /* receives ids; may be NULL */
     int32_t *ids_begin, *ids_end;   /* range of the current text's ids in `out`; see spm_reserve_ids */

@@ -113,14 +113,9 @@ void meg_spm_normalizer_init(struct meg_spm_normalizer *n, const struct meg_spm_
  */
 static int64_t match(const struct meg_spm_normalizer *norm, const char *text, int64_t n, const char **to, int64_t *nto)
 {
-    uint32_t node = MEG_TRIE_ROOT;
-    int64_t longest = 0;
     int32_t value, cp;
+    int64_t longest = meg_trie_longest(norm->user_defined, text, n, &value);
 
-    for (int64_t i = 0; i < n && meg_trie_step(norm->user_defined, &node, (unsigned char)text[i], &value); i++) {
-        if (value >= 0)
-            longest = i + 1;
-    }
     *to = text;
     *nto = longest;
     if (longest > 0)

@@ -110,7 +110,7 @@ void meg_spm_encoder_free(struct meg_spm_encoder *enc)
         return;
     meg_wordcache_free(&enc->cache);
     meg_str_free(&enc->text);
-    free(enc->safe_splits);
+    meg_pretokens_free(&enc->words);
     free(enc->node);
     free(enc->sym);
     free(enc->rev_merge);
@@ -204,45 +204,30 @@ static int encode_word(struct meg_spm_encoder *enc, const char *s, int64_t n, bo
 
 enum { BATCH = 128 };
 
-/* An iterator over the words of a text.  `bits` contains the bits of safe_splits[k] that are still to be visited. */
-struct word_iter {
-    const char *text, *begin, *end;
-    const uint64_t *safe_splits;
-    uint64_t bits;
-    int64_t k;
-};
-
 /*
  * Collect up to BATCH words, prefetch their cache entries, and return their number.  The 16 bytes after the last word
  * must be readable.
  */
-static int next_words(const struct meg_wordcache *cache, struct word_iter *c, struct meg_wordcache_lookup *word)
+static int next_words(struct meg_spm_encoder *enc, struct meg_wordcache_lookup *word)
 {
+    const char *s;
+    int64_t len;
     int n = 0;
 
-    for (; n < BATCH && c->begin < c->end; n++) {
-        const char *stop;
-
-        while (c->bits == 0)
-            c->bits = c->safe_splits[++c->k];
-        stop = c->text + 64 * c->k + __builtin_ctzll(c->bits);
-        c->bits &= c->bits - 1;
-        meg_wordcache_prefetch(cache, &word[n], c->begin, stop - c->begin, c->end + 16);
-        c->begin = stop;
-    }
-    meg_wordcache_prefetch_rest(cache, word, n);
+    for (; n < BATCH && meg_pretokens_next(&enc->words, &s, &len); n++)
+        meg_wordcache_prefetch(&enc->cache, &word[n], s, len, enc->words.end + 16);
+    meg_wordcache_prefetch_rest(&enc->cache, word, n);
     return n;
 }
 
-/* Encode the words of text [n].  n must be a safe split point. */
-static int encode_words(struct meg_spm_encoder *enc, const char *text, int64_t n, struct meg_err *e)
+/* Encode the words of the text up to byte n, which must be a safe split point. */
+static int encode_words(struct meg_spm_encoder *enc, int64_t n, struct meg_err *e)
 {
-    struct word_iter c = { .text = text, .begin = text, .end = text + n, .safe_splits = enc->safe_splits };
     struct meg_wordcache_lookup word[BATCH];
     int r;
 
-    c.bits = enc->safe_splits[0] & ~(uint64_t)1;
-    for (int k; (k = next_words(&enc->cache, &c, word)) > 0;) {
+    enc->words.end = enc->text.s + n;
+    for (int k; (k = next_words(enc, word)) > 0;) {
         uint16_t required_tag = get_required_tag(enc, BATCH * MEG_WORD_IDS);
         const char *end = word[k - 1].s + word[k - 1].n;
 
@@ -274,7 +259,7 @@ static int64_t last_safe_split(const struct meg_spm_encoder *enc, const char *te
     for (n--; n > 0 && text[n] == ' ';)
         n--;
     for (int64_t k = n / 64; k >= 0; k--) {
-        uint64_t bits = enc->safe_splits[k] & (k == n / 64 ? ~(uint64_t)0 >> (63 - n % 64) : ~(uint64_t)0);
+        uint64_t bits = enc->words.starts[k] & (k == n / 64 ? ~(uint64_t)0 >> (63 - n % 64) : ~(uint64_t)0);
 
         if (bits)
             return 64 * k + 63 - __builtin_clzll(bits);
@@ -282,25 +267,14 @@ static int64_t last_safe_split(const struct meg_spm_encoder *enc, const char *te
     return 0;
 }
 
-static void find_safe_splits(struct meg_spm_encoder *enc)
+static void split_words(struct meg_spm_encoder *enc)
 {
     static const char padding[16] = { 0 };
-    int64_t n = (int64_t)enc->text.n;
 
     meg_str_add(&enc->text, padding, sizeof padding);
-    enc->text.n = (size_t)n;
-    if (meg_safe_split_mask_words(n) > enc->nsplit_words) {
-        enc->nsplit_words = meg_safe_split_mask_words(n) + n / 128;
-        free(enc->safe_splits);
-        enc->safe_splits = meg_realloc_array(NULL, (size_t)enc->nsplit_words, sizeof *enc->safe_splits);
-    }
-    if (enc->spm->has_safe_splits) {
-        meg_safe_split_find(&enc->spm->safe_split, enc->text.s, n, enc->safe_splits);
-    } else {
-        memset(enc->safe_splits, 0, (size_t)meg_safe_split_mask_words(n) * sizeof *enc->safe_splits);
-        enc->safe_splits[n / 64] |= (uint64_t)1 << n % 64;
-        enc->safe_splits[0] |= 1;
-    }
+    enc->text.n -= sizeof padding;
+    meg_pretokens_safe_split(&enc->words, enc->spm->has_safe_splits ? &enc->spm->safe_split : NULL, enc->text.s,
+                             (int64_t)enc->text.n);
 }
 
 /* Return MEG_EFORMAT if n bytes of text, which may be one word, exceed the limit for a word. */
@@ -338,14 +312,14 @@ int meg_spm_encode(struct meg_spm_encoder *enc, const char *text, int64_t n, str
         have = end = (int64_t)enc->text.n;
         if (have > CHUNK && (r = check_word(enc, have, e)) < 0)
             break;
-        find_safe_splits(enc);
+        split_words(enc);
         if (in.offset < n && (end = last_safe_split(enc, enc->text.s, have)) == 0) {
             want = 2 * have;
             continue;
         }
         enc->ids_begin = out->v + began;
         enc->ids_end = out->v + out->n;
-        if ((r = encode_words(enc, enc->text.s, end, e)) < 0)
+        if ((r = encode_words(enc, end, e)) < 0)
             break;
         out->n = enc->ids_end - out->v;
         began = enc->ids_begin - out->v;
@@ -354,9 +328,8 @@ int meg_spm_encode(struct meg_spm_encoder *enc, const char *text, int64_t n, str
     } while (in.offset < n);
     if (enc->text.cap > 16 * CHUNK) { /* free the buffers of a long word, since long words are rare */
         meg_str_free(&enc->text);
-        free(enc->safe_splits);
-        enc->safe_splits = NULL;
-        enc->nsplit_words = 0;
+        meg_pretokens_free(&enc->words);
+        enc->words = (struct meg_pretokens){ 0 };
     }
     return r;
 }
