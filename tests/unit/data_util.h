@@ -30,13 +30,14 @@ static inline int enter_scratch(void **state)
     return tmp_dir(scratch, "data") && chdir(scratch) == 0 ? 0 : -1;
 }
 
-/* Build the indices of d, which was planned with the result r.  On success, set *out to d. */
+/* Build the indices of d, which was planned with the result r.  Set *out to d, or to NULL on failure. */
 static inline int open_planned(struct meg_data_splits **out, struct meg_data_splits *d, int r, struct meg_err *e)
 {
-    if (r == 0 && (r = meg_data_splits_build(d, NULL, NULL, e)) < 0)
+    if (r == 0 && (r = meg_data_splits_build(d, NULL, NULL, e)) < 0) {
         meg_data_splits_close(d);
-    else if (r == 0)
-        *out = d;
+        d = NULL;
+    }
+    *out = d;
     return r;
 }
 
