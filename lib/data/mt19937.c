@@ -1,4 +1,4 @@
-/* mt19937.c - the Mersenne Twister, with the distributions of NumPy, Python and torch. */
+/* mt19937.c - the Mersenne Twister, with the distributions of NumPy and torch. */
 #include "data/mt19937.h"
 #include <math.h>
 
@@ -8,34 +8,6 @@ void meg_mt19937_seed(struct meg_mt19937 *g, uint32_t seed)
     for (uint32_t i = 1; i < 624; i++)
         g->x[i] = 1812433253u * (g->x[i - 1] ^ g->x[i - 1] >> 30) + i;
     g->next = 624;
-}
-
-/*
- * Seed as init_by_array of the reference implementation does.  The key consists of the low 32 bits of the seed and, if
- * nonzero, its high 32 bits.
- */
-void meg_mt19937_seed_python(struct meg_mt19937 *g, uint64_t seed)
-{
-    const uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
-    const uint32_t n = key[1] ? 2 : 1;
-    uint32_t i = 1, *x = g->x;
-
-    meg_mt19937_seed(g, 19650218);
-    for (uint32_t k = 0; k < 624; k++) {
-        x[i] = (x[i] ^ (x[i - 1] ^ x[i - 1] >> 30) * 1664525u) + key[k % n] + k % n;
-        if (++i == 624) {
-            x[0] = x[623];
-            i = 1;
-        }
-    }
-    for (uint32_t k = 0; k < 623; k++) {
-        x[i] = (x[i] ^ (x[i - 1] ^ x[i - 1] >> 30) * 1566083941u) - i;
-        if (++i == 624) {
-            x[0] = x[623];
-            i = 1;
-        }
-    }
-    x[0] = 0x80000000u;
 }
 
 static void refill(struct meg_mt19937 *g)
@@ -107,19 +79,6 @@ int64_t meg_mt19937_choice(struct meg_mt19937 *g, const double *p, int64_t n)
 int64_t meg_mt19937_geometric(struct meg_mt19937 *g, double p)
 {
     return (int64_t)ceil(log1p(-meg_mt19937_double(g)) / log1p(-p));
-}
-
-int64_t meg_python_randrange(struct meg_mt19937 *g, int64_t n)
-{
-    int bits = 0;
-    int64_t v;
-
-    while (n >> bits)
-        bits++;
-    do
-        v = meg_mt19937_u32(g) >> (32 - bits);
-    while (v >= n);
-    return v;
 }
 
 #define SHUFFLE(name, type)                                                                                            \

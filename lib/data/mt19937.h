@@ -1,6 +1,6 @@
 /*
  * mt19937.h - the Mersenne Twister (Matsumoto and Nishimura 1998), with the distributions of NumPy's legacy
- * RandomState, Python's random and torch.  Megatron draws the order of its data from these distributions.
+ * RandomState and torch.  Megatron draws the order of its data from these distributions.
  */
 #ifndef MEG_DATA_MT19937_H
 #define MEG_DATA_MT19937_H
@@ -30,12 +30,6 @@ int64_t meg_mt19937_geometric(struct meg_mt19937 *g, double p);
 void meg_mt19937_shuffle_i32(struct meg_mt19937 *g, int32_t *a, int64_t n);
 void meg_mt19937_shuffle_u32(struct meg_mt19937 *g, uint32_t *a, int64_t n);
 void meg_mt19937_shuffle_i64(struct meg_mt19937 *g, int64_t *a, int64_t n);
-/*
- * meg_mt19937_seed_python - seed the generator as Python's random.Random(seed) does
- * meg_python_randrange - return a random integer in [0,n), for n in [1, 2^32), as Python's randrange(n) does
- */
-void meg_mt19937_seed_python(struct meg_mt19937 *g, uint64_t seed);
-int64_t meg_python_randrange(struct meg_mt19937 *g, int64_t n);
 /*
  * Set `a` [n] to the permutation that torch.randperm(n) returns for a CPU generator of this seed, if n < 214748364.
  * For larger n, torch uses another algorithm.

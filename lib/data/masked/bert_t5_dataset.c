@@ -70,7 +70,7 @@ static struct meg_npy row_array(const struct meg_sentence_map *m, bool is_deepsp
                              m->is_uint64 ? "<u8" : "<u4",
                              m->is_uint64 ? 8 : 4,
                              rows,
-                             m->columns,
+                             MEG_SENTENCE_MAP_COLUMNS,
                              m->row };
 }
 
@@ -111,7 +111,7 @@ static int build_mid_dataset(const struct meg_data_splits *d, const struct meg_m
     struct meg_npy a;
 
     ds->masked_conf = d->masked_conf;
-    meg_sentence_map_shape(m, file, 3);
+    meg_sentence_map_shape(m, file);
     if (!c || !load_index(d, p, ds, c, &map_conf)) {
         meg_sentence_map_build(m, file, p->begin, p->end, &map_conf);
         a = row_array(m, d->is_deepspeed, m->n);

@@ -1,11 +1,9 @@
 /*
- * sentence_map.h - the map from samples of BERT, T5 and ICT to sentences.  A sample consists of at least min_sentences
+ * sentence_map.h - the map from samples of BERT and T5 to sentences.  A sample consists of at least min_sentences
  * adjacent sentences of one document.  The sample ends when the sentences reach a target length or the document ends.
- * If fewer than two sentences (ICT: min_sentences) of the document would remain, the sample contains the remaining
- * sentences as well.
+ * If fewer than two sentences of the document would remain, the sample contains the remaining sentences as well.
  * All documents are mapped once per epoch, for as many epochs as the samples require.  The map has one row for each
- * sample; finally, the rows are shuffled.  The maps equal those of Megatron-LM's helpers build_mapping and
- * build_blocks_mapping.
+ * sample; finally, the rows are shuffled.  The maps equal those of Megatron-LM's helper build_mapping.
  */
 #ifndef MEG_DATA_MASKED_SENTENCE_MAP_H
 #define MEG_DATA_MASKED_SENTENCE_MAP_H
@@ -18,6 +16,7 @@
 MEG_BEGIN_DECLS
 
 enum {
+    MEG_SENTENCE_MAP_COLUMNS = 3,
     MEG_LONG_SENTENCE = 512,              /* maximum tokens per sentence; see meg_sentence_map_build */
     MEG_UNLIMITED_EPOCHS = INT32_MAX - 1, /* value of max_epochs that is never reached */
 };
@@ -25,9 +24,8 @@ enum {
 /* One row for each sample.  The values are uint32, or uint64 if the dataset has 2^32 sequences or more. */
 struct meg_sentence_map {
     int64_t n;
-    int columns;
     bool is_uint64;
-    const void *row; /* [n, columns] */
+    const void *row; /* [n, MEG_SENTENCE_MAP_COLUMNS] */
     void *owned;     /* array that meg_sentence_map_free frees; NULL if the rows are mapped from a file */
 };
 
@@ -35,10 +33,12 @@ static inline int64_t meg_sentence_map_at(const struct meg_sentence_map *m, int6
 {
     const uint64_t *u64 = (const uint64_t *)m->row;
     const uint32_t *u32 = (const uint32_t *)m->row;
-    return m->is_uint64 ? (int64_t)u64[i * m->columns + column] : u32[i * m->columns + column];
+    const int64_t at = i * MEG_SENTENCE_MAP_COLUMNS + column;
+
+    return m->is_uint64 ? (int64_t)u64[at] : u32[at];
 }
 /* Initialize a map without rows for dataset d, which determines the type of the values. */
-void meg_sentence_map_shape(struct meg_sentence_map *m, const struct meg_indexed *d, int columns);
+void meg_sentence_map_shape(struct meg_sentence_map *m, const struct meg_indexed *d);
 void meg_sentence_map_free(struct meg_sentence_map *m);
 
 struct meg_sentence_map_conf {
@@ -68,17 +68,6 @@ void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed
  */
 bool meg_sentence_map_matches_range(const struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin,
                                     int64_t end, const struct meg_sentence_map_conf *c);
-
-/*
- * meg_block_map_build - build rows (first sentence, last sentence + 1, document, number of the block in its epoch)
- *   titles  dataset with one sequence for each document of d; sequence i is the title of document i
- *   c       min_sentences is 1 to use documents of one sentence, otherwise 2; short_seq_prob is not used
- * The target length of a block is max_length minus the length of the title.  Unlike in meg_sentence_map_build, a
- * document of one sentence is skipped if the sentence exceeds MEG_LONG_SENTENCE tokens.
- * Returns MEG_EFORMAT when the number of titles differs from the number of documents.
- */
-int meg_block_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, const struct meg_indexed *titles,
-                        int64_t begin, int64_t end, const struct meg_sentence_map_conf *c, struct meg_err *e);
 
 MEG_END_DECLS
 

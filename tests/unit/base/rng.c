@@ -219,40 +219,9 @@ static void golden_draws_of_torch(void **state)
     json_decref(all);
 }
 
-/* Expected numbers were printed by Python 3.11. */
-static void draws_equal_those_of_python(void **state)
-{
-    static const struct {
-        uint64_t seed;
-        uint32_t words[3];
-    } seeds[] = {
-        { 0, { 3626764237u, 1654615998u, 3255389356u } },
-        { 1234, { 4150886329u, 3342196574u, 1892932127u } },
-        { UINT32_MAX, { 2728839433u, 2661025012u, 872737089u } },
-        { (UINT64_C(1) << 32) + 5, { 675479763u, 2085189291u, 1213270837u } },
-    };
-    static const int drawn[] = { 6, 3, 0, 0, 0, 6, 4, 0, 5, 5, 0, 0 };
-    struct meg_mt19937 g;
-
-    (void)state;
-    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
-        meg_mt19937_seed_python(&g, seeds[i].seed);
-        for (int k = 0; k < 3; k++)
-            assert_int_equal(meg_mt19937_u32(&g), seeds[i].words[k]);
-    }
-    meg_mt19937_seed_python(&g, 1234);
-    for (int k = 0; k < 12; k++)
-        assert_int_equal(meg_python_randrange(&g, 7), drawn[k]);
-    assert_true(meg_mt19937_double(&g) == 0.7664809327917963);
-    assert_int_equal(meg_python_randrange(&g, 1), 0); /* draws words until the top bit of one is zero */
-    assert_int_equal(meg_python_randrange(&g, 1), 0);
-    assert_int_equal(meg_python_randrange(&g, 4), 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_equal_those_of_python),
         cmocka_unit_test(philox_equals_known_answers),
         cmocka_unit_test(philox_streams_differ_by_purpose),
         cmocka_unit_test(initial_weights_are_normally_distributed),

@@ -132,7 +132,7 @@ static uint64_t hash_sentences(bool *is_mapped)
         const struct meg_sentence_map *m = &ds->sentence_map;
 
         *is_mapped = *is_mapped && ds->map[0].p;
-        hash = 31 * hash + meg_xxh3_64(m->row, (size_t)(m->n * m->columns) * (m->is_uint64 ? 8 : 4));
+        hash = 31 * hash + meg_xxh3_64(m->row, (size_t)(m->n * MEG_SENTENCE_MAP_COLUMNS) * (m->is_uint64 ? 8 : 4));
     }
     meg_data_splits_close(d);
     return hash;

@@ -1,4 +1,4 @@
-/* Sentence maps (BERT, T5) and block maps (ICT) from samples to sentences, against those of Megatron-LM's helpers. */
+/* Sentence maps (BERT, T5) from samples to sentences, against those of Megatron-LM's helper. */
 #include "data_util.h"
 
 #include "data/masked/sentence_map.h"
@@ -38,7 +38,7 @@ static void same_rows(const struct meg_sentence_map *m, const json_t *want)
 {
     assert_int_equal(m->n, json_array_size(want));
     for (int64_t i = 0; i < m->n; i++)
-        for (int k = 0; k < m->columns; k++)
+        for (int k = 0; k < MEG_SENTENCE_MAP_COLUMNS; k++)
             assert_int_equal(meg_sentence_map_at(m, i, k), int_at(json_array_get(want, (size_t)i), (size_t)k));
 }
 
@@ -70,23 +70,14 @@ static void an_epoch_without_samples_is_the_last(void **state)
 
 static void a_document_of_one_sentence_may_be_long(void **state)
 {
-    struct meg_indexed *d = made("one", "[600]", "[0, 1]"), *titles = made("t", "[1]", "[0, 1]");
+    struct meg_indexed *d = made("one", "[600]", "[0, 1]");
     const struct meg_sentence_map_conf c = { 10, 1, 0, 1, 50, 1 };
     struct meg_sentence_map m;
-    struct meg_err e;
 
     (void)state;
     meg_sentence_map_build(&m, d, 0, 1, &c);
     assert_int_equal(m.n, 1);
     meg_sentence_map_free(&m);
-    assert_int_equal(meg_block_map_build(&m, d, titles, 0, 1, &c, &e), 0); /* a block map skips this document */
-    assert_int_equal(m.n, 0);
-    meg_sentence_map_free(&m);
-    meg_indexed_close(titles);
-    titles = made("t", "[1, 1]", "[0, 1, 2]");
-    assert_int_equal(meg_block_map_build(&m, d, titles, 0, 1, &c, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "t.idx: 2 sequences, expected one title for each of the 1 documents of one");
-    meg_indexed_close(titles);
     meg_indexed_close(d);
 }
 
@@ -117,47 +108,12 @@ static void maps_equal_megatrons(void **state)
     json_decref(all);
 }
 
-static void blocks_equal_megatrons(void **state)
-{
-    json_t *all = golden_data("masked/build_blocks_mapping.json"), *x, *ones;
-    size_t i;
-
-    (void)state;
-    assert_true(json_array_size(all) >= 8);
-    json_array_foreach(all, i, x)
-    {
-        const json_t *docs = json_object_get(x, "docs"), *sizes = json_object_get(x, "titles_sizes");
-        struct meg_indexed *d = dataset("map", json_object_get(x, "sizes"), docs), *titles;
-        struct meg_sentence_map_conf c = { get_int(x, "max_seq_length"),
-                                           get_int(x, "use_one_sent_blocks") ? 1 : 2,
-                                           0,
-                                           get_int(x, "num_epochs"),
-                                           INT64_MAX,
-                                           (uint32_t)get_int(x, "seed") };
-        struct meg_sentence_map m;
-        struct meg_err e;
-
-        ones = json_array();
-        for (size_t k = 0; k <= json_array_size(sizes); k++)
-            json_array_append_new(ones, json_integer((json_int_t)k));
-        titles = dataset("titles", sizes, ones);
-        assert_int_equal(meg_block_map_build(&m, d, titles, 0, (int64_t)json_array_size(docs) - 1, &c, &e), 0);
-        same_rows(&m, json_object_get(x, "mapping"));
-        meg_sentence_map_free(&m);
-        meg_indexed_close(titles);
-        meg_indexed_close(d);
-        json_decref(ones);
-    }
-    json_decref(all);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_epoch_without_samples_is_the_last),
         cmocka_unit_test(a_document_of_one_sentence_may_be_long),
         cmocka_unit_test(maps_equal_megatrons),
-        cmocka_unit_test(blocks_equal_megatrons),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }
