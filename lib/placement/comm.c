@@ -2,9 +2,6 @@
 #include "placement/internal.h"
 #ifdef MEG_DEBUG
 #    include <stdio.h>
-#    include <stdlib.h>
-#    include <string.h>
-#    include "base/mem.h"
 
 /* A group of the mesh whose operations are checked. */
 static struct group {
@@ -12,17 +9,10 @@ static struct group {
     const struct meg_comm_ops *op; /* the operations that are called after the checks */
     struct meg_comm_ops checked;
     unsigned mask;         /* the axes of the group */
-    const void *receiving; /* output of the last receive, until the send that follows; NULL: none */
+    const char *receiving; /* output of the last receive, until the send that follows; NULL: none */
     size_t receiving_nbytes;
 } group[24];
 static int ngroups;
-
-/* The outputs of collectives in flight, with their placements after the wait. */
-static struct pending {
-    struct meg_work *w;
-    struct placement_table after;
-} * pending;
-static int npending, pending_cap;
 
 static struct group *group_of(const struct meg_comm *c)
 {
@@ -41,40 +31,12 @@ unsigned placement_comm_mask(const struct meg_comm *c)
 
 /* ---- operations in flight ---- */
 
-static void finish(struct placement_table *t)
+/* Return w after marking the output of a collective, if it must be waited for. */
+static struct meg_work *start(struct meg_work *w, const void *out, size_t nbytes)
 {
-    for (int i = 0; i < t->n; i++)
-        placement_set(&placement_table, t->range[i].begin, (size_t)(t->range[i].end - t->range[i].begin), t->range[i].v,
-                      NULL);
-    free(t->range);
-}
-
-/* Set the placements of the outputs of a collective, now or, if it is in flight, when it is waited for. */
-static struct meg_work *start(struct meg_work *w, struct placement_table after)
-{
-    if (!w) {
-        finish(&after);
-        return NULL;
-    }
-    for (int i = 0; i < after.n; i++)
-        placement_set(&placement_table, after.range[i].begin, (size_t)(after.range[i].end - after.range[i].begin),
-                      placement_all(PLACEMENT_IN_FLIGHT), NULL);
-    if (npending == pending_cap)
-        pending = meg_realloc_array(pending, (size_t)(pending_cap = 2 * pending_cap + 8), sizeof *pending);
-    pending[npending++] = (struct pending){ w, after };
+    if (w)
+        placement_set_work(out, nbytes, w);
     return w;
-}
-
-static void complete(const struct meg_work *w)
-{
-    for (int i = 0; i < npending; i++)
-        if (pending[i].w == w) {
-            struct placement_table after = pending[i].after;
-
-            pending[i] = pending[--npending];
-            finish(&after);
-            return;
-        }
 }
 
 static const struct meg_comm_ops
@@ -82,7 +44,7 @@ static const struct meg_comm_ops
 
 static void wait(struct meg_work *w, struct meg_stream *st)
 {
-    complete(w);
+    placement_complete(w);
     waiting->wait(w, st);
 }
 
@@ -91,7 +53,7 @@ static bool test(struct meg_work *w)
     const bool is_done = waiting->test(w);
 
     if (is_done)
-        complete(w);
+        placement_complete(w);
     return is_done;
 }
 
@@ -105,65 +67,59 @@ static void fail(const char *op, const struct group *g, const void *p, int s, in
     placement_fail(name, "the buffer", p, s, axis, "%s", text);
 }
 
-static bool has_axis(const struct group *g, int axis)
-{
-    return g->mask >> axis & 1;
-}
-
-/* Return the first part of [p, end) that has one placement and belongs to at most one parameter. */
-static struct placement_range first_part(const char *p, const char *end)
-{
-    struct placement_range r = placement_first(&placement_table, p, end);
-    const struct placement_range d = placement_first(&placement_declared, p, r.end);
-
-    r.end = d.end;
-    r.row = d.row;
-    return r;
-}
+/* The placements, one bit each, that a collective accepts over the axes of its group. */
+struct collective {
+    const char *op, *text; /* text: what is wrong with other placements */
+    unsigned accepted;
+};
+static const struct collective reduction = { "all_reduce", "only a partial sum may be summed",
+                                             1u << MEG_PLACEMENT_PARTIAL },
+                               scatter = { "reduce_scatter", "only a partial sum may be summed",
+                                           1u << MEG_PLACEMENT_PARTIAL },
+                               gather = { "all_gather", "only shards may be gathered",
+                                          1u << MEG_PLACEMENT_ROWS | 1u << MEG_PLACEMENT_COLUMNS |
+                                              1u << MEG_PLACEMENT_FLAT },
+                               exchange = { "all_to_all", "only rows or columns may be exchanged",
+                                            1u << MEG_PLACEMENT_ROWS | 1u << MEG_PLACEMENT_COLUMNS };
 
 /*
- * Set the placement of a part over the axes of a group to that of a sum.  Over the pipeline stages, values of one stage
- * and gradients of tied parameters are summed.  Zeros remain zeros, unless they are a gradient.
+ * Return the placement of the output of a collective whose input is r: over the axes of the group, `to` or, after an
+ * exchange, columns for rows and rows for columns.  Over the pipeline stages, values of one stage and gradients of tied
+ * parameters are summed.  Zeros remain zeros, unless they are a gradient that is summed.
  */
-static void sum(const char *op, const struct group *g, struct placement_range *r, int placement)
+static struct placement change(const struct collective *x, const struct group *g, const struct placement_range *r,
+                               int to)
 {
+    const bool is_sum = x->accepted >> MEG_PLACEMENT_PARTIAL & 1;
+    struct placement v = r->v;
+
     for (int i = 0; i < placement_naxes; i++) {
-        const int s = r->v.axis[i];
+        const int s = v.axis[i];
 
-        if (!has_axis(g, i) || (s == PLACEMENT_ZERO && !r->row))
+        if (!(g->mask >> i & 1) || (s == PLACEMENT_ZERO && !(is_sum && r->row)))
             continue;
-        if (s != PLACEMENT_ZERO && s != MEG_PLACEMENT_PARTIAL &&
-            !(s == MEG_PLACEMENT_OUTER && placement_axis[i].type == PLACEMENT_PP))
-            fail(op, g, r->begin, s, i, "only a partial sum may be summed");
-        r->v.axis[i] = (unsigned char)placement;
+        if (s != PLACEMENT_ZERO && !(x->accepted >> s & 1) &&
+            !(is_sum && s == MEG_PLACEMENT_OUTER && placement_axis[i].type == PLACEMENT_PP))
+            fail(x->op, g, r->begin, s, i, x->text);
+        v.axis[i] = (unsigned char)(x == &exchange ? MEG_PLACEMENT_ROWS + MEG_PLACEMENT_COLUMNS - s : to);
     }
-}
-
-static int after_gather(const char *op, const struct group *g, const void *p, int s, int axis)
-{
-    if (s == PLACEMENT_ZERO)
-        return s;
-    if (!placement_is_sharded(s) || s == MEG_PLACEMENT_OUTER)
-        fail(op, g, p, s, axis, "only shards may be gathered");
-    return MEG_PLACEMENT_REPLICATED;
+    return v;
 }
 
 static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
                                    enum meg_reduce_op op)
 {
     struct group *g = group_of(c);
-    const char *end = meg_element(buf, n, t);
-    struct placement_table after = { 0 };
+    const size_t nbytes = (size_t)n * meg_dtype_size(t);
 
-    for (struct placement_range r = { .end = buf }; r.end < end;) {
-        r = first_part(r.end, end);
+    for (struct placement_range r = { .end = buf }; placement_next(&r, (char *)buf + nbytes);) {
         if (op == MEG_REDUCE_SUM)
-            sum("all_reduce", g, &r, MEG_PLACEMENT_REPLICATED);
-        placement_set(&after, r.begin, (size_t)(r.end - r.begin), r.v, NULL);
+            r.v = change(&reduction, g, &r, MEG_PLACEMENT_REPLICATED);
+        if (n == 1 && t == MEG_DTYPE_F64)
+            r.v.reduced |= (uint16_t)g->mask;
+        placement_set(r.begin, (size_t)(r.end - r.begin), r.v);
     }
-    if (n == 1 && t == MEG_DTYPE_F64)
-        placement_norm_reduce(buf, g->mask);
-    return start(g->op->all_reduce(c, st, buf, n, t, op), after);
+    return start(g->op->all_reduce(c, st, buf, n, t, op), buf, nbytes);
 }
 
 static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
@@ -172,31 +128,27 @@ static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st
     struct group *g = group_of(c);
     const size_t nbytes = (size_t)n * meg_dtype_size(t);
     const char *own = (const char *)in + (size_t)c->rank * nbytes, *end = (const char *)in + (size_t)c->size * nbytes;
-    const int shard = placement_param_name(in) ? MEG_PLACEMENT_FLAT : MEG_PLACEMENT_ROWS;
-    struct placement_table after = { 0 };
+    const int shard = placement_param(in) ? MEG_PLACEMENT_FLAT : MEG_PLACEMENT_ROWS;
 
-    for (struct placement_range r = { .end = in }; r.end < end;) {
-        const char *from, *to;
+    for (struct placement_range r = { .end = in }; placement_next(&r, end);) {
+        const struct placement v = change(&scatter, g, &r, shard);
+        const char *from = r.begin < own ? own : r.begin;
+        const char *to = r.end > own + nbytes ? own + nbytes : r.end;
 
-        r = first_part(r.end, end);
-        sum("reduce_scatter", g, &r, shard);
-        from = r.begin < own ? own : r.begin;
-        to = r.end > own + nbytes ? own + nbytes : r.end;
         if (from < to)
-            placement_set(&after, (char *)out + (from - own), (size_t)(to - from), r.v, NULL);
+            placement_set((char *)out + (from - own), (size_t)(to - from), v);
     }
-    return start(g->op->reduce_scatter(c, st, out, in, n, t, op), after);
+    return start(g->op->reduce_scatter(c, st, out, in, n, t, op), out, nbytes);
 }
 
-/* Set the shards of the other ranks in a flat buffer: each keeps its placement over the axes of other groups. */
-static void gather_flat(const struct group *g, struct placement_table *after, const char *out, size_t nbytes)
+/* Set the shard of another rank in a flat buffer: it keeps its placement over the axes of other groups. */
+static void gather_flat(const struct group *g, const char *shard, size_t nbytes)
 {
-    for (struct placement_range r = { .end = out }; r.end < out + nbytes;) {
-        r = placement_first(&placement_table, r.end, out + nbytes);
+    for (struct placement_range r = { .end = shard }; placement_next(&r, shard + nbytes);) {
         for (int i = 0; i < placement_naxes; i++)
-            if (has_axis(g, i) && r.v.axis[i] != PLACEMENT_ZERO)
+            if (g->mask >> i & 1 && r.v.axis[i] != PLACEMENT_ZERO)
                 r.v.axis[i] = MEG_PLACEMENT_REPLICATED;
-        placement_set(after, r.begin, (size_t)(r.end - r.begin), r.v, NULL);
+        placement_set(r.begin, (size_t)(r.end - r.begin), r.v);
     }
 }
 
@@ -205,22 +157,20 @@ static struct meg_work *all_gather(struct meg_comm *c, struct meg_stream *st, vo
 {
     struct group *g = group_of(c);
     const size_t nbytes = (size_t)n * meg_dtype_size(t);
-    const char *end = (const char *)in + nbytes;
-    struct placement_table after = { 0 };
+    const bool is_flat = placement_param(out);
 
-    if (placement_param_name(out))
-        gather_flat(g, &after, out, nbytes * (size_t)c->size);
-    for (struct placement_range r = { .end = in }; r.end < end;) {
-        r = placement_first(&placement_table, r.end, end);
-        for (int i = 0; i < placement_naxes; i++)
-            if (has_axis(g, i))
-                r.v.axis[i] = (unsigned char)after_gather("all_gather", g, r.begin, r.v.axis[i], i);
+    for (struct placement_range r = { .end = in }; placement_next(&r, (const char *)in + nbytes);) {
+        const struct placement v = change(&gather, g, &r, MEG_PLACEMENT_REPLICATED);
+
         for (int k = 0; k < c->size; k++)
-            if (!placement_param_name(out) || k == c->rank)
-                placement_set(&after, (char *)out + (size_t)k * nbytes + (r.begin - (const char *)in),
-                              (size_t)(r.end - r.begin), r.v, NULL);
+            if (!is_flat || k == c->rank)
+                placement_set((char *)out + (size_t)k * nbytes + (r.begin - (const char *)in),
+                              (size_t)(r.end - r.begin), v);
     }
-    return start(g->op->all_gather(c, st, out, in, n, t), after);
+    for (int k = 0; is_flat && k < c->size; k++)
+        if (k != c->rank)
+            gather_flat(g, (char *)out + (size_t)k * nbytes, nbytes);
+    return start(g->op->all_gather(c, st, out, in, n, t), out, nbytes * (size_t)c->size);
 }
 
 static struct meg_work *all_to_all(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
@@ -229,17 +179,12 @@ static struct meg_work *all_to_all(struct meg_comm *c, struct meg_stream *st, vo
     struct group *g = group_of(c);
     const size_t nbytes = (size_t)(c->size * n) * meg_dtype_size(t);
     int differs;
-    struct placement v = placement_of(in, nbytes, &differs);
-    struct placement_table after = { 0 };
+    struct placement_range r = { .begin = in, .v = placement_of(in, nbytes, &differs) };
 
-    for (int i = 0; i < placement_naxes; i++)
-        if (has_axis(g, i) && v.axis[i] != PLACEMENT_ZERO) {
-            if (differs >= 0 || (v.axis[i] != MEG_PLACEMENT_ROWS && v.axis[i] != MEG_PLACEMENT_COLUMNS))
-                fail("all_to_all", g, in, v.axis[i], i, "only rows or columns may be exchanged");
-            v.axis[i] = v.axis[i] == MEG_PLACEMENT_ROWS ? MEG_PLACEMENT_COLUMNS : MEG_PLACEMENT_ROWS;
-        }
-    placement_set(&after, out, nbytes, v, NULL);
-    return start(g->op->all_to_all(c, st, out, in, n, t), after);
+    if (differs >= 0)
+        fail(exchange.op, g, in, r.v.axis[differs], differs, exchange.text);
+    placement_set(out, nbytes, change(&exchange, g, &r, 0));
+    return start(g->op->all_to_all(c, st, out, in, n, t), out, nbytes);
 }
 
 /* ---- messages ---- */
@@ -247,17 +192,7 @@ static struct meg_work *all_to_all(struct meg_comm *c, struct meg_stream *st, vo
 /* Return the placement of what pipeline stages exchange: hidden states and their gradients. */
 static struct placement boundary(void)
 {
-    struct placement v = { { 0 }, 0, 0 };
-
-    for (int i = 0; i < placement_naxes; i++)
-        switch (placement_axis[i].type) {
-        case PLACEMENT_TP:
-            v.axis[i] = placement_mesh->layout.has_sp ? MEG_PLACEMENT_ROWS : MEG_PLACEMENT_REPLICATED;
-            break;
-        case PLACEMENT_PP: v.axis[i] = MEG_PLACEMENT_OUTER; break;
-        default: v.axis[i] = MEG_PLACEMENT_ROWS;
-        }
-    return v;
+    return placement_of_tokens(placement_mesh->layout.has_sp ? MEG_PLACEMENT_ROWS : MEG_PLACEMENT_REPLICATED);
 }
 
 static void check_boundary(const struct group *g, const void *buf, size_t nbytes)
@@ -281,7 +216,7 @@ static struct placement from_ring(const struct group *g, struct placement v)
     bool is_sum = false;
 
     for (int i = 0; i < placement_naxes; i++)
-        if (has_axis(g, i) && v.axis[i] == MEG_PLACEMENT_PARTIAL) {
+        if (g->mask >> i & 1 && v.axis[i] == MEG_PLACEMENT_PARTIAL) {
             is_sum = true;
             v.axis[i] = ranks == g->c->size ? MEG_PLACEMENT_ROWS : PLACEMENT_RECEIVED;
         }
@@ -294,15 +229,16 @@ static struct meg_work *send(struct meg_comm *c, struct meg_stream *st, const vo
 {
     struct group *g = group_of(c);
     const size_t nbytes = (size_t)n * meg_dtype_size(t);
+    struct placement_range r = { .end = g->receiving };
     int differs;
 
     if (c == placement_mesh->pp)
         check_boundary(g, buf, nbytes);
-    for (int i = 0; i < npending && g->receiving; i++)
-        if (pending[i].after.n && pending[i].after.range[0].begin == g->receiving) {
-            pending[i].after.range[0].v = from_ring(g, placement_of(buf, nbytes, &differs));
-            g->receiving = NULL;
-        }
+    if (g->receiving && placement_next(&r, g->receiving + g->receiving_nbytes) && r.work) {
+        placement_set(g->receiving, g->receiving_nbytes, from_ring(g, placement_of(buf, nbytes, &differs)));
+        placement_set_work(g->receiving, g->receiving_nbytes, r.work);
+        g->receiving = NULL;
+    }
     return g->op->send(c, st, buf, n, t, to);
 }
 
@@ -310,12 +246,12 @@ static struct meg_work *recv(struct meg_comm *c, struct meg_stream *st, void *bu
                              int from)
 {
     struct group *g = group_of(c);
-    struct placement_table after = { 0 };
+    const size_t nbytes = (size_t)n * meg_dtype_size(t);
 
-    placement_set(&after, buf, (size_t)n * meg_dtype_size(t),
-                  c == placement_mesh->pp ? boundary() : placement_all(MEG_PLACEMENT_UNKNOWN), NULL);
+    placement_set(buf, nbytes, c == placement_mesh->pp ? boundary() : placement_all(MEG_PLACEMENT_UNKNOWN));
     g->receiving = c == placement_mesh->pp ? NULL : buf;
-    return start(g->op->recv(c, st, buf, n, t, from), after);
+    g->receiving_nbytes = nbytes;
+    return start(g->op->recv(c, st, buf, n, t, from), buf, nbytes);
 }
 
 /* ---- groups ---- */
@@ -348,10 +284,5 @@ void placement_comm_end(void)
         ngroups--;
         group[ngroups].c->op = group[ngroups].op;
     }
-    for (int i = 0; i < npending; i++)
-        free(pending[i].after.range);
-    free(pending);
-    pending = NULL;
-    npending = pending_cap = 0;
 }
 #endif

@@ -1,7 +1,6 @@
 /* ops.c - a table of operations that check the placements of their tensors. */
 #include "placement/internal.h"
 #ifdef MEG_DEBUG
-#    include "tensor/op_row.h"
 
 static const struct meg_ops *op; /* the table that is called after the checks */
 static struct meg_ops checked;
@@ -9,30 +8,20 @@ static struct meg_ops checked;
 /* Derive the placements of the outputs of a call, and check those of the inputs. */
 static void check(const struct meg_op_row *row, const void *args)
 {
-    placement_apply(row, args);
-    if (row == &meg_row_cast) {
-        const struct meg_cast_args *a = args;
+    const struct meg_cast_args *cast = args;
+    const struct meg_sumsq_args *sum = args;   /* count_zeros has the same members */
+    const struct meg_adamw_args *adamw = args; /* sgd has the same first members */
 
-        placement_copy(a->dst, meg_dtype_size(a->dst_type), a->src, meg_dtype_size(a->src_type), a->n);
-    } else if (row == &meg_row_sumsq) {
-        const struct meg_sumsq_args *a = args;
-
-        placement_norm_add(a->out, a->x, (size_t)a->n * meg_dtype_size(a->type));
-    } else if (row == &meg_row_count_zeros) {
-        const struct meg_count_zeros_args *a = args;
-
-        placement_norm_add(a->out, a->x, (size_t)a->n * meg_dtype_size(a->type));
-    } else if (row == &meg_row_step_finish) {
+    if (row == &meg_row_cast)
+        placement_copy(cast->dst, meg_dtype_size(cast->dst_type), cast->src, meg_dtype_size(cast->src_type), cast->n);
+    else if (row == &meg_row_sumsq || row == &meg_row_count_zeros)
+        placement_norm_add(sum->out, sum->x, (size_t)sum->n * meg_dtype_size(sum->type));
+    else if (row == &meg_row_step_finish)
         placement_step_finish(args);
-    } else if (row == &meg_row_adamw) {
-        const struct meg_adamw_args *a = args;
-
-        placement_update(row->name, a->arrays, a->range, a->nranges);
-    } else if (row == &meg_row_sgd) {
-        const struct meg_sgd_args *a = args;
-
-        placement_update(row->name, a->arrays, a->range, a->nranges);
-    }
+    else if (row == &meg_row_adamw || row == &meg_row_sgd)
+        placement_update(row->name, adamw->arrays, adamw->range, adamw->nranges);
+    else
+        placement_apply(&(struct placement_call){ row, args, meg_op_sizes_of(row, args), 0, 0 });
 }
 
 #    define CHECKED(name)                                                                                              \
@@ -50,8 +39,8 @@ static void *alloc(size_t nbytes)
 
     if (!p)
         return NULL;
-    placement_remove(&placement_declared, p, nbytes);
-    placement_set(&placement_table, p, nbytes, placement_all(PLACEMENT_ZERO), NULL);
+    placement_set_row(p, nbytes, NULL);
+    placement_set(p, nbytes, placement_all(PLACEMENT_ZERO));
     return p;
 }
 
@@ -63,7 +52,7 @@ static void copy(struct meg_stream *st, void *dst, const void *src, size_t nbyte
 
 static void zero(struct meg_stream *st, void *dev, size_t nbytes)
 {
-    placement_set(&placement_table, dev, nbytes, placement_all(PLACEMENT_ZERO), NULL);
+    placement_set(dev, nbytes, placement_all(PLACEMENT_ZERO));
     placement_norm_begin(dev, nbytes);
     op->zero(st, dev, nbytes);
 }
@@ -71,8 +60,8 @@ static void zero(struct meg_stream *st, void *dev, size_t nbytes)
 /* The placement of memory that is uploaded is unknown until it is declared, unless it belongs to parameters. */
 static void uploaded(const void *dev, size_t nbytes)
 {
-    if (!placement_param_name(dev))
-        placement_set(&placement_table, dev, nbytes, placement_all(MEG_PLACEMENT_UNKNOWN), NULL);
+    if (!placement_param(dev))
+        placement_set(dev, nbytes, placement_all(MEG_PLACEMENT_UNKNOWN));
 }
 
 static void upload(struct meg_stream *st, void *dev, const void *host, size_t nbytes)

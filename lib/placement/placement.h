@@ -60,42 +60,14 @@ void meg_placement_undefined(const void *p, size_t nbytes);
 void meg_placement_declare(const void *p, size_t nbytes, const struct meg_comm *c, enum meg_placement from,
                            enum meg_placement to);
 #else
-static inline const struct meg_device *meg_placement_begin(const struct meg_device *d, const struct meg_mesh *mesh)
-{
-    (void)mesh;
-    return d;
-}
-static inline void meg_placement_end(void)
-{
-}
-static inline void meg_placement_params(const struct meg_params *p, void *base, enum meg_dtype dtype, bool is_grad,
-                                        bool is_layerwise)
-{
-    (void)p, (void)base, (void)dtype, (void)is_grad, (void)is_layerwise;
-}
-static inline void meg_placement_layer_group(const struct meg_params *p, int group, void *base, enum meg_dtype dtype,
-                                             bool is_grad)
-{
-    (void)p, (void)group, (void)base, (void)dtype, (void)is_grad;
-}
-static inline void meg_placement_param_shard(const struct meg_param *row, void *base, int64_t n, enum meg_dtype dtype,
-                                             const struct meg_comm *shard)
-{
-    (void)row, (void)base, (void)n, (void)dtype, (void)shard;
-}
-static inline void meg_placement_input(const void *p, size_t nbytes)
-{
-    (void)p, (void)nbytes;
-}
-static inline void meg_placement_undefined(const void *p, size_t nbytes)
-{
-    (void)p, (void)nbytes;
-}
-static inline void meg_placement_declare(const void *p, size_t nbytes, const struct meg_comm *c,
-                                         enum meg_placement from, enum meg_placement to)
-{
-    (void)p, (void)nbytes, (void)c, (void)from, (void)to;
-}
+#    define meg_placement_begin(d, mesh) (d)
+#    define meg_placement_end() ((void)0)
+#    define meg_placement_params(...) ((void)0)
+#    define meg_placement_layer_group(...) ((void)0)
+#    define meg_placement_param_shard(row, base, n, dtype, shard) ((void)(row), (void)(base))
+#    define meg_placement_input(...) ((void)0)
+#    define meg_placement_undefined(...) ((void)0)
+#    define meg_placement_declare(...) ((void)0)
 #endif
 
 MEG_END_DECLS

@@ -6,17 +6,17 @@
  * output without it is a partial sum.  A rule states the rest: which inputs an output depends on, in which it is
  * linear, and which are added.
  */
-#include "placement/call.h"
+#include "placement/internal.h"
 #ifdef MEG_DEBUG
-#    include <stdio.h>
 #    include <string.h>
 
 struct rule {
-    const char *op, *outputs, *factors, *linear, *terms, *complete, *stacked; /* see tensor/op_row.h */
+    const struct meg_op_row *row;
+    const char *outputs, *factors, *linear, *terms, *complete, *stacked; /* see tensor/op_row.h */
 };
 
 /* clang-format off */
-#    define MEG_PLACEMENT_RULE(name, out, ...) { .op = #name, .outputs = out, __VA_ARGS__ },
+#    define MEG_PLACEMENT_RULE(name, out, ...) { .row = &meg_row_##name, .outputs = out, __VA_ARGS__ },
 /* clang-format on */
 static const struct rule rules[] = {
 #    include "tensor/ops_attention.h"
@@ -28,26 +28,22 @@ static const struct rule rules[] = {
 
 /* The result of the factors, over one axis. */
 struct factors {
-    struct placement_letter letter;                     /* along which they are sharded */
+    int letter;                                         /* along which they are sharded */
     const struct meg_op_field *sharded, *partial, *any; /* the first of each; NULL: none */
     bool is_zero;                                       /* a linear factor is zero */
 };
 
-static bool is_attention(const struct placement_call *c)
+/* Return the placement of an input over one axis, which must be known. */
+static int input(const struct placement_call *c, const struct meg_op_field *f, int axis)
 {
-    return strncmp(c->row->name, "attn_", 5) == 0;
-}
-
-static int check_known(const struct placement_call *c, const struct meg_op_field *f, struct placement v, int axis)
-{
-    const int s = v.axis[axis];
+    const int s = placement_value(c, f).axis[axis];
 
     if (s == MEG_PLACEMENT_UNKNOWN)
-        placement_fail_call(c, f, s, axis, "an operation or a declaration must set its placement");
+        PLACEMENT_FAIL(c, f, s, axis, "an operation or a declaration must set its placement");
     if (s == PLACEMENT_IN_FLIGHT)
-        placement_fail_call(c, f, s, axis, "wait for the collective first");
+        PLACEMENT_FAIL(c, f, s, axis, "wait for the collective first");
     if (s == MEG_PLACEMENT_FLAT && !c->n)
-        placement_fail_call(c, f, s, axis, "the shards must be gathered first");
+        PLACEMENT_FAIL(c, f, s, axis, "the shards must be gathered first");
     return s;
 }
 
@@ -60,25 +56,29 @@ static bool is_other_keys(const struct placement_call *c, const struct meg_op_fi
 {
     const struct meg_attn_desc *desc;
 
-    if (!is_attention(c))
+    if (strncmp(c->row->name, "attn_", 5) != 0)
         return false;
     desc = ((const struct meg_attn_fwd_args *)c->args)->desc; /* the first member of all arguments of attention */
     if (s == MEG_PLACEMENT_ROWS && placement_axis[axis].type == PLACEMENT_TP)
-        placement_fail_call(c, f, s, axis, "attention requires all tokens of a sequence; gather them first");
+        PLACEMENT_FAIL(c, f, s, axis, "attention requires all tokens of a sequence; gather them first");
     if (placement_axis[axis].type != PLACEMENT_CP || s == MEG_PLACEMENT_COLUMNS || (*f->name != 'k' && *f->name != 'v'))
         return false;
     if (s == MEG_PLACEMENT_ROWS && desc->s_k == desc->s)
-        placement_fail_call(c, f, s, axis, "attention treats these keys as those of the complete sequence");
+        PLACEMENT_FAIL(c, f, s, axis, "attention treats these keys as those of the complete sequence");
     return true;
+}
+
+/* Return whether a list of letters, or NULL, contains a letter. */
+static bool has_letter(const char *list, int letter)
+{
+    return list && strchr(list, letter);
 }
 
 static void add_factor(const struct placement_call *c, const struct rule *r, const struct meg_op_field *f, int axis,
                        struct factors *x)
 {
-    int s = check_known(c, f, placement_value(c, f), axis);
-    const bool is_linear = placement_contains(r->linear, f->name, (int)strlen(f->name));
-    struct placement_letter l;
-    char text[160];
+    int s = input(c, f, axis), letter;
+    const bool is_linear = placement_contains(r->linear, f->name);
 
     x->any = x->any ? x->any : f;
     if (s == PLACEMENT_ZERO)
@@ -89,18 +89,16 @@ static void add_factor(const struct placement_call *c, const struct rule *r, con
         s = MEG_PLACEMENT_ROWS;
     if (!placement_is_sharded(s)) {
         if (!is_linear || x->partial)
-            placement_fail_call(c, f, s, axis, "the operation is not linear in it; reduce it first");
+            PLACEMENT_FAIL(c, f, s, axis, "the operation is not linear in it; reduce it first");
         x->partial = f;
         return;
     }
-    l = placement_letter_of(f, s);
-    if (!l.s || placement_contains(r->complete, l.s, l.len))
-        placement_fail_call(c, f, s, axis, "the operation requires all of it; gather or reduce it first");
-    if (x->sharded && !placement_is_letter(l, x->letter)) {
-        snprintf(text, sizeof text, "%s is sharded along another dimension of the operation", x->sharded->name);
-        placement_fail_call(c, f, s, axis, text);
-    }
-    x->letter = l;
+    letter = placement_letter(f, s);
+    if (!letter || has_letter(r->complete, letter))
+        PLACEMENT_FAIL(c, f, s, axis, "the operation requires all of it; gather or reduce it first");
+    if (x->sharded && letter != x->letter)
+        PLACEMENT_FAIL(c, f, s, axis, "%s is sharded along another dimension of the operation", x->sharded->name);
+    x->letter = letter;
     x->sharded = f;
 }
 
@@ -108,33 +106,28 @@ static void add_factor(const struct placement_call *c, const struct rule *r, con
 static void check_letters(const struct placement_call *c, const struct rule *r, const struct factors *x, int axis)
 {
     const struct meg_op_field *f;
-    char text[160];
 
-    if (x->sharded && x->partial) {
-        snprintf(text, sizeof text, "it is multiplied by %s, which is sharded", x->sharded->name);
-        placement_fail_call(c, x->partial, MEG_PLACEMENT_PARTIAL, axis, text);
-    }
+    if (x->sharded && x->partial)
+        PLACEMENT_FAIL(c, x->partial, MEG_PLACEMENT_PARTIAL, axis, "it is multiplied by %s, which is sharded",
+                       x->sharded->name);
     for (int i = 0; x->sharded && (f = placement_nth(c, r->factors, i)); i++) {
-        const int s = placement_value(c, f).axis[axis];
+        const int s = input(c, f, axis);
 
-        if (s == MEG_PLACEMENT_REPLICATED && placement_sharding_along(f, x->letter) && !is_other_keys(c, f, s, axis)) {
-            snprintf(text, sizeof text, "%s is sharded along this dimension", x->sharded->name);
-            placement_fail_call(c, f, s, axis, text);
-        }
+        if (s == MEG_PLACEMENT_REPLICATED && placement_sharding_along(f, x->letter) && !is_other_keys(c, f, s, axis))
+            PLACEMENT_FAIL(c, f, s, axis, "%s is sharded along this dimension", x->sharded->name);
     }
 }
 
 /* Return whether the call applies a nonlinear function to the sum of the linear factors. */
 static bool is_activated(const struct placement_call *c)
 {
-    return strcmp(c->row->name, "linear_fwd") == 0 &&
-           ((const struct meg_linear_fwd_args *)c->args)->act != MEG_ACT_NONE;
+    return c->row == &meg_row_linear_fwd && ((const struct meg_linear_fwd_args *)c->args)->act != MEG_ACT_NONE;
 }
 
 /* Return the placement of an output over one axis. */
 static int result_of(const struct rule *r, const struct meg_op_field *out, const struct factors *x, int axis)
 {
-    const bool is_cp = placement_axis[axis].type == PLACEMENT_CP;
+    const int sharding = placement_sharding_along(out, x->letter);
 
     if (x->is_zero)
         return PLACEMENT_ZERO;
@@ -142,14 +135,14 @@ static int result_of(const struct rule *r, const struct meg_op_field *out, const
         return MEG_PLACEMENT_PARTIAL;
     if (!x->sharded)
         return MEG_PLACEMENT_REPLICATED;
-    if (placement_is_letter(x->letter, placement_outer))
+    if (x->letter == PLACEMENT_OUTER)
         return MEG_PLACEMENT_OUTER;
-    if (placement_contains("dk dv", out->name, 2) && out->name[2] == 0 && is_cp &&
-        placement_is_letter(x->letter, (struct placement_letter){ "n", 1 }))
+    if (placement_contains("dk dv", out->name) && placement_axis[axis].type == PLACEMENT_CP &&
+        x->letter == PLACEMENT_TOKENS)
         return MEG_PLACEMENT_PARTIAL; /* the gradient from the queries of this rank */
-    if (placement_sharding_along(out, x->letter))
-        return placement_sharding_along(out, x->letter);
-    return placement_contains(r->stacked, x->letter.s, x->letter.len) ? MEG_PLACEMENT_COLUMNS : MEG_PLACEMENT_PARTIAL;
+    if (sharding)
+        return sharding;
+    return has_letter(r->stacked, x->letter) ? MEG_PLACEMENT_COLUMNS : MEG_PLACEMENT_PARTIAL;
 }
 
 /* Without factors, return the placement that the terms determine: partial, else sharded, else replicated. */
@@ -159,7 +152,7 @@ static int placement_of_terms(const struct placement_call *c, const struct rule 
     int result = PLACEMENT_ZERO;
 
     for (int i = 0; (f = placement_nth(c, r->terms, i)); i++) {
-        const int s = check_known(c, f, placement_value(c, f), axis);
+        const int s = input(c, f, axis);
         const bool is_partial = s > MEG_PLACEMENT_FLAT;
 
         if (s == PLACEMENT_ZERO || (result > MEG_PLACEMENT_REPLICATED && !is_partial) ||
@@ -167,8 +160,7 @@ static int placement_of_terms(const struct placement_call *c, const struct rule 
             continue;
         result = is_partial ? MEG_PLACEMENT_PARTIAL : s;
         x->any = f;
-        x->letter = placement_is_sharded(s) && s != MEG_PLACEMENT_FLAT ? placement_letter_of(f, s)
-                                                                       : (struct placement_letter){ NULL, 0 };
+        x->letter = placement_is_sharded(s) && s != MEG_PLACEMENT_FLAT ? placement_letter(f, s) : PLACEMENT_NONE;
     }
     return result;
 }
@@ -177,35 +169,30 @@ static int placement_of_terms(const struct placement_call *c, const struct rule 
 static void check_term(const struct placement_call *c, const struct meg_op_field *f, const struct factors *x,
                        int result, int axis)
 {
-    const int s = check_known(c, f, placement_value(c, f), axis);
+    const int s = input(c, f, axis);
+    const int sharding = placement_sharding_along(f, x->letter);
     int wanted = result;
-    char text[160];
 
-    if (x->letter.s && !placement_is_letter(x->letter, placement_outer))
-        wanted =
-            placement_sharding_along(f, x->letter) ? placement_sharding_along(f, x->letter) : MEG_PLACEMENT_REPLICATED;
-    if (result == MEG_PLACEMENT_PARTIAL)
-        wanted = result;
-    if (s == wanted || s == PLACEMENT_ZERO || result == PLACEMENT_ZERO ||
-        (s == PLACEMENT_RECEIVED && result > MEG_PLACEMENT_FLAT) ||
-        (s == MEG_PLACEMENT_REPLICATED && result == MEG_PLACEMENT_OUTER))
-        return;
-    snprintf(text, sizeof text, "it is added to %s, which is %s", x->any ? x->any->name : "a product",
-             placement_name(result));
-    placement_fail_call(c, f, s, axis, text);
+    if (result != MEG_PLACEMENT_PARTIAL && x->letter && x->letter != PLACEMENT_OUTER)
+        wanted = sharding ? sharding : MEG_PLACEMENT_REPLICATED;
+    if (s != wanted && s != PLACEMENT_ZERO && result != PLACEMENT_ZERO &&
+        !(s == PLACEMENT_RECEIVED && result > MEG_PLACEMENT_FLAT) &&
+        !(s == MEG_PLACEMENT_REPLICATED && result == MEG_PLACEMENT_OUTER))
+        PLACEMENT_FAIL(c, f, s, axis, "it is added to %s, which is %s", x->any ? x->any->name : "a product",
+                       placement_name(result));
 }
 
 /* ---- outputs ---- */
 
 static bool accumulates(const struct placement_call *c, const struct meg_op_field *out)
 {
-    if (strcmp(c->row->name, "weighted_sum") == 0)
+    if (c->row == &meg_row_weighted_sum)
         return true;
     if (is_activated(c) && strcmp(out->name, "y") == 0 && ((const struct meg_linear_fwd_args *)c->args)->pre.p)
         return false; /* the sum is in pre */
-    if (strcmp(c->row->name, "linear_bwd_data") != 0 && placement_contains("dx dy", out->name, (int)strlen(out->name)))
+    if (c->row != &meg_row_linear_bwd_data && placement_contains("dx dy", out->name))
         return false; /* otherwise, only gradients of parameters and of attention are accumulated */
-    if (strcmp(c->row->name, "attn_bwd") == 0 && out->type != MEG_FIELD_HEADS)
+    if (c->row == &meg_row_attn_bwd && out->type != MEG_FIELD_HEADS)
         return ((const struct meg_attn_bwd_args *)c->args)->accumulate_params;
     for (const struct meg_op_field *f = c->row->field; f->name; f++)
         if (strcmp(f->name, "accumulate") == 0)
@@ -220,14 +207,11 @@ static struct placement added(const struct placement_call *c, const struct meg_o
 
     for (int i = 0; i < placement_naxes; i++) {
         const int s = old.axis[i];
-        char text[160];
 
         if (s == PLACEMENT_ZERO)
             continue;
-        if (v.axis[i] != PLACEMENT_ZERO && v.axis[i] != s) {
-            snprintf(text, sizeof text, "%s values are added to it", placement_name(v.axis[i]));
-            placement_fail_call(c, out, s, i, text);
-        }
+        if (v.axis[i] != PLACEMENT_ZERO && v.axis[i] != s)
+            PLACEMENT_FAIL(c, out, s, i, "%s values are added to it", placement_name(v.axis[i]));
         v.axis[i] = (unsigned char)s;
     }
     return v;
@@ -236,23 +220,19 @@ static struct placement added(const struct placement_call *c, const struct meg_o
 /* An embedding's gradient has the rows of this rank's shard of the vocabulary. */
 static void select_rows(const struct meg_embed_bwd_args *a, struct placement *v)
 {
-    const struct placement_range r = placement_first(&placement_declared, a->dword.p, (const char *)a->dword.p + 1);
+    const struct meg_param *row = placement_param(a->dword.p);
+    const struct placement declared = row ? placement_of_param(row) : placement_all(MEG_PLACEMENT_UNKNOWN);
 
     for (int i = 0; i < placement_naxes; i++)
-        if (v->axis[i] == MEG_PLACEMENT_REPLICATED && r.v.axis[i] == MEG_PLACEMENT_ROWS)
+        if (v->axis[i] == MEG_PLACEMENT_REPLICATED && declared.axis[i] == MEG_PLACEMENT_ROWS)
             v->axis[i] = MEG_PLACEMENT_ROWS;
 }
 
 static void set_output(const struct placement_call *c, const struct meg_op_field *out, struct placement v)
 {
-    const char *begin;
-    const size_t nbytes = placement_extent(c, out, &begin);
+    const struct placement_range r = placement_extent(c, out);
 
-    if (strcmp(c->row->name, "embed_bwd") == 0)
-        select_rows(c->args, &v);
-    if (accumulates(c, out))
-        v = added(c, out, v);
-    placement_set(&placement_table, begin, nbytes, v, NULL);
+    placement_set(r.begin, (size_t)(r.end - r.begin), v);
 }
 
 /* Apply a rule to one output, or to the elements of it that c selects. */
@@ -272,16 +252,18 @@ static void apply_to(const struct placement_call *c, const struct rule *r, const
         if (s == PLACEMENT_ZERO)
             s = placement_of_terms(c, r, axis, &x);
         if (s == MEG_PLACEMENT_PARTIAL && is_activated(c))
-            placement_fail_call(c, x.partial ? x.partial : x.sharded,
-                                placement_value(c, x.partial ? x.partial : x.sharded).axis[axis], axis,
-                                "the product is partial(sum), and the activation function is not linear");
+            PLACEMENT_FAIL(c, x.partial ? x.partial : x.sharded,
+                           placement_value(c, x.partial ? x.partial : x.sharded).axis[axis], axis,
+                           "the product is partial(sum), and the activation function is not linear");
         for (int i = 0; (f = placement_nth(c, r->terms, i)); i++)
             check_term(c, f, &x, s, axis);
         v.axis[axis] = (unsigned char)s;
     }
     for (int i = 0; (f = placement_nth(c, r->terms, i)); i++)
         v.others = (uint16_t)(v.others + placement_value(c, f).others);
-    set_output(c, out, v);
+    if (c->row == &meg_row_embed_bwd)
+        select_rows(c->args, &v);
+    set_output(c, out, accumulates(c, out) ? added(c, out, v) : v);
 }
 
 /* Return whether the call only adds matrices without row padding, of which parts may have different placements. */
@@ -300,27 +282,27 @@ static bool is_flat(const struct placement_call *c, const struct rule *r, const 
     return out->type == MEG_FIELD_MAT;
 }
 
-static void apply(struct placement_call *c, const struct rule *r)
+static void apply(struct placement_call c, const struct rule *r)
 {
     const struct meg_op_field *out, *f;
 
-    for (int k = 0; (out = placement_nth(c, r->outputs, k)); k++) {
-        const int64_t n = is_flat(c, r, out) ? meg_op_numel(&c->sizes, out->shape) : 0;
+    for (int k = 0; (out = placement_nth(&c, r->outputs, k)); k++) {
+        const int64_t n = is_flat(&c, r, out) ? meg_op_numel(&c.sizes, out->shape) : 0;
 
         if (!n)
-            apply_to(c, r, out);
-        for (c->begin = 0; c->begin < n; c->begin += c->n) {
-            c->n = n - c->begin;
-            for (int i = 0; (f = placement_nth(c, r->terms, i)); i++) {
-                const struct meg_mat m = meg_op_mat(&c->sizes, c->row, f, c->args);
-                const char *p = (const char *)m.p + (size_t)c->begin * meg_dtype_size(m.dtype);
-                const char *end = p + (size_t)c->n * meg_dtype_size(m.dtype);
+            apply_to(&c, r, out);
+        for (c.begin = 0; c.begin < n; c.begin += c.n) {
+            c.n = n - c.begin;
+            for (int i = 0; (f = placement_nth(&c, r->terms, i)); i++) {
+                const struct placement_range all = placement_extent(&c, f);
+                struct placement_range part = { .end = all.begin };
 
-                c->n = (placement_first(&placement_table, p, end).end - p) / (int64_t)meg_dtype_size(m.dtype);
+                placement_next(&part, all.end);
+                c.n = c.n * (part.end - all.begin) / (all.end - all.begin);
             }
-            apply_to(c, r, out);
+            apply_to(&c, r, out);
         }
-        c->n = 0;
+        c.begin = c.n = 0;
     }
 }
 
@@ -341,8 +323,6 @@ static void set_chunks(const struct placement_call *c, const char *output, uint1
                        const struct meg_attn_desc *d)
 {
     const struct meg_op_field *f = placement_nth(c, output, 0);
-    const char *begin;
-    const size_t nbytes = placement_extent(c, f, &begin);
     struct placement v = placement_value(c, f);
     const bool is_complete = chunks == visible_chunks(d);
 
@@ -351,7 +331,7 @@ static void set_chunks(const struct placement_call *c, const char *output, uint1
             (v.axis[i] == MEG_PLACEMENT_ROWS || v.axis[i] == PLACEMENT_MERGING))
             v.axis[i] = is_complete ? MEG_PLACEMENT_ROWS : PLACEMENT_MERGING;
     v.chunks = is_complete ? 0 : chunks;
-    placement_set(&placement_table, begin, nbytes, v, NULL);
+    set_output(c, f, v);
 }
 
 /* Return the chunk of the keys of attn_fwd or, for attn_merge, those of both parts, which must differ. */
@@ -364,45 +344,30 @@ static uint16_t chunks_of(const struct placement_call *c, const struct meg_attn_
     a = placement_value(c, placement_nth(c, "o", 0)).chunks;
     b = placement_value(c, placement_nth(c, "o_part", 0)).chunks;
     if (a & b)
-        placement_fail_call(c, placement_nth(c, "o_part", 0), PLACEMENT_MERGING, 0, "its keys are merged already");
+        PLACEMENT_FAIL(c, placement_nth(c, "o_part", 0), PLACEMENT_MERGING, 0, "its keys are merged already");
     return a | b;
 }
 
 /* ---- calls ---- */
 
-/* The placements of the outputs of an operation without a rule are unknown. */
-static void set_unknown(const struct placement_call *c)
+void placement_apply(const struct placement_call *c)
 {
-    for (const struct meg_op_field *f = c->row->field; f->name; f++) {
-        const char *begin;
-        const size_t nbytes = f->role & MEG_ROLE_OUT ? placement_extent(c, f, &begin) : 0;
-
-        if (nbytes && begin)
-            meg_placement_undefined(begin, nbytes);
-    }
-}
-
-void placement_apply(const struct meg_op_row *row, const void *args)
-{
-    struct placement_call c = { row, args, meg_op_sizes_of(row, args), 0, 0 };
-    const bool is_merged = row == &meg_row_attn_fwd || row == &meg_row_attn_merge;
-    const struct meg_attn_desc *desc = is_merged ? ((const struct meg_attn_fwd_args *)args)->desc : NULL;
-    uint16_t chunks = 0;
+    const bool is_merged = c->row == &meg_row_attn_fwd || c->row == &meg_row_attn_merge;
+    const struct meg_attn_desc *desc = is_merged ? ((const struct meg_attn_fwd_args *)c->args)->desc : NULL;
+    const uint16_t chunks = is_merged ? chunks_of(c, desc) : 0;
     bool has_rule = false;
 
-    if (is_merged)
-        chunks = chunks_of(&c, desc);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (strcmp(rules[i].op, row->name) == 0) {
+        if (rules[i].row == c->row) {
             has_rule = true;
-            apply(&c, &rules[i]);
+            apply(*c, &rules[i]);
         }
-    if (!has_rule &&
-        !placement_contains("cast sumsq count_zeros step_finish adamw sgd", row->name, (int)strlen(row->name)))
-        set_unknown(&c);
+    for (const struct meg_op_field *f = c->row->field; !has_rule && f->name; f++)
+        if (f->role & MEG_ROLE_OUT && meg_op_pointer(f, c->args))
+            set_output(c, f, placement_all(MEG_PLACEMENT_UNKNOWN));
     if (is_merged) {
-        set_chunks(&c, "o", chunks, desc);
-        set_chunks(&c, "lse", chunks, desc);
+        set_chunks(c, "o", chunks, desc);
+        set_chunks(c, "lse", chunks, desc);
     }
 }
 #endif

@@ -8,98 +8,119 @@
 #    include <string.h>
 #    include "base/mem.h"
 
-struct placement_table placement_table, placement_declared;
+/* Ranges in ascending order, each of which ends where the next one begins: the placements, and the parameters. */
+static struct table {
+    struct placement_range *range;
+    int64_t n, cap;
+} placements, params;
 
-/* Return the index of the first range that ends after p. */
-static int find(const struct placement_table *t, const char *p)
+/* Return the number of ranges that begin at or before p. */
+static int64_t find(const struct table *t, const char *p)
 {
-    int begin = 0, end = t->n;
+    int64_t begin = 0, end = t->n;
 
     while (begin < end) {
-        const int i = (begin + end) / 2;
+        const int64_t i = (begin + end) / 2;
 
-        if (t->range[i].end > p)
-            end = i;
-        else
+        if (t->range[i].begin <= p)
             begin = i + 1;
+        else
+            end = i;
     }
     return begin;
 }
 
-/* Replace the ranges of the table in [begin, end) by n ranges, n <= 1. */
-static void replace(struct placement_table *t, const char *begin, const char *end, const struct placement_range *with,
-                    int n)
+/* Return the part of the range at p that ends at `end` or before. */
+static struct placement_range at(const struct table *t, const char *p, const char *end)
 {
-    struct placement_range part[3];
-    int i, j, nparts = 0;
+    const int64_t i = find(t, p);
+    struct placement_range r = i > 0 ? t->range[i - 1] : (struct placement_range){ 0 };
 
-    if (begin >= end)
-        return;
-    i = j = find(t, begin);
-    while (j < t->n && t->range[j].begin < end)
-        j++;
-    if (i < j && t->range[i].begin < begin) {
-        part[nparts] = t->range[i];
-        part[nparts++].end = begin;
-    }
-    if (n)
-        part[nparts++] = *with;
-    if (i < j && t->range[j - 1].end > end) {
-        part[nparts] = t->range[j - 1];
-        part[nparts++].begin = end;
-    }
-    if (t->n + nparts > t->cap)
-        t->range = meg_realloc_array(t->range, (size_t)(t->cap = 2 * (t->n + nparts)), sizeof *t->range);
-    if (j < t->n)
-        memmove(t->range + i + nparts, t->range + j, (size_t)(t->n - j) * sizeof *t->range);
-    if (nparts)
-        memcpy(t->range + i, part, (size_t)nparts * sizeof *part);
-    t->n += nparts - (j - i);
-}
-
-static bool is_equal(const struct placement_range *a, const struct placement *v, const struct meg_param *row)
-{
-    return memcmp(&a->v, v, sizeof *v) == 0 && a->row == row;
-}
-
-void placement_set(struct placement_table *t, const void *p, size_t nbytes, struct placement v,
-                   const struct meg_param *row)
-{
-    struct placement_range r = { p, (const char *)p + nbytes, v, row };
-    const int i = find(t, p);
-
-    if (!nbytes)
-        return;
-    if (i > 0 && t->range[i - 1].end == r.begin && is_equal(&t->range[i - 1], &v, row))
-        r.begin = t->range[i - 1].begin;
-    replace(t, r.begin, r.end, &r, 1);
-}
-
-void placement_remove(struct placement_table *t, const void *p, size_t nbytes)
-{
-    replace(t, p, (const char *)p + nbytes, NULL, 0);
-}
-
-struct placement_range placement_first(const struct placement_table *t, const char *p, const char *end)
-{
-    const int i = find(t, p);
-    struct placement_range r = { .begin = p, .end = end };
-
-    if (i == t->n || t->range[i].begin >= end)
-        return r;
-    if (t->range[i].begin > p) {
-        r.end = t->range[i].begin;
-        return r;
-    }
-    r.v = t->range[i].v;
-    r.row = t->range[i].row;
-    r.end = t->range[i].end < end ? t->range[i].end : end;
+    r.begin = p;
+    r.end = i < t->n && t->range[i].begin < end ? t->range[i].begin : end;
     return r;
+}
+
+/* Return the index of the range that begins at p; if there is none, split the one at p. */
+static int64_t split(struct table *t, const char *p)
+{
+    const int64_t i = find(t, p);
+
+    if (i > 0 && t->range[i - 1].begin == p)
+        return i - 1;
+    t->range = meg_grow(t->range, t->n, &t->cap, sizeof *t->range);
+    memmove(t->range + i + 1, t->range + i, (size_t)(t->n++ - i) * sizeof *t->range);
+    t->range[i] = i > 0 ? t->range[i - 1] : (struct placement_range){ 0 };
+    t->range[i].begin = p;
+    return i;
+}
+
+/* Replace [r.begin, r.end), and merge it with the range before if it is equal. */
+static void set(struct table *t, struct placement_range r)
+{
+    int64_t i, j;
+
+    if (r.begin >= r.end)
+        return;
+    i = split(t, r.begin);
+    j = split(t, r.end);
+    if (i > 0 && t->range[i - 1].row == r.row && !t->range[i - 1].work &&
+        memcmp(&t->range[i - 1].v, &r.v, sizeof r.v) == 0)
+        r.begin = t->range[--i].begin;
+    t->range[i] = r;
+    memmove(t->range + i + 1, t->range + j, (size_t)(t->n - j) * sizeof r);
+    t->n -= j - i - 1;
+}
+
+void placement_set(const void *p, size_t nbytes, struct placement v)
+{
+    set(&placements, (struct placement_range){ .begin = p, .end = (const char *)p + nbytes, .v = v });
+}
+
+void placement_set_row(const void *p, size_t nbytes, const struct meg_param *row)
+{
+    set(&params, (struct placement_range){ .begin = p, .end = (const char *)p + nbytes, .row = row });
+}
+
+void placement_set_work(const void *p, size_t nbytes, const struct meg_work *work)
+{
+    const int64_t begin = split(&placements, p), end = split(&placements, (const char *)p + nbytes);
+
+    for (int64_t i = begin; i < end; i++)
+        placements.range[i].work = work;
+}
+
+void placement_complete(const struct meg_work *work)
+{
+    for (int64_t i = 0; i < placements.n; i++)
+        if (placements.range[i].work == work)
+            placements.range[i].work = NULL;
+}
+
+bool placement_next(struct placement_range *r, const char *end)
+{
+    struct placement_range param;
+
+    if (r->end >= end)
+        return false;
+    param = at(&params, r->end, end);
+    *r = at(&placements, r->end, param.end);
+    r->row = param.row;
+    if (r->work)
+        r->v = placement_all(PLACEMENT_IN_FLIGHT);
+    return true;
+}
+
+void placement_free(void)
+{
+    free(placements.range);
+    free(params.range);
+    placements = params = (struct table){ 0 };
 }
 
 struct placement placement_all(int s)
 {
-    struct placement v = { { 0 }, 0, 0 };
+    struct placement v = { { 0 }, 0, 0, 0 };
 
     memset(v.axis, s, sizeof v.axis);
     return v;
@@ -107,13 +128,11 @@ struct placement placement_all(int s)
 
 struct placement placement_of(const void *p, size_t nbytes, int *differs)
 {
-    const char *end = (const char *)p + nbytes;
     const struct placement zero = placement_all(PLACEMENT_ZERO);
     struct placement v = zero;
 
     *differs = -1;
-    for (struct placement_range r = { .end = p }; r.end < end;) {
-        r = placement_first(&placement_table, r.end, end);
+    for (struct placement_range r = { .end = p }; placement_next(&r, (const char *)p + nbytes);) {
         if (memcmp(&r.v, &zero, sizeof zero) == 0)
             continue;
         if (memcmp(&v, &zero, sizeof zero) != 0 && memcmp(&r.v, &v, sizeof v) != 0)
@@ -126,18 +145,11 @@ struct placement placement_of(const void *p, size_t nbytes, int *differs)
 
 void placement_copy(const void *dst, size_t to, const void *src, size_t from, int64_t n)
 {
-    const char *end = (const char *)src + (size_t)n * from;
-    struct placement_table copy = { 0 };
+    const char *begin = src;
 
-    for (struct placement_range r = { .end = src }; r.end < end;) {
-        r = placement_first(&placement_table, r.end, end);
-        placement_set(&copy, (const char *)dst + (size_t)(r.begin - (const char *)src) / from * to,
-                      (size_t)(r.end - r.begin) / from * to, r.v, NULL);
-    }
-    for (int i = 0; i < copy.n; i++)
-        placement_set(&placement_table, copy.range[i].begin, (size_t)(copy.range[i].end - copy.range[i].begin),
-                      copy.range[i].v, NULL);
-    free(copy.range);
+    for (struct placement_range r = { .end = begin }; placement_next(&r, begin + (size_t)n * from);)
+        placement_set((const char *)dst + (size_t)(r.begin - begin) / from * to, (size_t)(r.end - r.begin) / from * to,
+                      r.v);
 }
 
 bool placement_is_sharded(int s)
@@ -162,18 +174,16 @@ const char *placement_name(int s)
     return name[s];
 }
 
-const char *placement_param_name(const void *p)
+const struct meg_param *placement_param(const void *p)
 {
-    const struct placement_range r = placement_first(&placement_declared, p, (const char *)p + 1);
-
-    return r.row ? r.row->name : NULL;
+    return at(&params, p, p).row;
 }
 
 void placement_fail(const char *op, const char *tensor, const void *p, int placement, int axis, const char *fmt, ...)
 {
-    const char *param = p ? placement_param_name(p) : NULL;
+    const struct meg_param *row = placement_param(p);
     const struct placement_axis *a = &placement_axis[axis];
-    char text[300], where[80] = "", line[600];
+    char text[300], where[80] = "", param[200] = "", line[800];
     va_list ap;
 
     va_start(ap, fmt);
@@ -181,12 +191,12 @@ void placement_fail(const char *op, const char *tensor, const void *p, int place
     va_end(ap);
     if (meg_device_layer >= 0)
         snprintf(where, sizeof where, ", layer %" PRId64, meg_device_layer);
-    if (param && strcmp(param, tensor) == 0)
-        param = NULL;
+    if (row && strcmp(row->name, tensor) != 0)
+        snprintf(param, sizeof param, " (%s)", row->name);
     snprintf(line, sizeof line,
-             "%s: bug: placement: rank %d, step %" PRId64 "%s: %s: %s%s%s%s is %s over %s (%" PRId64 " ranks); %s\n",
-             meg_progname(), placement_mesh->world->rank, meg_device_step, where, op, tensor, param ? " (" : "",
-             param ? param : "", param ? ")" : "", placement_name(placement), a->name, a->size, text);
+             "%s: bug: placement: rank %d, step %" PRId64 "%s: %s: %s%s is %s over %s (%" PRId64 " ranks); %s\n",
+             meg_progname(), placement_mesh->world->rank, meg_device_step, where, op, tensor, param,
+             placement_name(placement), a->name, a->size, text);
     fputs(line, stderr); /* in one call, because other ranks may write, too */
     abort();
 }
