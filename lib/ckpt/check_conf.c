@@ -56,7 +56,7 @@ static void list_differences(struct meg_str *diff, const struct meg_model_conf *
                              const struct meg_model_conf *model)
 {
     for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
-        char *old = ckpt_value_of(row, saved), *new = ckpt_value_of(row, model);
+        char *old = meg_opt_value(row, saved), *new = meg_opt_value(row, model);
         struct meg_str line = { 0 };
 
         meg_str_printf(&line, "%s = %s\n", row->name, old);

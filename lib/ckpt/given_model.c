@@ -34,7 +34,7 @@ static int compare(struct meg_str *diff, const struct meg_opt *row, const char *
     if (conf[1].use_rotary) /* another name of --position-embedding-type rope */
         conf[0].use_rotary = saved->position_embedding_type == MEG_POSITION_ROPE;
     for (int i = 0; i < 2; i++)
-        value[i] = ckpt_value_of(row, &conf[i]);
+        value[i] = meg_opt_value(row, &conf[i]);
     if (strcmp(value[0], value[1]) != 0)
         meg_str_printf(diff, "%s--%s is %s in the checkpoint, but %s on the command line", diff->n ? "; " : "",
                        row->name, value[0], value[1]);

@@ -80,8 +80,6 @@ static inline bool ckpt_is_optim_name(const char *name)
 
 /* Return whether a model option affects only training. */
 bool ckpt_is_for_training(const char *option);
-/* Return the value of an option of a model, in the notation of an option file; the caller frees it. */
-char *ckpt_value_of(const struct meg_opt *row, const struct meg_model_conf *m);
 /*
  * Compare a model with the model that a format's reader returns after the format's writer.  Return the number of
  * options that affect the model and have different values.  Unless out is NULL, append the first CKPT_MAX_LISTED of

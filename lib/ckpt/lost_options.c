@@ -16,19 +16,6 @@ bool ckpt_is_for_training(const char *option)
     return false;
 }
 
-char *ckpt_value_of(const struct meg_opt *row, const struct meg_model_conf *m)
-{
-    const struct meg_opt rows[] = { *row, { 0 } };
-    struct meg_model_conf copy = *m;
-    struct meg_str dump = { 0 };
-    char *value;
-
-    meg_opt_dump((const struct meg_optgroup[]){ { "model", rows, &copy }, { 0 } }, &dump);
-    value = ckpt_option_value(dump.s, row->name);
-    meg_str_free(&dump);
-    return value;
-}
-
 int ckpt_list_lost_options(struct meg_str *out, const struct meg_model_conf *m, const struct meg_model_conf *back)
 {
     struct meg_model_conf conf[2] = { *m, *back };
@@ -37,7 +24,7 @@ int ckpt_list_lost_options(struct meg_str *out, const struct meg_model_conf *m, 
     meg_model_conf_normalize(&conf[0]);
     meg_model_conf_normalize(&conf[1]);
     for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
-        char *was = ckpt_value_of(row, &conf[0]), *is = ckpt_value_of(row, &conf[1]);
+        char *was = meg_opt_value(row, &conf[0]), *is = meg_opt_value(row, &conf[1]);
 
         if (!ckpt_is_for_training(row->name) && strcmp(was, is) != 0 && n++ < CKPT_MAX_LISTED && out)
             meg_str_printf(out, "%s--%s %s would be read as %s", n > 1 ? "; " : "", row->name, was, is);

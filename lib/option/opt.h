@@ -164,6 +164,9 @@ int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, str
  */
 int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *source, struct meg_err *e);
 
+/* Return the value of an option in the notation of a config file, or "unset"; the caller frees it. */
+char *meg_opt_value(const struct meg_opt *row, const void *conf);
+
 /*
  * Append to `out` the options that are set, as lines `name = value`.  meg_opt_read_config reads the same values from
  * these lines.

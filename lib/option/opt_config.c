@@ -162,7 +162,7 @@ static void dump_word(const char *word, struct meg_str *out)
     meg_str_add(out, "\"", 1);
 }
 
-/* Append each value of the field, preceded by a space; append nothing if the field is unset. */
+/* Append the values of the field, separated by spaces; append nothing if the field is unset. */
 static void dump_value(const struct meg_opt *row, void *field, struct meg_str *out)
 {
     const struct meg_str_list *list = (const struct meg_str_list *)field;
@@ -173,36 +173,44 @@ static void dump_value(const struct meg_opt *row, void *field, struct meg_str *o
 
     switch (row->type) {
     case MEG_OPT_STR:
-        if (*(const char **)field) {
-            meg_str_add(out, " ", 1);
+        if (*(const char **)field)
             dump_word(*(const char **)field, out);
-        }
         break;
     case MEG_OPT_ENUM:
         choice = opt_enum_choice(row, *(int *)field, &n);
         if (choice)
-            meg_str_printf(out, " %.*s", (int)n, choice);
+            meg_str_add(out, choice, n);
         break;
     case MEG_OPT_I64:
         if (*(int64_t *)field != MEG_UNSET)
-            meg_str_printf(out, " %" PRId64, *(int64_t *)field);
+            meg_str_printf(out, "%" PRId64, *(int64_t *)field);
         break;
     case MEG_OPT_F64:
         if (!isnan(*(double *)field))
-            meg_str_printf(out, " %s", meg_fmt_double(number, *(double *)field));
+            meg_str_printf(out, "%s", meg_fmt_double(number, *(double *)field));
         break;
     case MEG_OPT_BOOL:
     case MEG_OPT_STORE_FALSE:
-        meg_str_printf(out, " %s", *(bool *)field == (row->type == MEG_OPT_BOOL) ? "yes" : "no");
+        meg_str_printf(out, "%s", *(bool *)field == (row->type == MEG_OPT_BOOL) ? "yes" : "no");
         break;
     case MEG_OPT_LIST:
         for (i = 0; i < list->n; i++) {
-            meg_str_add(out, " ", 1);
+            meg_str_printf(out, i ? " " : "");
             dump_word(list->v[i], out);
         }
         break;
     default: break;
     }
+}
+
+char *meg_opt_value(const struct meg_opt *row, const void *conf)
+{
+    struct meg_str value = { 0 };
+
+    dump_value(row, opt_field(row, (void *)conf), &value);
+    if (!value.n)
+        meg_str_printf(&value, "unset");
+    return value.s;
 }
 
 void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out)
@@ -220,7 +228,7 @@ void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out)
             value.n = 0;
             dump_value(row, opt_field(row, groups->conf), &value);
             if (value.n)
-                meg_str_printf(out, "%s =%s\n", row->name, value.s);
+                meg_str_printf(out, "%s = %s\n", row->name, value.s);
         }
     }
     meg_str_free(&value);
