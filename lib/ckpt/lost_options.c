@@ -7,13 +7,7 @@
 
 bool ckpt_is_for_training(const char *option)
 {
-    static const char *const names[] = { "attention-dropout", "hidden-dropout", "init-method-std",
-                                         "init-method-xavier-uniform" };
-
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(option, names[i]) == 0)
-            return true;
-    return false;
+    return meg_opt_is_listed("attention-dropout hidden-dropout init-method-*", option, NULL);
 }
 
 int ckpt_list_lost_options(struct meg_str *out, const struct meg_model_conf *m, const struct meg_model_conf *back)

@@ -6,6 +6,7 @@
 #include "model/family.h"
 #include "nn/binary_head.h"
 #include "nn/lm_head.h"
+#include "option/check.h"
 
 static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
@@ -36,6 +37,26 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         meg_desc_add_head(d, &meg_binary_head, &binary, sizeof binary, "sop loss");
 }
 
+static int check(struct meg_model_conf *c, struct meg_err *e)
+{
+    if (c->num_tokentypes == MEG_UNSET)
+        c->num_tokentypes = c->bert_binary_head ? 2 : 0;
+    const struct meg_opt_rule rules[] = {
+        { c->num_tokentypes < 0 || c->num_tokentypes > INT32_MAX, "num-tokentypes", ": must be from 0 to 2147483647" },
+        { c->num_tokentypes == 1 && c->bert_binary_head, "num-tokentypes",
+          ": samples have two segments, so at least 2 are required; use --bert-no-binary-head" },
+        { 0 },
+    };
+
+    return meg_opt_check_rules(rules, meg_model_opts, c, e);
+}
+
 const struct meg_family meg_bert_family = {
-    .name = "bert", .title = "BERT", .samples = MEG_SAMPLES_BERT, .describe = describe
+    .name = "bert",
+    .title = "BERT",
+    .samples = MEG_SAMPLES_BERT,
+    .options = "num-tokentypes bert-no-binary-head group-query-attention apply-residual-connection-post-layernorm "
+               "mask-prob short-seq-prob",
+    .describe = describe,
+    .check = check,
 };

@@ -171,39 +171,6 @@ static int check_rotary(struct meg_model_conf *c, struct meg_err *e)
     return 0;
 }
 
-/* Refuse the options of T5, and set decoder_num_layers to 0. */
-static int check_one_stack(struct meg_model_conf *c, struct meg_err *e)
-{
-    const struct meg_opt_rule rules[] = {
-        { c->decoder_num_layers > 0, "decoder-num-layers", ": requires --model t5" },
-        { c->position_embedding_type == MEG_POSITION_RELATIVE, "position-embedding-type",
-          ": relative requires --model t5" },
-        { c->logits_scale > 0, "logits-scale", ": requires --model t5" },
-        { 0 },
-    };
-
-    c->decoder_num_layers = c->decoder_num_layers == MEG_UNSET ? 0 : c->decoder_num_layers;
-    return meg_opt_check_rules(rules, meg_model_opts, c, e);
-}
-
-/* Set the default of num_tokentypes, and check it. */
-static int check_token_types(struct meg_model_conf *c, struct meg_err *e)
-{
-    const bool is_bert = c->family == MEG_FAMILY_BERT;
-    const int64_t n = c->num_tokentypes;
-    const struct meg_opt_rule rules[] = {
-        { n != MEG_UNSET && (n < 0 || n > INT32_MAX), "num-tokentypes", ": must be from 0 to 2147483647" },
-        { n > 0 && !is_bert, "num-tokentypes", ": requires --model bert" },
-        { n == 1 && c->bert_binary_head, "num-tokentypes",
-          ": samples have two segments, so at least 2 are required; use --bert-no-binary-head" },
-        { 0 },
-    };
-
-    if (n == MEG_UNSET)
-        c->num_tokentypes = is_bert && c->bert_binary_head ? 2 : 0;
-    return meg_opt_check_rules(rules, meg_model_opts, c, e);
-}
-
 /* Check that layer numbers fit into checkpoint file names and element counts into 64 bits. */
 static int check_size(const struct meg_model_conf *c, struct meg_err *e)
 {
@@ -227,9 +194,12 @@ static int check_size(const struct meg_model_conf *c, struct meg_err *e)
 
 int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
 {
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, c }, { 0 } };
+    const struct meg_family *f = meg_family_of(c);
     int r;
 
-    if ((r = meg_model_check_positive(c->num_layers, "num-layers", e)) < 0 ||
+    if ((r = meg_family_check_options(c, groups, e)) < 0 ||
+        (r = meg_model_check_positive(c->num_layers, "num-layers", e)) < 0 ||
         (r = meg_model_check_positive(c->hidden_size, "hidden-size", e)) < 0 ||
         (r = meg_model_check_positive(c->num_attention_heads, "num-attention-heads", e)) < 0 ||
         (r = meg_model_check_positive(c->max_position_embeddings, "max-position-embeddings", e)) < 0)
@@ -255,8 +225,6 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         return r;
     if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
         return r;
-    if (c->qk_layernorm && c->family != MEG_FAMILY_GPT)
-        return meg_fail(e, MEG_EUSAGE, "--qk-layernorm: requires --model gpt");
     if (c->qk_layernorm && c->normalization != MEG_NORM_RMS)
         return meg_fail(e, MEG_EUSAGE, "--qk-layernorm: requires --normalization RMSNorm");
     if (c->swiglu && c->glu_activation != MEG_GLU_ACTIVATION_NONE)
@@ -264,9 +232,10 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
     if (meg_model_is_gated(c) && c->activation_func != MEG_ACTIVATION_FUNC_GELU)
         return meg_fail(e, MEG_EUSAGE, "--activation-func: cannot be combined with --%s",
                         c->swiglu ? "swiglu" : "glu-activation");
-    r = meg_family_of(c)->check ? meg_family_of(c)->check(c, e) : check_one_stack(c, e);
-    if (r < 0 || (r = check_token_types(c, e)) < 0)
+    if (f->check && (r = f->check(c, e)) < 0)
         return r;
+    c->decoder_num_layers = c->decoder_num_layers == MEG_UNSET ? 0 : c->decoder_num_layers;
+    c->num_tokentypes = c->num_tokentypes == MEG_UNSET ? 0 : c->num_tokentypes;
     return check_size(c, e);
 }
 
@@ -307,6 +276,4 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
         c->softmax_scale = NAN;
     if (!(c->logits_scale > 0) || c->logits_scale == 1)
         c->logits_scale = NAN;
-    if (c->family != MEG_FAMILY_BERT)
-        c->bert_binary_head = def.bert_binary_head;
 }

@@ -1,6 +1,7 @@
 /* family.c - the list of families. */
 #include "model/family.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_FAMILIES = 8 };
@@ -14,6 +15,31 @@ const struct meg_family *meg_family_of(const struct meg_model_conf *c)
 {
     MEG_ASSERT(families[c->family]);
     return families[c->family];
+}
+
+int meg_family_check_options(const struct meg_model_conf *c, const struct meg_optgroup *groups, struct meg_err *e)
+{
+    const struct meg_family *own = meg_family_of(c);
+    struct meg_str names = { 0 };
+    int r = 0;
+
+    for (; groups->title; groups++)
+        for (const struct meg_opt *row = groups->rows; groups->conf && row->name && r == 0; row++) {
+            const char *def = row->default_value ? row->default_value : "unset";
+            char *value = meg_opt_value(row, groups->conf);
+            const bool is_set = strcmp(value, def) != 0 && strcmp(value, "0") != 0;
+
+            for (int i = 0; i < MAX_FAMILIES && families[i] && is_set; i++)
+                if (meg_opt_is_listed(families[i]->options, row->name, value))
+                    meg_str_printf(&names, "%s%s", names.n ? " or " : "", families[i]->name);
+            if (names.n && !meg_opt_is_listed(own->options, row->name, value))
+                r = meg_fail(e, MEG_EUSAGE, "the model cannot be a %s: --%s %s is not supported; use --model %s",
+                             own->title, row->name, value, names.s);
+            names.n = 0;
+            free(value);
+        }
+    meg_str_free(&names);
+    return r;
 }
 
 void meg_family_add(const struct meg_family *f)

@@ -19,5 +19,10 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 }
 
 const struct meg_family meg_gpt_family = {
-    .name = "gpt", .title = "GPT", .samples = MEG_SAMPLES_GPT, .describe = describe
+    .name = "gpt",
+    .title = "GPT",
+    .samples = MEG_SAMPLES_GPT,
+    .options = "qk-layernorm group-query-attention apply-residual-connection-post-layernorm reset-position-ids "
+               "reset-attention-mask eod-mask-loss calculate-per-token-loss context-parallel-size",
+    .describe = describe,
 };

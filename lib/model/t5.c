@@ -7,25 +7,16 @@
 #include <inttypes.h>
 #include "model/family.h"
 #include "nn/lm_head.h"
-#include "option/check.h"
 
 static int check(struct meg_model_conf *c, struct meg_err *e)
 {
-    const struct meg_opt_rule rules[] = {
-        { c->num_query_groups != c->num_attention_heads, "group-query-attention",
-          ": cannot be combined with --model t5" },
-        { c->residual_from_norm, "apply-residual-connection-post-layernorm", ": cannot be combined with --model t5" },
-        { 0 },
-    };
     int r;
 
     if (c->decoder_num_layers == MEG_UNSET)
         c->decoder_num_layers = c->num_layers;
     if ((r = meg_model_check_positive(c->decoder_num_layers, "decoder-num-layers", e)) < 0 ||
-        (r = meg_opt_check_rules(rules, meg_model_opts, c, e)) < 0)
+        c->position_embedding_type != MEG_POSITION_RELATIVE)
         return r;
-    if (c->position_embedding_type != MEG_POSITION_RELATIVE)
-        return 0;
     if ((r = meg_model_check_positive(c->relative_attention_num_buckets, "relative-attention-num-buckets", e)) < 0 ||
         (r = meg_model_check_positive(c->relative_attention_max_distance, "relative-attention-max-distance", e)) < 0)
         return r;
@@ -81,5 +72,11 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 }
 
 const struct meg_family meg_t5_family = {
-    .name = "t5", .title = "T5", .samples = MEG_SAMPLES_T5, .describe = describe, .check = check
+    .name = "t5",
+    .title = "T5",
+    .samples = MEG_SAMPLES_T5,
+    .options = "decoder-num-layers decoder-seq-length position-embedding-type=relative relative-attention-* "
+               "logits-scale mask-prob short-seq-prob",
+    .describe = describe,
+    .check = check,
 };

@@ -164,6 +164,11 @@ int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, str
  */
 int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *source, struct meg_err *e);
 
+/*
+ * Return whether `names`, which may be NULL, has an option with this value.  Spaces separate the elements: NAME, NAME*
+ * for all names with this prefix, or NAME=VALUE.
+ */
+bool meg_opt_is_listed(const char *names, const char *option, const char *value);
 /* Return the value of an option in the notation of a config file, or "unset"; the caller frees it. */
 char *meg_opt_value(const struct meg_opt *row, const void *conf);
 

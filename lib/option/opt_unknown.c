@@ -89,12 +89,23 @@ const char *opt_unsupported_value(const struct meg_opt *row, const char *value)
 }
 
 /* Return whether `value` (or NULL) equals the value after the = of a pattern. */
-static bool is_off(const char *pattern, const char *value)
+static bool has_value(const char *pattern, const char *value)
 {
-    const char *off = pattern + strcspn(pattern, "= ");
-    const size_t n = strcspn(off, " ");
+    const char *own = pattern + strcspn(pattern, "= ");
+    const size_t n = strcspn(own, " ");
 
-    return value && *off == '=' && n == strlen(value) + 1 && memcmp(off + 1, value, n - 1) == 0;
+    return value && *own == '=' && n == strlen(value) + 1 && memcmp(own + 1, value, n - 1) == 0;
+}
+
+bool meg_opt_is_listed(const char *names, const char *option, const char *value)
+{
+    const char *pattern;
+    size_t n;
+
+    while (names && (pattern = opt_next_name(&names, &n)))
+        if (matches_pattern(pattern, option, strlen(option)) && (!memchr(pattern, '=', n) || has_value(pattern, value)))
+            return true;
+    return false;
 }
 
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, const char *value, struct meg_err *e)
@@ -103,7 +114,7 @@ int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, c
     int min_distance = 1 + (int)n / 3, d;
     const char *why, *pattern = find_unsupported(name, n, &why);
 
-    if (pattern && is_off(pattern, value)) {
+    if (pattern && has_value(pattern, value)) {
         opt_remark_ignored(name, n);
         return 0;
     }

@@ -1,6 +1,5 @@
 /* run_spec.c - the specification of a training run, derived from its options. */
 #include "run/run_spec.h"
-#include <math.h>
 #include "model/family.h"
 #include "option/check.h"
 
@@ -87,43 +86,15 @@ static struct meg_model_run make_model_run(const struct meg_run_spec *s)
 /* Refuse options that the family of the model does not support, and require those that it needs. */
 static int check_family(const struct meg_run_spec *s, struct meg_err *e)
 {
-    const struct meg_train_job *job = s->job;
-    const struct meg_data_conf *d = &job->data;
-    const struct meg_train_conf *c = &job->train;
-    const enum meg_sample_type type = meg_family_of(&job->model)->samples;
-    const bool is_bert = type == MEG_SAMPLES_BERT, is_t5 = type == MEG_SAMPLES_T5, is_gpt = type == MEG_SAMPLES_GPT;
-    const struct meg_opt_rule model_rules[] = {
-        { !is_bert && !job->model.bert_binary_head, "bert-no-binary-head", ": requires --model bert" },
-        { 0 },
-    };
-    const struct meg_opt_rule data_rules[] = {
-        { is_gpt && !isnan(d->mask_prob), "mask-prob", ": requires --model bert or t5" },
-        { is_gpt && !isnan(d->short_seq_prob), "short-seq-prob", ": requires --model bert or t5" },
-        { !is_gpt && d->reset_position_ids, "reset-position-ids", ": requires --model gpt" },
-        { !is_gpt && d->reset_attention_mask, "reset-attention-mask", ": requires --model gpt" },
-        { !is_gpt && d->eod_mask_loss, "eod-mask-loss", ": requires --model gpt" },
-        { 0 },
-    };
-    const struct meg_opt_rule train_rules[] = {
-        { is_bert && c->calculate_per_token_loss, "calculate-per-token-loss",
-          ": cannot be combined with --model bert, whose losses are means of tokens and of sequences" },
-        { is_t5 && c->calculate_per_token_loss, "calculate-per-token-loss", ": cannot be combined with --model t5" },
-        { is_t5 && c->decoder_seq_length == MEG_UNSET, "decoder-seq-length", " is required with --model t5" },
-        { !is_t5 && c->decoder_seq_length != MEG_UNSET, "decoder-seq-length", ": requires --model t5" },
-        { 0 },
-    };
-    const struct meg_opt_rule layout_rules[] = {
-        { !is_gpt && s->layout.cp > 1, "context-parallel-size",
-          ": requires --model gpt; context parallelism requires causal attention" },
-        { 0 },
-    };
+    struct meg_train_job job = *s->job;
+    struct meg_optgroup groups[MEG_TRAIN_OPTION_GROUPS];
     int r;
 
-    if ((r = meg_opt_check_rules(model_rules, meg_model_opts, &job->model, e)) < 0 ||
-        (r = meg_opt_check_rules(data_rules, meg_data_opts, d, e)) < 0 ||
-        (r = meg_opt_check_rules(train_rules, meg_train_opts, c, e)) < 0)
-        return r;
-    return meg_opt_check_rules(layout_rules, meg_layout_opts, &job->layout, e);
+    meg_train_option_groups(groups, &job);
+    r = meg_family_check_options(&job.model, groups, e);
+    if (r == 0 && meg_family_of(&job.model)->samples == MEG_SAMPLES_T5 && job.train.decoder_seq_length == MEG_UNSET)
+        return meg_fail(e, MEG_EUSAGE, "--decoder-seq-length is required with --model t5");
+    return r;
 }
 
 /* ZeRO-2 and ZeRO-3 shard a layer group as one range of the flat buffer, in one dtype. */

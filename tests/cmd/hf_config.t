@@ -70,7 +70,7 @@ like 'the message has the option and its value' "$(cat "$T/err")" 'before core: 
 status 'a second segment requires two token types' 2 meg-train -q --config "$T/conf" --num-tokentypes 1
 like 'the message says so' "$(cat "$T/err")" '--num-tokentypes 1: samples have two segments'
 status 'a GPT has no token types' 2 meg-train -q --config "$T/conf" --model gpt --num-tokentypes 2
-like 'the message names the family' "$(cat "$T/err")" '--num-tokentypes 2: requires --model bert'
+like 'the message names the family' "$(cat "$T/err")" 'a GPT: --num-tokentypes 2 is not supported; use --model bert'
 ok 'training of a BERT without binary head continues' meg-train -q --load "$T/masked-hf" --finetune --seq-length 32 \
     --micro-batch-size 2 --train-iters 2 --lr 1e-3 --eval-iters 0 --split 100,0,0 --data-path "$T/text_text_sentence"
 done_testing

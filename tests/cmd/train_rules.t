@@ -59,7 +59,7 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --decoder-last-pipeline-num-layers 4
     refuses 1 '--decoder-last-pipeline-num-layers 2: requires --pipeline-model-parallel-size' \
         --decoder-last-pipeline-num-layers 2
-    refuses 1 '--logits-scale 0.5: requires --model t5' --logits-scale 0.5
+    refuses 1 'a GPT: --logits-scale 0.5 is not supported; use --model t5' --logits-scale 0.5
     refuses 1 '--softmax-scale -1: must be positive and finite' --softmax-scale -1
     refuses 1 '--activation-func: cannot be combined with --swiglu' --activation-func relu --swiglu
     refuses 1 '--activation-func: cannot be combined with --glu-activation' --activation-func relu --glu-activation reglu

@@ -83,10 +83,10 @@ refuses() { # STATUS MESSAGE OPTION...
 gpt='--model gpt'
 # shellcheck disable=SC2086 # an option and its value
 {
-    refuses 2 '^meg-train: --decoder-num-layers 2: requires --model t5' $gpt
+    refuses 2 '^meg-train: the model cannot be a GPT: --decoder-num-layers 2 is not supported; use --model t5' $gpt
     sed '/^decoder-num-layers/d' "$T/conf" >"$T/conf2" && mv "$T/conf2" "$T/conf"
-    refuses 2 '^meg-train: --decoder-seq-length 24: requires --model t5' $gpt
-    refuses 2 '^meg-train: --position-embedding-type relative: relative requires --model t5' $gpt \
+    refuses 2 'a GPT: --decoder-seq-length 24 is not supported; use --model t5' $gpt
+    refuses 2 'a GPT: --position-embedding-type relative is not supported; use --model t5' $gpt \
         --position-embedding-type relative
 }
 sed '/^decoder-seq-length/d' "$T/conf" >"$T/no_decoder"
@@ -95,14 +95,14 @@ like 'the message names the option' "$(cat "$T/err")" '^meg-train: --decoder-seq
 refuses 2 '^meg-train: --relative-attention-num-buckets 7: must be even' --position-embedding-type relative \
     --relative-attention-num-buckets 7
 refuses 2 '^meg-train: --glu-activation: cannot be combined with --swiglu' --glu-activation geglu --swiglu
-refuses 2 '^meg-train: --group-query-attention: cannot be combined with --model t5' --group-query-attention
+refuses 2 '^meg-train: the model cannot be a T5: --group-query-attention yes is not supported; use --model gpt or bert' --group-query-attention
 refuses 2 '^meg-train: --max-position-embeddings 48: must be at least --decoder-seq-length 50' --decoder-seq-length 50
 for option in --reset-position-ids --reset-attention-mask --eod-mask-loss --calculate-per-token-loss; do
-    refuses 2 "^meg-train: $option: (requires --model gpt|cannot be combined with --model t5)" $option
+    refuses 2 "a T5: $option yes is not supported; use --model gpt" $option
 done
 refuses 2 '^meg-train: --num-layers 60000: the model would have 120000 layers; the limit is 99999' --num-layers 60000 \
     --decoder-num-layers 60000 --dry-run
-refuses 2 '^meg-train: --context-parallel-size 2: requires --model gpt' --context-parallel-size 2 --world-size 2 --dry-run
+refuses 2 'a T5: --context-parallel-size 2 is not supported; use --model gpt' --context-parallel-size 2 --world-size 2 --dry-run
 refuses 2 '--pipeline-model-parallel-split-rank 2: must be at least 1 and less than' --world-size 2 --dry-run \
     --pipeline-model-parallel-size 2 --pipeline-model-parallel-split-rank 2
 refuses 2 '--num-layers 2: must be a multiple of 3, the number of pipeline stages' --world-size 4 --dry-run \

@@ -22,7 +22,9 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     }
 }
 
-static const struct meg_family low_rank = { "low-rank", "GPT with low-rank adapters", MEG_SAMPLES_GPT, describe, NULL };
+static const struct meg_family low_rank = { "low-rank",      "GPT with low-rank adapters",
+                                            MEG_SAMPLES_GPT, "context-parallel-size",
+                                            describe,        NULL };
 
 __attribute__((constructor)) static void add_low_rank(void)
 {

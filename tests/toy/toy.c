@@ -228,7 +228,7 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
 }
 
-static const struct meg_family toy = { "toy", "toy", MEG_SAMPLES_GPT, describe, NULL };
+static const struct meg_family toy = { "toy", "toy", MEG_SAMPLES_GPT, NULL, describe, NULL };
 
 __attribute__((constructor)) static void add_toy(void)
 {

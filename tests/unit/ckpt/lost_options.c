@@ -43,8 +43,8 @@ static const char *const bases[] = {
 enum { BASES = sizeof bases / sizeof *bases };
 enum format { HF, LEGACY, MCORE, TE, FORMATS };
 
-/* Set *m to the model of the options.  Return false if there is no such model. */
-static bool make_model(struct meg_model_conf *m, const char *options, const char *more)
+/* Set *m to the model of the options.  Return false, with the reason in *why, if there is no such model. */
+static bool make_model(struct meg_model_conf *m, const char *options, const char *more, struct meg_err *why)
 {
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { 0 } };
     struct meg_err e;
@@ -54,7 +54,7 @@ static bool make_model(struct meg_model_conf *m, const char *options, const char
     if (meg_opt_apply(groups, options, "base", &e) < 0 || meg_opt_apply(groups, more, "change", &e) < 0)
         fail_msg("%s", e.msg);
     m->vocab_size = 11;
-    return meg_model_conf_check(m, NULL) == 0;
+    return meg_model_conf_check(m, why) == 0;
 }
 
 static int export(enum format to, const struct ckpt_fixture *b, struct meg_err *e)
@@ -72,7 +72,7 @@ static bool is_refused(enum format to, const char *options)
     struct ckpt_fixture b = { 0 };
     bool is;
 
-    make_model(&b.m, options, "");
+    make_model(&b.m, options, "", NULL);
     meg_model_params(&b.p, &b.m, &meg_mesh_one);
     b.w = new_params(&b.p, 1);
     is = export(to, &b, NULL) < 0;
@@ -186,7 +186,7 @@ static void check_nothing_written(void)
 
 /* The results of the changes of an option. */
 struct outcome {
-    int equal, refused;
+    int equal, changed, refused;
 };
 
 /*
@@ -212,7 +212,7 @@ static void try_change(struct outcome *o, const char *base, const struct meg_opt
     struct meg_err e;
 
     snprintf(change, sizeof change, "%s = %s\n", row->name, value);
-    if (!make_model(&b.m, base, change))
+    if (!make_model(&b.m, base, change, NULL))
         return;
     meg_model_params(&b.p, &b.m, &meg_mesh_one);
     b.w = new_params(&b.p, 1);
@@ -236,28 +236,29 @@ static void try_change(struct outcome *o, const char *base, const struct meg_opt
 }
 
 /* Try other values of an option than that of the base. */
-static void try_option(struct outcome *o, const char *base, const struct meg_opt *row)
+static void try_option(void (*try)(struct outcome *o, const char *base, const struct meg_opt *row, const char *value),
+                       struct outcome *o, const char *base, const struct meg_opt *row)
 {
     struct meg_model_conf m;
     char value[32], *words, *save = NULL;
     const void *field = (const char *)&m + row->offset;
 
-    make_model(&m, base, "");
+    make_model(&m, base, "", NULL);
     switch (row->type) {
     case MEG_OPT_I64:
         snprintf(value, sizeof value, "%d", *(const int64_t *)field > 0 ? 2 * (int)*(const int64_t *)field : 3);
-        try_change(o, base, row, value);
+        try(o, base, row, value);
         break;
     case MEG_OPT_F64:
         snprintf(value, sizeof value, "%.10g", *(const double *)field > 0 ? *(const double *)field / 2 : 0.5);
-        try_change(o, base, row, value);
+        try(o, base, row, value);
         break;
-    case MEG_OPT_BOOL: try_change(o, base, row, *(const bool *)field ? "no" : "yes"); break;
-    case MEG_OPT_STORE_FALSE: try_change(o, base, row, *(const bool *)field ? "yes" : "no"); break;
+    case MEG_OPT_BOOL: try(o, base, row, *(const bool *)field ? "no" : "yes"); break;
+    case MEG_OPT_STORE_FALSE: try(o, base, row, *(const bool *)field ? "yes" : "no"); break;
     case MEG_OPT_ENUM:
         words = strdup(row->metavar);
         for (char *w = strtok_r(words, "|", &save); w; w = strtok_r(NULL, "|", &save))
-            try_change(o, base, row, w);
+            try(o, base, row, w);
         free(words);
         break;
     default: break;
@@ -275,7 +276,7 @@ static void every_option_is_kept_or_refused_by_name(void **state)
         if (row->type == MEG_OPT_ALIAS)
             continue;
         for (int i = 0; i < BASES; i++)
-            try_option(&o, bases[i], row);
+            try_option(try_change, &o, bases[i], row);
         if (o.equal == 0)
             fail_msg("no format has --%s", row->name);
         npairs += o.equal + o.refused;
@@ -283,9 +284,63 @@ static void every_option_is_kept_or_refused_by_name(void **state)
     assert_true(npairs > 500);
 }
 
+/* ---- pairs of an option and a family ---- */
+
+/* Change an option of a model, and compare the models.  A model that is refused counts as refused. */
+static void try_effect(struct outcome *o, const char *base, const struct meg_opt *row, const char *value)
+{
+    struct meg_str before, after;
+    struct meg_model_conf m, changed;
+    char change[100];
+    struct meg_err e;
+
+    snprintf(change, sizeof change, "%s = %s\n", row->name, value);
+    if (!make_model(&m, base, "", NULL))
+        return;
+    if (!make_model(&changed, base, change, &e)) {
+        o->refused++;
+        if (!strstr(e.msg, row->name))
+            fail_msg("%s: '%s' does not name the option", change, e.msg);
+        return;
+    }
+    before = print_model(&m);
+    after = print_model(&changed);
+    o->equal += strcmp(before.s, after.s) == 0;
+    o->changed += strcmp(before.s, after.s) != 0;
+    meg_str_free(&before);
+    meg_str_free(&after);
+}
+
+/* Options that have effects only with others. */
+static const char *const enablers[] = { "", "disable-bias-linear = yes\n", "no-bias-gelu-fusion = yes\n",
+                                        "position-embedding-type = rope\nuse-rope-scaling = yes\n" };
+
+static void every_option_has_an_effect_or_is_refused_by_the_family(void **state)
+{
+    static const char *const families[] = { "model = gpt\n", "model = bert\n", "model = t5\n" };
+
+    (void)state;
+    for (int f = 0; f < 3; f++)
+        for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
+            struct outcome o = { 0 };
+
+            if (row->type == MEG_OPT_ALIAS || strcmp(row->name, "model") == 0 || ckpt_is_for_training(row->name))
+                continue;
+            for (size_t i = 0; i < BASES * sizeof enablers / sizeof *enablers; i++) {
+                char base[1000];
+
+                snprintf(base, sizeof base, "%s%s%s", bases[i % BASES], families[f], enablers[i / BASES]);
+                try_option(try_effect, &o, base, row);
+            }
+            if (o.changed == 0 && o.equal > 0)
+                fail_msg("%s--%s has no effect, but is not refused", families[f], row->name);
+        }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(every_option_is_kept_or_refused_by_name) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(every_option_is_kept_or_refused_by_name),
+                                        cmocka_unit_test(every_option_has_an_effect_or_is_refused_by_the_family) };
 
     omp_set_num_threads(1); /* the models are small */
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
