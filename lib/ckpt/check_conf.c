@@ -19,8 +19,7 @@ static bool has_equal_params(const struct meg_model_conf *a, const struct meg_mo
 {
     struct meg_params x, y;
     /* These numbers determine the order of the qkv rows, but the shapes contain only their products. */
-    bool is_equal = a->num_attention_heads == b->num_attention_heads && a->num_query_groups == b->num_query_groups &&
-                    a->kv_channels == b->kv_channels;
+    bool is_equal = a->attn.a == b->attn.a && a->attn.g == b->attn.g && a->attn.d == b->attn.d;
 
     meg_model_params(&x, a, &meg_mesh_one);
     meg_model_params(&y, b, &meg_mesh_one);

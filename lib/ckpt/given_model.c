@@ -31,8 +31,8 @@ static int compare(struct meg_str *diff, const struct meg_opt *row, const char *
 
     if ((r = meg_opt_set(row, &conf[1], text, e)) < 0)
         return r;
-    if (conf[1].use_rotary) /* another name of --position-embedding-type rope */
-        conf[0].use_rotary = saved->position_embedding_type == MEG_POSITION_ROPE;
+    if (conf[1].rotary.is_used) /* another name of --position-embedding-type rope */
+        conf[0].rotary.is_used = saved->position_embedding_type == MEG_POSITION_ROPE;
     for (int i = 0; i < 2; i++)
         value[i] = meg_opt_value(row, &conf[i]);
     if (strcmp(value[0], value[1]) != 0)

@@ -33,9 +33,9 @@ static int64_t foreign_rows(const struct ckpt_tp_shard *shard, const struct meg_
     int64_t rows = 0;
 
     switch (remap) {
-    case CKPT_Q: return m->num_attention_heads * m->kv_channels;
+    case CKPT_Q: return m->attn.a * m->attn.d;
     case CKPT_K:
-    case CKPT_V: return m->num_query_groups * m->kv_channels;
+    case CKPT_V: return m->attn.g * m->attn.d;
     case CKPT_GATE:
     case CKPT_UP: return m->ffn_hidden_size;
     default: break;
@@ -80,8 +80,8 @@ static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *
                         enum ckpt_remap remap)
 {
     const struct meg_model_conf *m = shard->model;
-    const int64_t d = m->kv_channels, groups = m->num_query_groups / shard->tp_size;
-    const int64_t group = row->dim[0] / m->num_query_groups, q = group - 2 * d; /* rows, query rows of a group */
+    const int64_t d = m->attn.d, groups = m->attn.g / shard->tp_size;
+    const int64_t group = row->dim[0] / m->attn.g, q = group - 2 * d; /* rows, query rows of a group */
     const int64_t dst = shard->tp_rank * groups * group, nparts = group / d;
 
     if (remap == CKPT_Q)

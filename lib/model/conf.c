@@ -19,14 +19,14 @@ const struct meg_opt meg_model_opts[] = {
     { "ffn-hidden-size", 0, MEG_I64(C, ffn_hidden_size), "N", NULL,
       "inner width of the MLP; default: 4 x --hidden-size; with --swiglu: 8/3 x --hidden-size, rounded down to a "
       "multiple of 64" },
-    { "num-attention-heads", 0, MEG_I64(C, num_attention_heads), "N", NULL, "number of attention heads" },
-    { "kv-channels", 0, MEG_I64(C, kv_channels), "N", NULL,
+    { "num-attention-heads", 0, MEG_I64(C, attn.a), "N", NULL, "number of attention heads" },
+    { "kv-channels", 0, MEG_I64(C, attn.d), "N", NULL,
       "number of channels per attention head; default: --hidden-size / --num-attention-heads" },
     { "max-position-embeddings", 0, MEG_I64(C, max_position_embeddings), "N", NULL,
       "maximum sequence length in tokens" },
     { "group-query-attention", 0, MEG_BOOL(C, group_query_attention), NULL, "no",
       "use grouped-query attention, in which several query heads use the same key and value head" },
-    { "num-query-groups", 0, MEG_I64(C, num_query_groups), "N", NULL,
+    { "num-query-groups", 0, MEG_I64(C, attn.g), "N", NULL,
       "number of key and value heads; requires --group-query-attention; default: 1" },
     { "position-embedding-type", 0, MEG_ENUM(C, position_embedding_type), "learned_absolute|rope|relative",
       "learned_absolute",
@@ -37,24 +37,24 @@ const struct meg_opt meg_model_opts[] = {
     { "relative-attention-max-distance", 0, MEG_I64(C, relative_attention_max_distance), "N", "128",
       "with --position-embedding-type relative: all distances of N or more tokens are in one bucket, "
       "in the encoder one for each direction" },
-    { "use-rotary-position-embeddings", 0, MEG_BOOL(C, use_rotary), NULL, "no",
+    { "use-rotary-position-embeddings", 0, MEG_BOOL(C, rotary.is_used), NULL, "no",
       "same as --position-embedding-type rope" },
-    { "rotary-base", 0, MEG_F64(C, rotary_base), "X", "10000", "base of the RoPE frequencies (theta)" },
-    { "rotary-percent", 0, MEG_F64(C, rotary_percent), "X", "1.0",
+    { "rotary-base", 0, MEG_F64(C, rotary.base), "X", "10000", "base of the RoPE frequencies (theta)" },
+    { "rotary-percent", 0, MEG_F64(C, rotary.percent), "X", "1.0",
       "fraction of the channels of each head that RoPE rotates" },
-    { "rotary-interleaved", 0, MEG_BOOL(C, rotary_interleaved), NULL, "no",
+    { "rotary-interleaved", 0, MEG_BOOL(C, rotary.is_interleaved), NULL, "no",
       "rotate pairs of adjacent channels instead of pairs from both halves of the rotated channels" },
-    { "rotary-seq-len-interpolation-factor", 0, MEG_I64(C, rotary_interpolation), "N", NULL,
+    { "rotary-seq-len-interpolation-factor", 0, MEG_I64(C, rotary.interpolation), "N", NULL,
       "divide positions by N in RoPE" },
-    { "use-rope-scaling", 0, MEG_BOOL(C, use_rope_scaling), NULL, "no",
+    { "use-rope-scaling", 0, MEG_BOOL(C, rotary.is_scaled), NULL, "no",
       "scale the long wavelengths of RoPE as Llama 3.1 does" },
-    { "rope-scaling-factor", 0, MEG_F64(C, rope_scaling_factor), "X", "8",
+    { "rope-scaling-factor", 0, MEG_F64(C, rotary.scaling_factor), "X", "8",
       "factor by which --use-rope-scaling multiplies the long wavelengths of RoPE" },
     { "normalization", 0, MEG_ENUM(C, normalization), "LayerNorm|RMSNorm", "LayerNorm", "type of normalization layer" },
     { "norm-epsilon", 0, MEG_F64(C, norm_epsilon), "X", "1e-05",
       "epsilon added to the variance in normalization layers" },
     MEG_ALIAS("layernorm-epsilon", "norm-epsilon"),
-    { "qk-layernorm", 0, MEG_BOOL(C, qk_layernorm), NULL, "no",
+    { "qk-layernorm", 0, MEG_BOOL(C, attn.qk_layernorm), NULL, "no",
       "normalize each head of queries and keys before RoPE, with one weight for all heads (Qwen3); requires "
       "--normalization RMSNorm" },
     { "init-method-std", 0, MEG_F64(C, init_method_std), "X", "0.02", "standard deviation of the initial weights" },
@@ -68,7 +68,7 @@ const struct meg_opt meg_model_opts[] = {
       "use a gated linear unit with GELU or ReLU in the MLP" },
     { "activation-func", 0, MEG_ENUM(C, activation_func), "gelu|relu", "gelu",
       "activation function of an MLP without gated linear unit" },
-    { "softmax-scale", 0, MEG_F64(C, softmax_scale), "X", NULL,
+    { "softmax-scale", 0, MEG_F64(C, attn.scale), "X", NULL,
       "multiply attention scores by X before the softmax; default: 1 / sqrt(--kv-channels)" },
     { "logits-scale", 0, MEG_F64(C, logits_scale), "X", NULL,
       "multiply the input of the output layer of T5, and so the logits without their bias, by X; default: 1" },
@@ -80,7 +80,7 @@ const struct meg_opt meg_model_opts[] = {
       "use exact GELU (erf) instead of the tanh approximation" },
     { "openai-gelu", 0, MEG_BOOL(C, openai_gelu), NULL, "no",
       "use the tanh approximation of GELU, also in the language-model head of BERT and with --glu-activation" },
-    { "attention-dropout", 0, MEG_F64(C, attention_dropout), "P", "0.1", "dropout probability of attention weights" },
+    { "attention-dropout", 0, MEG_F64(C, attn.dropout), "P", "0.1", "dropout probability of attention weights" },
     { "hidden-dropout", 0, MEG_F64(C, hidden_dropout), "P", "0.1",
       "dropout probability after the embedding, attention, cross-attention and MLP" },
     { "apply-residual-connection-post-layernorm", 0, MEG_BOOL(C, residual_from_norm), NULL, "no",
@@ -124,18 +124,18 @@ static int check_factor(double v, const char *name, struct meg_err *e)
 static int check_groups(struct meg_model_conf *c, struct meg_err *e)
 {
     if (!c->group_query_attention) {
-        if (c->num_query_groups != MEG_UNSET && c->num_query_groups != c->num_attention_heads)
+        if (c->attn.g != MEG_UNSET && c->attn.g != c->attn.a)
             return meg_fail(e, MEG_EUSAGE, "--num-query-groups %" PRId64 ": requires --group-query-attention",
-                            c->num_query_groups);
-        c->num_query_groups = c->num_attention_heads;
+                            c->attn.g);
+        c->attn.g = c->attn.a;
     }
-    if (c->num_query_groups == MEG_UNSET)
-        c->num_query_groups = 1;
-    if (c->num_query_groups < 1)
-        return meg_fail(e, MEG_EUSAGE, "--num-query-groups %" PRId64 ": must be at least 1", c->num_query_groups);
-    if (c->num_attention_heads % c->num_query_groups)
+    if (c->attn.g == MEG_UNSET)
+        c->attn.g = 1;
+    if (c->attn.g < 1)
+        return meg_fail(e, MEG_EUSAGE, "--num-query-groups %" PRId64 ": must be at least 1", c->attn.g);
+    if (c->attn.a % c->attn.g)
         return meg_fail(e, MEG_EUSAGE, "--num-query-groups %" PRId64 ": must divide --num-attention-heads %" PRId64,
-                        c->num_query_groups, c->num_attention_heads);
+                        c->attn.g, c->attn.a);
     return 0;
 }
 
@@ -144,39 +144,39 @@ static int check_rotary(struct meg_model_conf *c, struct meg_err *e)
     int64_t rotated;
     int r;
 
-    if (c->use_rotary)
+    if (c->rotary.is_used)
         c->position_embedding_type = MEG_POSITION_ROPE;
     if (!meg_model_is_rotary(c))
         return 0;
-    if (c->rotary_interpolation == MEG_UNSET)
-        c->rotary_interpolation = 1;
-    if ((r = meg_model_check_positive(c->rotary_interpolation, "rotary-seq-len-interpolation-factor", e)) < 0 ||
-        (r = check_range(c->rotary_base, 1, HUGE_VAL, "rotary-base", e)) < 0 ||
-        (r = check_range(c->rope_scaling_factor, 1, HUGE_VAL, "rope-scaling-factor", e)) < 0)
+    if (c->rotary.interpolation == MEG_UNSET)
+        c->rotary.interpolation = 1;
+    if ((r = meg_model_check_positive(c->rotary.interpolation, "rotary-seq-len-interpolation-factor", e)) < 0 ||
+        (r = check_range(c->rotary.base, 1, HUGE_VAL, "rotary-base", e)) < 0 ||
+        (r = check_range(c->rotary.scaling_factor, 1, HUGE_VAL, "rope-scaling-factor", e)) < 0)
         return r;
-    if (!(c->rotary_percent > 0 && c->rotary_percent <= 1))
-        return meg_fail(e, MEG_EUSAGE, "--rotary-percent %g: must be above 0 and at most 1", c->rotary_percent);
-    rotated = (int64_t)((double)c->kv_channels * c->rotary_percent);
+    if (!(c->rotary.percent > 0 && c->rotary.percent <= 1))
+        return meg_fail(e, MEG_EUSAGE, "--rotary-percent %g: must be above 0 and at most 1", c->rotary.percent);
+    rotated = (int64_t)((double)c->attn.d * c->rotary.percent);
     if (rotated < 2)
         return meg_fail(e, MEG_EUSAGE,
                         "--rotary-percent %g: this fraction of the %" PRId64
                         " channels of a head is less than one pair of channels; use a larger fraction",
-                        c->rotary_percent, c->kv_channels);
+                        c->rotary.percent, c->attn.d);
     if (rotated % 2)
         return meg_fail(e, MEG_EUSAGE,
                         "--rotary-percent %g: this fraction of the %" PRId64
                         " channels of a head is an odd number, but channels are rotated in pairs; use a different "
                         "fraction",
-                        c->rotary_percent, c->kv_channels);
+                        c->rotary.percent, c->attn.d);
     return 0;
 }
 
 /* Check that layer numbers fit into checkpoint file names and element counts into 64 bits. */
 static int check_size(const struct meg_model_conf *c, struct meg_err *e)
 {
-    const double h = (double)c->hidden_size, d = (double)c->kv_channels, f = (double)c->ffn_hidden_size;
-    const double layer = h * d * 2 * (double)(c->num_attention_heads + c->num_query_groups) + 3 * h * f;
-    const double cross = h * d * 4 * (double)c->num_attention_heads;
+    const double h = (double)c->hidden_size, d = (double)c->attn.d, f = (double)c->ffn_hidden_size;
+    const double layer = h * d * 2 * (double)(c->attn.a + c->attn.g) + 3 * h * f;
+    const double cross = h * d * 4 * (double)c->attn.a;
     const double layers = layer * (double)c->num_layers + (layer + cross) * (double)c->decoder_num_layers;
     const double n = layers + h * (double)(2 * c->vocab_size + c->max_position_embeddings);
 
@@ -201,31 +201,31 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
     if ((r = meg_family_check_options(c, groups, e)) < 0 ||
         (r = meg_model_check_positive(c->num_layers, "num-layers", e)) < 0 ||
         (r = meg_model_check_positive(c->hidden_size, "hidden-size", e)) < 0 ||
-        (r = meg_model_check_positive(c->num_attention_heads, "num-attention-heads", e)) < 0 ||
+        (r = meg_model_check_positive(c->attn.a, "num-attention-heads", e)) < 0 ||
         (r = meg_model_check_positive(c->max_position_embeddings, "max-position-embeddings", e)) < 0)
         return r;
-    if (c->kv_channels == MEG_UNSET) {
-        if (c->hidden_size % c->num_attention_heads)
+    if (c->attn.d == MEG_UNSET) {
+        if (c->hidden_size % c->attn.a)
             return meg_fail(e, MEG_EUSAGE,
                             "--hidden-size %" PRId64 ": must be a multiple of --num-attention-heads %" PRId64
                             "; change one of them or set --kv-channels",
-                            c->hidden_size, c->num_attention_heads);
-        c->kv_channels = c->hidden_size / c->num_attention_heads;
+                            c->hidden_size, c->attn.a);
+        c->attn.d = c->hidden_size / c->attn.a;
     }
     if (c->ffn_hidden_size == MEG_UNSET)
         c->ffn_hidden_size = c->swiglu ? 4 * c->hidden_size * 2 / 3 / 64 * 64 : 4 * c->hidden_size;
-    if ((r = meg_model_check_positive(c->kv_channels, "kv-channels", e)) < 0 ||
+    if ((r = meg_model_check_positive(c->attn.d, "kv-channels", e)) < 0 ||
         (r = meg_model_check_positive(c->ffn_hidden_size, "ffn-hidden-size", e)) < 0 ||
         (r = check_range(c->norm_epsilon, 0, 1, "norm-epsilon", e)) < 0 ||
         (r = check_range(c->init_method_std, 0, HUGE_VAL, "init-method-std", e)) < 0 ||
-        (r = check_range(c->attention_dropout, 0, 1, "attention-dropout", e)) < 0 ||
+        (r = check_range(c->attn.dropout, 0, 1, "attention-dropout", e)) < 0 ||
         (r = check_range(c->hidden_dropout, 0, 1, "hidden-dropout", e)) < 0 ||
-        (r = check_factor(c->softmax_scale, "softmax-scale", e)) < 0 ||
+        (r = check_factor(c->attn.scale, "softmax-scale", e)) < 0 ||
         (r = check_factor(c->logits_scale, "logits-scale", e)) < 0)
         return r;
     if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
         return r;
-    if (c->qk_layernorm && c->normalization != MEG_NORM_RMS)
+    if (c->attn.qk_layernorm && c->normalization != MEG_NORM_RMS)
         return meg_fail(e, MEG_EUSAGE, "--qk-layernorm: requires --normalization RMSNorm");
     if (c->swiglu && c->glu_activation != MEG_GLU_ACTIVATION_NONE)
         return meg_fail(e, MEG_EUSAGE, "--glu-activation: cannot be combined with --swiglu");
@@ -256,24 +256,24 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, &def }, { 0 } };
 
     meg_opt_defaults(groups);
-    c->use_rotary = false; /* same as position_embedding_type */
-    c->group_query_attention = c->num_query_groups != c->num_attention_heads;
+    c->rotary.is_used = false; /* same as position_embedding_type */
+    c->group_query_attention = c->attn.g != c->attn.a;
     if (!meg_model_is_rotary(c)) {
-        c->rotary_base = def.rotary_base;
-        c->rotary_percent = def.rotary_percent;
-        c->rotary_interleaved = c->use_rope_scaling = false;
-        c->rotary_interpolation = 1;
+        c->rotary.base = def.rotary.base;
+        c->rotary.percent = def.rotary.percent;
+        c->rotary.is_interleaved = c->rotary.is_scaled = false;
+        c->rotary.interpolation = 1;
     }
-    if (!c->use_rope_scaling)
-        c->rope_scaling_factor = def.rope_scaling_factor;
+    if (!c->rotary.is_scaled)
+        c->rotary.scaling_factor = def.rotary.scaling_factor;
     if (c->position_embedding_type != MEG_POSITION_RELATIVE) {
         c->relative_attention_num_buckets = def.relative_attention_num_buckets;
         c->relative_attention_max_distance = def.relative_attention_max_distance;
     }
     normalize_gelu(c);
     c->add_qkv_bias = c->add_qkv_bias && !c->has_bias;
-    if (!(c->softmax_scale > 0))
-        c->softmax_scale = NAN;
+    if (!(c->attn.scale > 0))
+        c->attn.scale = NAN;
     if (!(c->logits_scale > 0) || c->logits_scale == 1)
         c->logits_scale = NAN;
 }

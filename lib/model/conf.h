@@ -10,6 +10,7 @@
  */
 #ifndef MEG_MODEL_CONF_H
 #define MEG_MODEL_CONF_H
+#include "nn/attn/self_attention.h"
 #include "option/opt.h"
 #include "parallel/mesh.h"
 #include "params/param.h"
@@ -22,39 +23,41 @@ enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE, MEG_POSIT
 enum meg_activation_func { MEG_ACTIVATION_FUNC_GELU, MEG_ACTIVATION_FUNC_RELU };
 enum meg_glu_activation { MEG_GLU_ACTIVATION_NONE, MEG_GLU_ACTIVATION_GEGLU, MEG_GLU_ACTIVATION_REGLU };
 
+/* Rotary positions: column pair i of a head is rotated by the angle position / interpolation * base^(-i/half). */
+struct meg_rotary_conf {
+    bool is_used;         /* same as --position-embedding-type rope */
+    double base, percent; /* fraction of the columns of a head that are rotated */
+    bool is_interleaved;
+    int64_t interpolation;
+    bool is_scaled; /* divide the frequencies of long wavelengths by scaling_factor, as in Llama 3.1 */
+    double scaling_factor;
+};
+
 /* Architecture hyper-parameters.  Integers that are not set are MEG_UNSET (see meg_model_conf_check). */
 struct meg_model_conf {
     enum meg_model_family family;
     int64_t num_layers;         /* number of layers; T5: of the encoder */
     int64_t decoder_num_layers; /* number of layers of the decoder of T5; 0 in other families */
-    int64_t hidden_size, ffn_hidden_size, num_attention_heads;
-    int64_t kv_channels; /* head size */
+    int64_t hidden_size, ffn_hidden_size;
+    struct meg_attn_conf attn; /* the options of attention are set, the other fields are 0 */
     bool group_query_attention;
-    int64_t num_query_groups; /* number of key-value heads */
     int64_t max_position_embeddings;
     int64_t vocab_size; /* number of tokens, without padding; from the tokenizer or the checkpoint, not an option */
     enum meg_position_embedding position_embedding_type;
     int64_t relative_attention_num_buckets, relative_attention_max_distance;
     enum meg_norm normalization;
-    bool qk_layernorm; /* normalize each query and key head (Qwen3) */
-    bool use_rotary;   /* same as --position-embedding-type rope */
-    double rotary_base, rotary_percent;
-    bool rotary_interleaved;
-    int64_t rotary_interpolation; /* divisor of positions */
-    bool use_rope_scaling;        /* scale long wavelengths as Llama 3.1 does */
-    double rope_scaling_factor;
+    struct meg_rotary_conf rotary;
     double norm_epsilon, init_method_std;
     bool init_method_xavier_uniform;
     bool is_untied; /* --untie-embeddings-and-output-weights */
     bool swiglu;
     enum meg_glu_activation glu_activation;   /* gated linear unit other than SwiGLU */
-    double softmax_scale;                     /* factor of attention scores; not above 0: 1 / sqrt(kv_channels) */
     enum meg_activation_func activation_func; /* of an MLP that is not gated */
     double logits_scale;                      /* factor of the input of the output layer (T5); not above 0: 1 */
     bool has_bias; /* attention and MLP have biases; if it is false, only qkv can have one (add_qkv_bias) */
     bool add_qkv_bias;
     bool bias_gelu_fusion; /* with has_bias, the GELU of an MLP without gate is the tanh approximation */
-    double attention_dropout, hidden_dropout;
+    double hidden_dropout;
     bool openai_gelu;        /* every GELU is the tanh approximation; otherwise exact, except with bias_gelu_fusion */
     bool residual_from_norm; /* --apply-residual-connection-post-layernorm */
     bool bert_binary_head;   /* predict the order of segments (BERT) */
@@ -98,7 +101,7 @@ static inline int64_t meg_model_all_layers(const struct meg_model_conf *c)
 /* Return the number of rotated column pairs per head; 0 without rotary positions. */
 static inline int64_t meg_model_rope_half(const struct meg_model_conf *c)
 {
-    return meg_model_is_rotary(c) ? (int64_t)((double)c->kv_channels * c->rotary_percent) / 2 : 0;
+    return meg_model_is_rotary(c) ? (int64_t)((double)c->attn.d * c->rotary.percent) / 2 : 0;
 }
 
 /* Set the ties of a layout (struct meg_tie) from the model. */

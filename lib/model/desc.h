@@ -54,12 +54,9 @@ struct meg_head {
     const char *loss; /* name of the loss in logs, such as "lm loss" */
 };
 
-/* Rotary tables: column pair i is rotated by the angle position / interpolation * base^(-i/half). */
 struct meg_rope_conf {
     int64_t half, positions; /* rotated column pairs per head, rows of the tables; half is 0 without rotary positions */
-    double base, interpolation;
-    double scaling_factor; /* divisor of the frequencies of long wavelengths, as in Llama 3.1; 0: no scaling */
-    bool is_interleaved;
+    struct meg_rotary_conf o;
 };
 
 struct meg_model_desc {

@@ -19,14 +19,14 @@ static void fill_rope(struct meg_model *g)
     float *cosine = meg_new(nbytes), *sine = meg_new(nbytes);
 
     t->half = c->half;
-    t->is_interleaved = c->is_interleaved;
+    t->is_interleaved = c->o.is_interleaved;
     for (int64_t i = 0; i < c->half; i++) {
-        const double freq = pow(c->base, -(double)i / (double)c->half), wavelength = 2 * M_PI / freq;
+        const double freq = pow(c->o.base, -(double)i / (double)c->half), wavelength = 2 * M_PI / freq;
         const double unscaled = fmin(fmax((8192 / wavelength - 1) / 3, 0), 1);
-        const double scale = c->scaling_factor > 0 ? (1 - unscaled) / c->scaling_factor + unscaled : 1;
+        const double scale = c->o.is_scaled ? (1 - unscaled) / c->o.scaling_factor + unscaled : 1;
 
         for (int64_t p = 0; p < c->positions; p++) {
-            const double angle = (double)p / c->interpolation * freq * scale;
+            const double angle = (double)p / (double)c->o.interpolation * freq * scale;
 
             cosine[p * c->half + i] = (float)cos(angle);
             sine[p * c->half + i] = (float)sin(angle);

@@ -61,7 +61,7 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     d->inputs = MEG_BATCH_T5_FIELDS;
     d->averages_batches = true;
     d->rel_bias_buckets = c->relative_attention_num_buckets;
-    d->rel_bias_heads = c->num_attention_heads;
+    d->rel_bias_heads = c->attn.a;
     d->rel_bias_max_distance = c->relative_attention_max_distance;
     s = add_stack(d, c, &encoder, "encoder.final_layernorm", "encoder_relative_pos_emb.relative_attention_bias.weight");
     s->tokens = MEG_BATCH_ENC_TOKENS;

@@ -15,48 +15,24 @@ void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *
     d->norm = c->normalization;
     d->norm_eps = c->norm_epsilon;
     d->hidden_dropout = c->hidden_dropout;
-    d->rope.half = meg_model_rope_half(c);
-    d->rope.positions = c->max_position_embeddings;
-    d->rope.base = c->rotary_base;
-    d->rope.interpolation = (double)c->rotary_interpolation;
-    d->rope.scaling_factor = c->use_rope_scaling ? c->rope_scaling_factor : 0;
-    d->rope.is_interleaved = c->rotary_interleaved;
+    d->rope = (struct meg_rope_conf){ meg_model_rope_half(c), c->max_position_embeddings, c->rotary };
     d->is_untied = c->is_untied;
 }
 
 static struct meg_attn_conf attention(const struct meg_model_conf *c, const struct meg_transformer *t, double std_out)
 {
     const bool is_relative = c->position_embedding_type == MEG_POSITION_RELATIVE;
+    struct meg_attn_conf attn = c->attn;
 
-    return (struct meg_attn_conf){
-        .h = c->hidden_size,
-        .a = c->num_attention_heads,
-        .g = c->num_query_groups,
-        .d = c->kv_channels,
-        .std = c->init_method_std,
-        .std_out = std_out,
-        .has_qkv_bias = c->has_bias || c->add_qkv_bias,
-        .has_proj_bias = c->has_bias,
-        .qk_norm_eps = c->qk_layernorm ? c->norm_epsilon : 0,
-        .scale = c->softmax_scale > 0 ? c->softmax_scale : 0,
-        .dropout = c->attention_dropout,
-        .is_bidirectional = t->is_bidirectional,
-        .buckets = is_relative ? c->relative_attention_num_buckets : 0,
-    };
-}
-
-static struct meg_cross_attn_conf cross_attention(const struct meg_model_conf *c, double std_out)
-{
-    return (struct meg_cross_attn_conf){
-        .h = c->hidden_size,
-        .a = c->num_attention_heads,
-        .d = c->kv_channels,
-        .std = c->init_method_std,
-        .std_out = std_out,
-        .has_bias = c->has_bias,
-        .scale = c->softmax_scale > 0 ? c->softmax_scale : 0,
-        .dropout = c->attention_dropout,
-    };
+    attn.h = c->hidden_size;
+    attn.std = c->init_method_std;
+    attn.std_out = std_out;
+    attn.has_qkv_bias = c->has_bias || c->add_qkv_bias;
+    attn.has_proj_bias = c->has_bias;
+    attn.norm_eps = c->norm_epsilon;
+    attn.is_bidirectional = t->is_bidirectional;
+    attn.buckets = is_relative ? c->relative_attention_num_buckets : 0;
+    return attn;
 }
 
 static enum meg_act activation(const struct meg_model_conf *c)
@@ -88,12 +64,11 @@ void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_c
 {
     const double std_out = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
     const struct meg_attn_conf attn = attention(c, t, std_out);
-    const struct meg_cross_attn_conf cross = cross_attention(c, std_out);
     const struct meg_mlp_conf ffn = mlp(c, std_out);
     const int first = meg_desc_add_block(d, &meg_attn_block, &attn, sizeof attn, "input_layernorm", MEG_DROP_ATTN_OUT);
 
     if (t->has_cross_attention)
-        meg_desc_add_block(d, &meg_cross_attn_block, &cross, sizeof cross, "pre_cross_attn_layernorm",
+        meg_desc_add_block(d, &meg_cross_attn_block, &attn, sizeof attn, "pre_cross_attn_layernorm",
                            MEG_DROP_CROSS_ATTN_OUT);
     meg_desc_add_block(d, &meg_mlp_block, &ffn, sizeof ffn, "pre_mlp_layernorm", MEG_DROP_MLP_OUT);
     for (int i = first; i < d->nblocks; i++)

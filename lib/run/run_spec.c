@@ -123,8 +123,8 @@ static int fit_layout(struct meg_run_spec *s, struct meg_err *e)
     const struct meg_model_conf *m = &s->job->model;
     struct meg_layout_model model = { .s = c->seq_length,
                                       .s_decoder = c->decoder_seq_length == MEG_UNSET ? 0 : c->decoder_seq_length,
-                                      .heads = m->num_attention_heads,
-                                      .groups = m->num_query_groups,
+                                      .heads = m->attn.a,
+                                      .groups = m->attn.g,
                                       .ffn = m->ffn_hidden_size,
                                       .vocab = m->vocab_size };
     struct meg_model_desc d;

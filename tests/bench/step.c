@@ -89,10 +89,10 @@ static void read_options(struct meg_model_conf *c, const struct meg_optgroup *gr
         c->num_layers = 12;
     if (c->hidden_size == MEG_UNSET)
         c->hidden_size = 768;
-    if (c->num_attention_heads == MEG_UNSET)
-        c->num_attention_heads = 12;
-    if (!meg_opt_was_given(&c->attention_dropout))
-        c->attention_dropout = 0.0;
+    if (c->attn.a == MEG_UNSET)
+        c->attn.a = 12;
+    if (!meg_opt_was_given(&c->attn.dropout))
+        c->attn.dropout = 0.0;
     if (!meg_opt_was_given(&c->hidden_dropout))
         c->hidden_dropout = 0.0;
 }
@@ -138,7 +138,7 @@ int main(int argc, char **argv)
         meg_optim_create(&o, &oc, &zero, g, &e) < 0)
         meg_die_err(&e);
     meg_optim_init(o, 1);
-    make_batch(&x, g, t, b, c.attention_dropout > 0.0 || c.hidden_dropout > 0.0);
+    make_batch(&x, g, t, b, c.attn.dropout > 0.0 || c.hidden_dropout > 0.0);
     for (int k = 0; k < PARTS; k++)
         part[k] = meg_new((size_t)steps * sizeof *part[k]);
 

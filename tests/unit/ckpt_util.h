@@ -95,7 +95,7 @@ static inline struct meg_model_conf small_gpt_conf(int64_t layers, int64_t hidde
     meg_opt_defaults(groups);
     m.num_layers = layers;
     m.hidden_size = hidden;
-    m.num_attention_heads = 2;
+    m.attn.a = 2;
     m.max_position_embeddings = 6;
     m.vocab_size = 11;
     assert_int_equal(meg_model_conf_check(&m, &e), 0);

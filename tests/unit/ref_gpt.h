@@ -104,23 +104,23 @@ static inline void ref_norm(const struct ref_gpt *g, double *y, const double *x,
  */
 static inline double ref_angle(const struct meg_model_conf *c, int64_t position, int64_t i, int64_t half)
 {
-    double freq = pow(c->rotary_base, -(double)i / (double)half);
+    double freq = pow(c->rotary.base, -(double)i / (double)half);
     const double length = 2 * M_PI / freq, t = (8192 / length - 1) / (4 - 1);
 
-    if (c->use_rope_scaling && length > 8192 / 1)
-        freq /= c->rope_scaling_factor;
-    else if (c->use_rope_scaling && length > 8192 / 4)
-        freq = (1 - t) * freq / c->rope_scaling_factor + t * freq;
-    return (double)position / (double)c->rotary_interpolation * freq;
+    if (c->rotary.is_scaled && length > 8192 / 1)
+        freq /= c->rotary.scaling_factor;
+    else if (c->rotary.is_scaled && length > 8192 / 4)
+        freq = (1 - t) * freq / c->rotary.scaling_factor + t * freq;
+    return (double)position / (double)c->rotary.interpolation * freq;
 }
 
 /* Apply the rotary position embedding to one head at a position, in place. */
 static inline void ref_rotate(const struct meg_model_conf *c, double *x, int64_t position)
 {
-    const int64_t half = (int64_t)((double)c->kv_channels * c->rotary_percent) / 2;
+    const int64_t half = (int64_t)((double)c->attn.d * c->rotary.percent) / 2;
 
     for (int64_t i = 0; i < half; i++) {
-        double *u = c->rotary_interleaved ? &x[2 * i] : &x[i], *v = c->rotary_interleaved ? u + 1 : &x[i + half];
+        double *u = c->rotary.is_interleaved ? &x[2 * i] : &x[i], *v = c->rotary.is_interleaved ? u + 1 : &x[i + half];
         const double a = *u, b = *v, angle = ref_angle(c, position, i, half);
 
         *u = a * cos(angle) - b * sin(angle);
@@ -136,7 +136,7 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
 {
     const struct meg_model_conf *c = m->c;
     const struct meg_batch *x = m->x;
-    const int64_t a = c->num_attention_heads, g = c->num_query_groups, d = c->kv_channels, r = a / g;
+    const int64_t a = c->attn.a, g = c->attn.g, d = c->attn.d, r = a / g;
     const int64_t ld = g * (r + 2) * d, keys = (x->s + 7) / 8 * 8;
     double *p = meg_new((size_t)x->s * sizeof *p);
 
@@ -158,7 +158,7 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
                 sum += p[k] = exp(dot / sqrt((double)d));
             }
             for (int64_t k = first; k <= t; k++)
-                p[k] *= ref_drop(m, c->attention_dropout, layer, MEG_DROP_ATTN, j * keys + k, t, i) / sum;
+                p[k] *= ref_drop(m, c->attn.dropout, layer, MEG_DROP_ATTN, j * keys + k, t, i) / sum;
             for (int64_t e = 0; e < d; e++) {
                 double v = 0;
 
@@ -197,8 +197,8 @@ static inline void ref_layer(const struct ref_gpt *g, double *h, int l)
 {
 #define P(name) ref_find(g, "decoder.layers.%d." name, l)
     const struct meg_model_conf *c = g->c;
-    const int64_t n = g->x->s * g->x->b, hidden = c->hidden_size, ad = c->num_attention_heads * c->kv_channels;
-    const int64_t qkv_cols = ad + 2 * c->num_query_groups * c->kv_channels, f = c->ffn_hidden_size;
+    const int64_t n = g->x->s * g->x->b, hidden = c->hidden_size, ad = c->attn.a * c->attn.d;
+    const int64_t qkv_cols = ad + 2 * c->attn.g * c->attn.d, f = c->ffn_hidden_size;
     const int64_t fc1 = c->swiglu ? 2 * f : f;
     double *x = ref_rows(g, hidden), *y = ref_rows(g, hidden), *qkv = ref_rows(g, qkv_cols), *o = ref_rows(g, ad);
     double *pre = ref_rows(g, fc1), *mid = ref_rows(g, f);

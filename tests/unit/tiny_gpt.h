@@ -15,11 +15,11 @@ static inline struct meg_model_conf tiny_gpt(int64_t layers, int64_t hidden, int
     c.num_layers = layers;
     c.hidden_size = hidden;
     c.ffn_hidden_size = ffn;
-    c.num_attention_heads = heads;
+    c.attn.a = heads;
     c.max_position_embeddings = positions;
     c.vocab_size = vocabulary;
     c.init_method_std = 0.3;
-    c.attention_dropout = c.hidden_dropout = 0;
+    c.attn.dropout = c.hidden_dropout = 0;
     if (meg_model_conf_check(&c, &e) < 0)
         meg_die_err(&e);
     return c;

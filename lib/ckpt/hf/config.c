@@ -148,7 +148,7 @@ int ckpt_hf_read_config(struct meg_model_conf *m, const struct ckpt_hf_family *f
         r = ckpt_hf_read_rows(&reader, family->rows[i]);
     if (r == 0)
         r = meg_json_get_i64(config, "vocab_size", MEG_JSON_REQUIRED, &m->vocab_size, from, e);
-    m->group_query_attention = m->num_query_groups != MEG_UNSET && m->num_query_groups != m->num_attention_heads;
+    m->group_query_attention = m->attn.g != MEG_UNSET && m->attn.g != m->attn.a;
     return r;
 }
 

@@ -60,7 +60,7 @@ static int read_linear_scaling(const struct ckpt_hf_reader *r)
         return meg_fail(r->e, MEG_EFORMAT,
                         "%s: the factor of linear rope_scaling is %g, expected an integer of at least 1", r->from,
                         factor);
-    r->m->rotary_interpolation = (int64_t)factor;
+    r->m->rotary.interpolation = (int64_t)factor;
     return code;
 }
 
@@ -83,8 +83,8 @@ static int read_rope(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *r
         return code;
     if (strcmp(type, "linear") == 0)
         return read_linear_scaling(&o);
-    r->m->use_rope_scaling = strcmp(type, "llama3") == 0;
-    if (r->m->use_rope_scaling)
+    r->m->rotary.is_scaled = strcmp(type, "llama3") == 0;
+    if (r->m->rotary.is_scaled)
         return ckpt_hf_read_rows(&o, llama3_rows);
     return meg_fail(r->e, MEG_EFORMAT, "%s: unsupported rope_scaling type %.40s; expected linear or llama3", r->from,
                     type);
@@ -93,11 +93,11 @@ static int read_rope(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *r
 static json_t *write_rope(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
 {
     (void)row;
-    if (m->use_rope_scaling)
-        return json_pack("{s:f,s:f,s:f,s:i,s:s}", "factor", m->rope_scaling_factor, "high_freq_factor", 4.0,
+    if (m->rotary.is_scaled)
+        return json_pack("{s:f,s:f,s:f,s:i,s:s}", "factor", m->rotary.scaling_factor, "high_freq_factor", 4.0,
                          "low_freq_factor", 1.0, "original_max_position_embeddings", 8192, "rope_type", "llama3");
-    if (m->rotary_interpolation > 1)
-        return json_pack("{s:f,s:s}", "factor", (double)m->rotary_interpolation, "rope_type", "linear");
+    if (m->rotary.interpolation > 1)
+        return json_pack("{s:f,s:s}", "factor", (double)m->rotary.interpolation, "rope_type", "linear");
     return json_null();
 }
 

@@ -532,16 +532,16 @@ static int check_tp_size(const struct reader *rd, struct meg_err *e)
     struct meg_model_conf m;
     int r = meg_ckpt_model_conf(rd->c, &m, e);
 
-    if (r == 0 && m.num_query_groups % rd->tp)
+    if (r == 0 && m.attn.g % rd->tp)
         r = meg_fail(e, MEG_EFORMAT,
                      "%s: tensor-parallel size %" PRId64
                      " in args does not divide the number of query groups, %" PRId64,
-                     rd->first, rd->tp, m.num_query_groups);
+                     rd->first, rd->tp, m.attn.g);
     if (r == 0 && m.ffn_hidden_size % rd->tp)
         r = meg_fail(e, MEG_EFORMAT,
                      "%s: tensor-parallel size %" PRId64 " in args does not divide ffn_hidden_size %" PRId64, rd->first,
                      rd->tp, m.ffn_hidden_size);
-    if (r == 0 && rd->c->format != &formats[2] && m.num_query_groups != m.num_attention_heads)
+    if (r == 0 && rd->c->format != &formats[2] && m.attn.g != m.attn.a)
         r = meg_fail(e, MEG_EFORMAT, "%s: grouped-query attention is not supported in checkpoint_version 0 and 1",
                      rd->first);
     return r;

@@ -71,8 +71,8 @@ static int check_sizes(const struct export *x, struct meg_err *e)
     if (to->vocab_multiple < 1 || to->vocab_multiple > 1 << 20)
         return meg_fail(e, MEG_EUSAGE, "--make-vocab-size-divisible-by %" PRId64 ": must be from 1 to %d",
                         to->vocab_multiple, 1 << 20);
-    if ((r = check_divides(tensor, to->tensor, "the number of attention heads,", m->num_attention_heads, e)) < 0 ||
-        (r = check_divides(tensor, to->tensor, "the number of query groups,", m->num_query_groups, e)) < 0 ||
+    if ((r = check_divides(tensor, to->tensor, "the number of attention heads,", m->attn.a, e)) < 0 ||
+        (r = check_divides(tensor, to->tensor, "the number of query groups,", m->attn.g, e)) < 0 ||
         (r = check_divides(tensor, to->tensor, "the width of the MLP,", m->ffn_hidden_size, e)) < 0)
         return r;
     if ((r = check_divides(pipeline, to->pipeline, "the number of layers,", meg_model_all_layers(m), e)) == 0 &&
@@ -275,7 +275,7 @@ static bool is_written(const char *name, const struct meg_model_conf *m)
         { "relative_attention_max_distance", m->position_embedding_type == MEG_POSITION_RELATIVE },
         { "glu_activation", m->glu_activation != MEG_GLU_ACTIVATION_NONE },
         { "activation_func", m->activation_func != MEG_ACTIVATION_FUNC_GELU },
-        { "softmax_scale", m->softmax_scale > 0 },
+        { "softmax_scale", m->attn.scale > 0 },
         { "logits_scale", m->logits_scale > 0 },
     };
 
@@ -330,7 +330,7 @@ static struct meg_model_conf supported_options(const struct export *x)
     if (x->to->names != MEG_CKPT_NAMES_LEGACY) {
         m.residual_from_norm = false;
     } else {
-        m.qk_layernorm = false;
+        m.attn.qk_layernorm = false;
         if (m.position_embedding_type == MEG_POSITION_RELATIVE)
             m.position_embedding_type = MEG_POSITION_LEARNED;
     }

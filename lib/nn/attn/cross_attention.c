@@ -158,9 +158,9 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
 
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
-    const struct meg_cross_attn_conf *c = conf;
+    const struct meg_attn_conf *c = conf;
     struct meg_linear_shape shape = {
-        .out = c->a * c->d, .in = c->h, .nparts = 1, .std = c->std, .has_bias = c->has_bias, .variant = c->linear
+        .out = c->a * c->d, .in = c->h, .nparts = 1, .std = c->std, .has_bias = c->has_proj_bias, .variant = c->linear
     };
     struct cross_attn *l = weights;
 
@@ -190,8 +190,7 @@ static void suballoc_core(struct cross_attn_acts *acts, const struct meg_block_a
     acts->lse = meg_suballoc(a->mem, (size_t)(a->n * heads) * sizeof *acts->lse);
 }
 
-static void suballoc_workspace(struct cross_attn *l, const struct meg_block_arena *a,
-                               const struct meg_cross_attn_conf *c)
+static void suballoc_workspace(struct cross_attn *l, const struct meg_block_arena *a, const struct meg_attn_conf *c)
 {
     struct meg_attn_desc desc = nn_causal_desc(a->s_memory, a->b, c->a / a->tp, c->a / a->tp, c->d);
 
@@ -206,7 +205,7 @@ static void suballoc_workspace(struct cross_attn *l, const struct meg_block_aren
 
 static void suballoc(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf)
 {
-    const struct meg_cross_attn_conf *c = conf;
+    const struct meg_attn_conf *c = conf;
     const int64_t width = c->a / a->tp * c->d;
     const bool has_input_grads = what == MEG_BLOCK_DEFERRED_GRADS || (what == MEG_BLOCK_GRADS && !a->defers_wgrad);
     struct cross_attn_acts *acts = to;
@@ -237,7 +236,7 @@ static const struct meg_linear *last_linear(const void *weights)
 
 static int64_t memory_cache_width(const void *conf, int64_t tp)
 {
-    const struct meg_cross_attn_conf *c = conf;
+    const struct meg_attn_conf *c = conf;
 
     return c->a / tp * 2 * c->d;
 }

@@ -5,21 +5,14 @@
  */
 #ifndef MEG_NN_ATTN_CROSS_ATTENTION_H
 #define MEG_NN_ATTN_CROSS_ATTENTION_H
-#include "nn/block.h"
+#include "nn/attn/self_attention.h"
 
 MEG_BEGIN_DECLS
 
-/* Configuration of the block type meg_cross_attn_block, with the sizes of the complete model. */
-struct meg_cross_attn_conf {
-    int64_t h;           /* width of the residual stream, and of the encoder's output */
-    int64_t a, d;        /* heads, head size */
-    double std, std_out; /* standard deviation of the initial weights of q and kv, and of proj */
-    bool has_bias;
-    double scale;                            /* of the scores; 0: 1 / sqrt(d) */
-    double dropout;                          /* dropout probability of the attention weights */
-    const struct meg_linear_variant *linear; /* of q, kv and proj; NULL: dense */
-};
-
+/*
+ * The configuration is a struct meg_attn_conf.  All linear layers have biases if has_proj_bias is set; the number of
+ * groups equals the number of heads.
+ */
 extern const struct meg_block_type meg_cross_attn_block;
 
 MEG_END_DECLS

@@ -231,13 +231,13 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
 
     meg_bind_linear(b, &l->qkv, "self_attention.linear_qkv", &qkv);
     meg_bind_linear(b, &l->proj, "self_attention.linear_proj", &proj);
-    if (c->qk_norm_eps > 0) {
+    if (c->qk_layernorm) {
         bind_qk_norm(b, &l->q_norm.w, &l->q_norm.dw, "self_attention.q_layernorm.weight", c->d);
         bind_qk_norm(b, &l->k_norm.w, &l->k_norm.dw, "self_attention.k_layernorm.weight", c->d);
     }
     if (b->step != MEG_BIND_POINTERS)
         return;
-    l->qk_norm_eps = (float)c->qk_norm_eps;
+    l->qk_norm_eps = c->qk_layernorm ? (float)c->norm_eps : 0;
     l->rope = env->rope;
     l->a = c->a / env->tp;
     l->g = c->g / env->tp;
@@ -289,7 +289,7 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     switch (what) {
     case MEG_BLOCK_ACTS:
         acts->qkv = meg_suballoc_mat(a->mem, a->dtype, a->n, qkv);
-        if (c->qk_norm_eps > 0)
+        if (c->qk_layernorm)
             suballoc_qk_norm(acts, a, heads, groups, c->d);
         acts->qkv_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
         acts->proj_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);

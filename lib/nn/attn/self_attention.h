@@ -8,7 +8,7 @@
  * The query heads have no common stride, which cuDNN requires.  A kernel can treat group j of sequence i as sequence
  * i g + j, with r query heads and one key-value head, of a batch of b g sequences, whose stride is ld_g.
  *
- * With qk_norm_eps, an RMSNorm is applied to each query and key head before rotary positions (Dehghani et al. 2023;
+ * With qk_layernorm, an RMSNorm is applied to each query and key head before rotary positions (Dehghani et al. 2023;
  * Qwen3).  Tensor-parallel ranks have the same weights of these norms, but different heads.
  *
  * self_attention.c implements attention over complete sequences; cp_*.c add context parallelism (cp_groups.h).
@@ -35,15 +35,18 @@ struct meg_rel_bias {
     bool is_bidirectional;
 };
 
-/* Configuration of the block type meg_attn_block, with the sizes of the complete model. */
+/* Configuration of the block types meg_attn_block and meg_cross_attn_block, with the sizes of the complete model. */
 struct meg_attn_conf {
+    /* options */
+    int64_t a, g, d;   /* query heads, key-value groups, head size */
+    bool qk_layernorm; /* normalize each query and key head with RMSNorm (Qwen3) */
+    double scale;      /* of the scores; not above 0: 1 / sqrt(d) */
+    double dropout;    /* dropout probability of the attention weights */
+    /* set by the description of the model */
     int64_t h;           /* width of the residual stream */
-    int64_t a, g, d;     /* query heads, key-value groups, head size */
     double std, std_out; /* standard deviation of the initial weights of qkv and proj */
     bool has_qkv_bias, has_proj_bias;
-    double qk_norm_eps;    /* epsilon of the RMSNorm of each query and key head (Qwen3); 0: there is none */
-    double scale;          /* of the scores; 0: 1 / sqrt(d) */
-    double dropout;        /* dropout probability of the attention weights */
+    double norm_eps;       /* epsilon of the norms of queries and keys */
     bool is_bidirectional; /* a query attends to all keys; otherwise, to keys up to its own position */
     int64_t buckets;       /* rows of the relative bias of the stack; 0: none */
     const struct meg_linear_variant *linear; /* of qkv and proj; NULL: dense */

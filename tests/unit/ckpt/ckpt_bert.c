@@ -31,7 +31,7 @@ static void make_bert(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_
     b->m.num_layers = 4;
     b->m.hidden_size = 16;
     b->m.ffn_hidden_size = 12;
-    b->m.num_attention_heads = 4;
+    b->m.attn.a = 4;
     b->m.max_position_embeddings = 8;
     b->m.vocab_size = 11;
     if (tune)
@@ -215,7 +215,7 @@ static void reads_settings_and_their_defaults(void **state)
         assert_true(m.family == MEG_FAMILY_BERT && m.residual_from_norm && m.bert_binary_head && !m.is_untied);
         assert_int_equal(m.openai_gelu, good[i].is_tanh);
         assert_int_equal(m.bias_gelu_fusion, good[i].is_tanh);
-        assert_true(m.norm_epsilon == 1e-12 && m.hidden_dropout == 0.1 && m.attention_dropout == 0.1);
+        assert_true(m.norm_epsilon == 1e-12 && m.hidden_dropout == 0.1 && m.attn.dropout == 0.1);
         meg_ckpt_close(c);
     }
     free_fixture(&a);
@@ -481,12 +481,12 @@ static void set_untied(struct meg_model_conf *m)
 static void set_groups(struct meg_model_conf *m)
 {
     m->group_query_attention = true;
-    m->num_query_groups = 2;
+    m->attn.g = 2;
 }
 
 static void set_wide_heads(struct meg_model_conf *m)
 {
-    m->kv_channels = 8;
+    m->attn.d = 8;
 }
 
 static void set_no_binary_head(struct meg_model_conf *m)

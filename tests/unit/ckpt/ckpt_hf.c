@@ -44,7 +44,7 @@ static void qkv_rows_are_interleaved_by_head(void **state)
      */
     float foreign[3 * 12], native[12 * 3], back[3 * 12];
     static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
-    const struct meg_model_conf m = { .num_attention_heads = 2, .num_query_groups = 2, .kv_channels = 2 };
+    const struct meg_model_conf m = { .attn.a = 2, .attn.g = 2, .attn.d = 2 };
     const struct ckpt_tp_shard shard = { .model = &m, .tp_size = 1 };
     const struct meg_param weight = { .ndim = 2,
                                       .dim = { 12, 3 },
@@ -123,7 +123,7 @@ static void gpt2_round_trip_is_bit_identical(void **state)
     assert_null(meg_ckpt_run_state(c));
     assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
     assert_false(m.bias_gelu_fusion);
-    assert_int_equal(m.kv_channels, 4);
+    assert_int_equal(m.attn.d, 4);
     assert_int_equal(m.vocab_size, 11);
     meg_ckpt_close(c);
     assert_int_equal(meg_ckpt_open(&c, "out", 3, &e), MEG_EUSAGE);
@@ -300,7 +300,7 @@ static void refuses_to_export_what_gpt2_cannot_express(void **state)
 
     (void)state;
     m = small_gpt_conf(1, 8);
-    m.kv_channels = 16;
+    m.attn.d = 16;
     s.model = &m;
     assert_int_equal(
         meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ .lock = &(struct meg_dir_lock){ .was_empty = true } },

@@ -12,9 +12,9 @@ static void make_llama(struct ckpt_fixture *b, int seed, void (*tune)(struct meg
     b->m.num_layers = 2;
     b->m.hidden_size = 16;
     b->m.ffn_hidden_size = 6;
-    b->m.num_attention_heads = 4;
+    b->m.attn.a = 4;
     b->m.group_query_attention = true;
-    b->m.num_query_groups = 2;
+    b->m.attn.g = 2;
     b->m.max_position_embeddings = 8;
     b->m.vocab_size = 11;
     b->m.position_embedding_type = MEG_POSITION_ROPE;
@@ -22,7 +22,7 @@ static void make_llama(struct ckpt_fixture *b, int seed, void (*tune)(struct meg
     b->m.swiglu = true;
     b->m.has_bias = false;
     b->m.is_untied = true;
-    b->m.attention_dropout = b->m.hidden_dropout = 0;
+    b->m.attn.dropout = b->m.hidden_dropout = 0;
     if (tune)
         tune(&b->m);
     if (meg_model_conf_check(&b->m, &e) < 0)
@@ -33,21 +33,21 @@ static void make_llama(struct ckpt_fixture *b, int seed, void (*tune)(struct meg
 
 static void unchanged(struct meg_model_conf *m)
 {
-    m->rotary_base = 500000;
+    m->rotary.base = 500000;
 }
 
 static void tied_llama3(struct meg_model_conf *m)
 {
     m->is_untied = false;
-    m->use_rope_scaling = true;
-    m->rope_scaling_factor = 32;
+    m->rotary.is_scaled = true;
+    m->rotary.scaling_factor = 32;
     m->norm_epsilon = 1e-6;
 }
 
 static void wide_heads_interpolated(struct meg_model_conf *m)
 {
-    m->kv_channels = 8;
-    m->rotary_interpolation = 2;
+    m->attn.d = 8;
+    m->rotary.interpolation = 2;
 }
 
 static void all_biases(struct meg_model_conf *m)
@@ -59,12 +59,12 @@ static void qwen(struct meg_model_conf *m)
 {
     m->add_qkv_bias = true;
     m->group_query_attention = false;
-    m->num_query_groups = MEG_UNSET;
+    m->attn.g = MEG_UNSET;
 }
 
 static void qwen3(struct meg_model_conf *m)
 {
-    m->qk_layernorm = true;
+    m->attn.qk_layernorm = true;
 }
 
 static void llama_round_trip_is_bit_identical(void **state)
@@ -186,7 +186,7 @@ static void refuses_unsupported_llama_settings(void **state)
 
 static void interleaved(struct meg_model_conf *m)
 {
-    m->rotary_interleaved = true;
+    m->rotary.is_interleaved = true;
 }
 
 static void layer_norm(struct meg_model_conf *m)

@@ -43,9 +43,9 @@ static void make_gated(struct ckpt_fixture *b, int seed)
     b->m.num_layers = 4;
     b->m.hidden_size = 16;
     b->m.ffn_hidden_size = 6;
-    b->m.num_attention_heads = 4;
+    b->m.attn.a = 4;
     b->m.group_query_attention = true;
-    b->m.num_query_groups = 2;
+    b->m.attn.g = 2;
     b->m.max_position_embeddings = 6;
     b->m.vocab_size = 11;
     b->m.swiglu = true;
@@ -245,7 +245,7 @@ static void qkv_rows_with_core_names_are_not_reordered(void **state)
 /* In version 0, the queries of all heads of a rank precede the keys and values. */
 static void version_0_has_queries_first(void **state)
 {
-    const struct meg_model_conf m = { .num_attention_heads = 4, .num_query_groups = 4, .kv_channels = 2 };
+    const struct meg_model_conf m = { .attn.a = 4, .attn.g = 4, .attn.d = 2 };
     const struct meg_param row = { .ndim = 1, .dim = { 24 }, .sharding = { meg_equal_parts(24, 1, MEG_AXIS_TP) } };
     const struct ckpt_tp_shard shard = { .model = &m, .tp_rank = 1, .tp_size = 2 };
     static const float want[] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
@@ -300,7 +300,7 @@ static void pt_begin(struct pt_builder *f, const struct ckpt_fixture *b)
     meg_pickle_put_str(&f->pickle, "hidden_size");
     meg_pickle_put_int(&f->pickle, b->m.hidden_size);
     meg_pickle_put_str(&f->pickle, "num_attention_heads");
-    meg_pickle_put_int(&f->pickle, b->m.num_attention_heads);
+    meg_pickle_put_int(&f->pickle, b->m.attn.a);
     meg_pickle_put_str(&f->pickle, "max_position_embeddings");
     meg_pickle_put_int(&f->pickle, b->m.max_position_embeddings);
     meg_pickle_put_str(&f->pickle, "ffn_hidden_size");

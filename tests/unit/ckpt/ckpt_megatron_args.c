@@ -74,8 +74,8 @@ static void write_with_args(const char *at, const json_t *args)
     const char *name;
     const json_t *v;
 
-    b.m.num_attention_heads = b.m.num_query_groups = 4;
-    b.m.kv_channels = 16;
+    b.m.attn.a = b.m.attn.g = 4;
+    b.m.attn.d = 16;
     b.m.max_position_embeddings = 64;
     b.m.vocab_size = 128;
     if (is_llama) {
@@ -85,7 +85,7 @@ static void write_with_args(const char *at, const json_t *args)
         b.m.has_bias = false;
         b.m.ffn_hidden_size = 128;
         b.m.group_query_attention = true;
-        b.m.num_query_groups = 2;
+        b.m.attn.g = 2;
     }
     meg_model_params(&b.p, &b.m, &meg_mesh_one);
     b.w = new_params(&b.p, 1);

@@ -69,8 +69,8 @@ static struct meg_model_conf deep_gpt(void)
     struct meg_model_conf m = small_gpt_conf(LAYERS, 8);
     struct meg_err e;
 
-    m.num_attention_heads = 8;
-    m.kv_channels = m.num_query_groups = MEG_UNSET;
+    m.attn.a = 8;
+    m.attn.d = m.attn.g = MEG_UNSET;
     m.ffn_hidden_size = 8;
     m.vocab_size = 16;
     assert_int_equal(meg_model_conf_check(&m, &e), 0);

@@ -33,7 +33,7 @@ static void set_rms_norm(struct meg_model_conf *m)
     m->normalization = MEG_NORM_RMS;
     m->norm_epsilon = 1e-6;
     m->has_bias = false;
-    m->softmax_scale = 1;
+    m->attn.scale = 1;
 }
 
 static void set_v1_0(struct meg_model_conf *m)
@@ -60,8 +60,8 @@ static void make_t5(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_mo
     b->m.decoder_num_layers = 4;
     b->m.hidden_size = 16;
     b->m.ffn_hidden_size = 12;
-    b->m.num_attention_heads = 4;
-    b->m.kv_channels = 6;
+    b->m.attn.a = 4;
+    b->m.attn.d = 6;
     b->m.max_position_embeddings = 8;
     b->m.vocab_size = 11;
     tune(&b->m);
@@ -269,15 +269,15 @@ static void reads_settings_and_their_defaults(void **state)
         fail_msg("%s", e.msg);
     assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
     assert_true(m.family == MEG_FAMILY_T5 && !m.is_untied && m.activation_func == MEG_ACTIVATION_FUNC_RELU);
-    assert_true(m.norm_epsilon == 1e-6 && m.hidden_dropout == 0.1 && m.attention_dropout == 0.1);
-    assert_true(m.softmax_scale == 1 && m.logits_scale == 0.25 && !m.has_bias && m.normalization == MEG_NORM_RMS);
+    assert_true(m.norm_epsilon == 1e-6 && m.hidden_dropout == 0.1 && m.attn.dropout == 0.1);
+    assert_true(m.attn.scale == 1 && m.logits_scale == 0.25 && !m.has_bias && m.normalization == MEG_NORM_RMS);
     assert_int_equal(m.max_position_embeddings, 512);
     assert_int_equal(m.relative_attention_max_distance, 128);
     meg_ckpt_close(c);
     if (open_with_config(V1_0(",\"dropout_rate\":0.3"), &c, &e) < 0)
         fail_msg("%s", e.msg);
     assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
-    assert_true(m.hidden_dropout == 0.3 && m.attention_dropout == 0.3);
+    assert_true(m.hidden_dropout == 0.3 && m.attn.dropout == 0.3);
     meg_ckpt_close(c);
     free_fixture(&a);
 }
@@ -339,7 +339,7 @@ static void set_biases(struct meg_model_conf *m)
 static void set_default_scale(struct meg_model_conf *m)
 {
     set_v1_0(m);
-    m->softmax_scale = NAN;
+    m->attn.scale = NAN;
 }
 
 static void set_scale_of_one(struct meg_model_conf *m)
@@ -448,7 +448,7 @@ static void set_gpt_geglu(struct meg_model_conf *m)
 
 static void set_gpt_scale(struct meg_model_conf *m)
 {
-    m->softmax_scale = 0.5;
+    m->attn.scale = 0.5;
 }
 
 static void other_families_do_not_have_settings_of_t5(void **state)

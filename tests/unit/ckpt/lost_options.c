@@ -89,11 +89,12 @@ static void print_block(struct meg_str *s, const struct meg_block *block)
         const struct meg_attn_conf *c = block->conf;
 
         meg_str_printf(s, "%d %d %d %d %d %g %d %d %g", (int)c->a, (int)c->g, (int)c->d, c->has_qkv_bias,
-                       c->has_proj_bias, c->scale, c->is_bidirectional, (int)c->buckets, c->qk_norm_eps);
+                       c->has_proj_bias, c->scale, c->is_bidirectional, (int)c->buckets,
+                       c->qk_layernorm ? c->norm_eps : 0);
     } else if (block->type == &meg_cross_attn_block) {
-        const struct meg_cross_attn_conf *c = block->conf;
+        const struct meg_attn_conf *c = block->conf;
 
-        meg_str_printf(s, "%d %d %d %g", (int)c->a, (int)c->d, c->has_bias, c->scale);
+        meg_str_printf(s, "%d %d %d %g", (int)c->a, (int)c->d, c->has_proj_bias, c->scale);
     } else {
         const struct meg_mlp_conf *c = block->conf;
 
@@ -114,8 +115,9 @@ static struct meg_str print_model(const struct meg_model_conf *m)
     meg_str_printf(&s, "%d %d %u %d %d %d %.17g %d\n", (int)d.h, (int)d.v, d.inputs, (int)d.positions,
                    (int)d.token_types, (int)d.norm, d.norm_eps, d.is_untied);
     if (d.rope.half)
-        meg_str_printf(&s, "rope %d %d %.17g %g %g %d\n", (int)d.rope.half, (int)d.rope.positions, d.rope.base,
-                       d.rope.interpolation, d.rope.scaling_factor, d.rope.is_interleaved);
+        meg_str_printf(&s, "rope %d %d %.17g %g %g %d\n", (int)d.rope.half, (int)d.rope.positions, d.rope.o.base,
+                       (double)d.rope.o.interpolation, d.rope.o.is_scaled ? d.rope.o.scaling_factor : 0,
+                       d.rope.o.is_interleaved);
     if (d.stack[0].rel_bias)
         meg_str_printf(&s, "bias %d %d\n", (int)d.rel_bias_buckets, (int)d.rel_bias_max_distance);
     for (int i = 0; i < d.nblocks; i++)

@@ -109,7 +109,7 @@ static void recomputation_gives_the_same_gradients_bit_for_bit(void **state)
     double loss;
 
     (void)state;
-    c.attention_dropout = c.hidden_dropout = 0.3;
+    c.attn.dropout = c.hidden_dropout = 0.3;
     x.sample_id = sample;
     g = make(&c, true);
     loss = meg_model_forward_backward(g, &x, 1);
@@ -228,7 +228,7 @@ static void chunks_without_layers_give_the_same_gradients_bit_for_bit(void **sta
 
     (void)state;
     c.is_untied = true;
-    c.attention_dropout = c.hidden_dropout = 0.3;
+    c.attn.dropout = c.hidden_dropout = 0.3;
     x.sample_id = sample;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         struct meg_model_run run = { .s = S,
@@ -424,7 +424,7 @@ static void dropout_depends_on_the_sample_id_only(void **state)
     double all, sum = 0;
 
     (void)state;
-    c.attention_dropout = c.hidden_dropout = 0.3;
+    c.attn.dropout = c.hidden_dropout = 0.3;
     g = make(&c, true);
     x.sample_id = sample;
     all = meg_model_forward_backward(g, &x, 1);
@@ -631,7 +631,7 @@ static void decoding_gives_the_logits_of_the_full_sequence(void **state)
     c.position_embedding_type = MEG_POSITION_ROPE;
     c.normalization = MEG_NORM_RMS;
     c.swiglu = c.is_untied = c.group_query_attention = true;
-    c.num_query_groups = 2;
+    c.attn.g = 2;
     c.has_bias = false;
     assert_int_equal(meg_model_conf_check(&c, &e), 0);
     check_decoding(c);
@@ -721,8 +721,8 @@ static void refuses_options_that_break_a_rule(void **state)
     struct meg_err e;
 
     (void)state;
-    c.kv_channels = MEG_UNSET;
-    c.num_attention_heads = 3;
+    c.attn.d = MEG_UNSET;
+    c.attn.a = 3;
     assert_int_equal(meg_model_conf_check(&c, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "--hidden-size 16: must be a multiple of --num-attention-heads 3"));
     c = conf();
@@ -760,8 +760,8 @@ static void refuses_to_rotate_less_than_a_pair(void **state)
     struct meg_err e;
 
     (void)state;
-    c.use_rotary = true;
-    c.rotary_percent = 0.01;
+    c.rotary.is_used = true;
+    c.rotary.percent = 0.01;
     assert_int_equal(meg_model_conf_check(&c, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "--rotary-percent 0.01: this fraction of the"));
 }

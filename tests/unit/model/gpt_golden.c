@@ -23,7 +23,7 @@ static struct meg_model_conf llama(void)
     struct meg_model_conf c = tiny_gpt(2, H, 160, A, 64, V);
 
     c.group_query_attention = true;
-    c.num_query_groups = 2;
+    c.attn.g = 2;
     c.position_embedding_type = MEG_POSITION_ROPE;
     c.normalization = MEG_NORM_RMS;
     c.swiglu = c.is_untied = true;
@@ -35,14 +35,14 @@ static struct meg_model_conf qwen3(void)
 {
     struct meg_model_conf c = tiny_gpt(2, 48, 96, A, 64, 96);
 
-    c.kv_channels = D;
+    c.attn.d = D;
     c.group_query_attention = true;
-    c.num_query_groups = 2;
+    c.attn.g = 2;
     c.position_embedding_type = MEG_POSITION_ROPE;
-    c.rotary_base = 1e6;
+    c.rotary.base = 1e6;
     c.normalization = MEG_NORM_RMS;
     c.norm_epsilon = 1e-6;
-    c.qk_layernorm = c.swiglu = c.is_untied = true;
+    c.attn.qk_layernorm = c.swiglu = c.is_untied = true;
     c.has_bias = false;
     return c;
 }
@@ -386,19 +386,19 @@ static void llama_under_other_options(void **state)
 
     (void)state;
     read_input(&in, "llama-tiny");
-    c.rotary_percent = 0.5;
+    c.rotary.percent = 0.5;
     check_variant("llama-tiny", "rotary-percent-0.5", c, &x);
     c = llama();
-    c.rotary_base = 500000;
+    c.rotary.base = 500000;
     check_variant("llama-tiny", "rotary-base-500000", c, &x);
     c = llama();
-    c.rotary_interleaved = true;
+    c.rotary.is_interleaved = true;
     check_variant("llama-tiny", "rotary-interleaved", c, &x);
     c = llama();
-    c.rotary_interpolation = 4;
+    c.rotary.interpolation = 4;
     check_variant("llama-tiny", "rotary-interp-4", c, &x);
     c = llama();
-    c.use_rope_scaling = true;
+    c.rotary.is_scaled = true;
     check_variant("llama-tiny", "rope-scaling-llama3", c, &x);
 }
 

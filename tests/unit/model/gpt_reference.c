@@ -53,7 +53,7 @@ static struct meg_model_conf conf(const char *options)
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, &c }, { 0 } };
     struct meg_err e;
 
-    c.kv_channels = c.num_query_groups = MEG_UNSET;
+    c.attn.d = c.attn.g = MEG_UNSET;
     if (meg_opt_apply(groups, options, "test", &e) < 0 || meg_model_conf_check(&c, &e) < 0)
         fail_msg("%s", e.msg);
     return c;

@@ -33,7 +33,7 @@ static struct meg_model_conf conf(int is_llama)
     struct meg_model_conf c = tiny_gpt(L, H, F, A, S, V);
 
     c.init_method_std = 0.08;
-    c.attention_dropout = c.hidden_dropout = 0.1;
+    c.attn.dropout = c.hidden_dropout = 0.1;
     if (is_llama) {
         struct meg_err e;
 
@@ -42,7 +42,7 @@ static struct meg_model_conf conf(int is_llama)
         c.normalization = MEG_NORM_RMS;
         c.position_embedding_type = MEG_POSITION_ROPE;
         c.group_query_attention = true;
-        c.num_query_groups = 2;
+        c.attn.g = 2;
         c.is_untied = true;
         assert_int_equal(meg_model_conf_check(&c, &e), 0);
     }

@@ -175,7 +175,7 @@ static struct tiny_t5 v1_1(void)
     t.conf.glu_activation = MEG_GLU_ACTIVATION_GEGLU;
     t.conf.openai_gelu = true;
     t.conf.is_untied = true;
-    t.conf.softmax_scale = 1;
+    t.conf.attn.scale = 1;
     return t;
 }
 
@@ -186,7 +186,7 @@ static struct tiny_t5 v1_0(void)
     t.dir = "t5-v1_0-tiny";
     t.hf_row_of = v1_0_row;
     t.conf.hidden_size = 48;
-    t.conf.kv_channels = 8;
+    t.conf.attn.d = 8;
     t.conf.ffn_hidden_size = 64;
     t.conf.vocab_size = 96;
     t.conf.glu_activation = MEG_GLU_ACTIVATION_NONE;

@@ -35,14 +35,14 @@ static struct meg_model_conf gpt(void)
     return (struct meg_model_conf){ .num_layers = L,
                                     .hidden_size = H,
                                     .ffn_hidden_size = F,
-                                    .num_attention_heads = A,
-                                    .num_query_groups = G,
-                                    .kv_channels = D,
+                                    .attn.a = A,
+                                    .attn.g = G,
+                                    .attn.d = D,
                                     .max_position_embeddings = S,
                                     .vocab_size = V,
                                     .position_embedding_type = MEG_POSITION_LEARNED,
-                                    .rotary_percent = 1,
-                                    .rotary_interpolation = 1,
+                                    .rotary.percent = 1,
+                                    .rotary.interpolation = 1,
                                     .has_bias = true };
 }
 

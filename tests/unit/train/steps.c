@@ -60,10 +60,10 @@ static struct meg_model *open_model(void)
     meg_opt_defaults(groups);
     c.num_layers = 2;
     c.hidden_size = HEADS * D;
-    c.num_attention_heads = HEADS;
+    c.attn.a = HEADS;
     c.max_position_embeddings = 64;
     c.vocab_size = 128;
-    c.attention_dropout = c.hidden_dropout = 0;
+    c.attn.dropout = c.hidden_dropout = 0;
     assert_int_equal(meg_model_conf_check(&c, NULL), 0);
     assert_int_equal(meg_model_create(&g, &c, &run, golden_device(), &meg_mesh_one, NULL), 0);
     host = meg_new((size_t)g->params.flat_numel * sizeof *host);

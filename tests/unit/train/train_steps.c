@@ -182,7 +182,7 @@ static void begin(struct reference *t, const struct run *r)
 {
     t->conf = tiny_gpt(L, H, F, A, S, V);
     t->conf.hidden_dropout = r->hidden_dropout;
-    t->conf.attention_dropout = r->attention_dropout;
+    t->conf.attn.dropout = r->attention_dropout;
     meg_model_params(&t->params, &t->conf, &meg_mesh_one);
     t->n = t->params.flat_numel;
     t->w = meg_new((size_t)(4 * t->n) * sizeof *t->w);
