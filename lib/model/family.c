@@ -25,9 +25,8 @@ int meg_family_check_options(const struct meg_model_conf *c, const struct meg_op
 
     for (; groups->title; groups++)
         for (const struct meg_opt *row = groups->rows; groups->conf && row->name && r == 0; row++) {
-            const char *def = row->default_value ? row->default_value : "unset";
             char *value = meg_opt_value(row, groups->conf);
-            const bool is_set = strcmp(value, def) != 0 && strcmp(value, "0") != 0;
+            const bool is_set = meg_opt_is_set(row, value);
 
             for (int i = 0; i < MAX_FAMILIES && families[i] && is_set; i++)
                 if (meg_opt_is_listed(families[i]->options, row->name, value))

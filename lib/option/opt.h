@@ -171,6 +171,8 @@ int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const cha
 bool meg_opt_is_listed(const char *names, const char *option, const char *value);
 /* Return the value of an option in the notation of a config file, or "unset"; the caller frees it. */
 char *meg_opt_value(const struct meg_opt *row, const void *conf);
+/* Return whether such a value is neither the default of the option nor 0. */
+bool meg_opt_is_set(const struct meg_opt *row, const char *value);
 
 /*
  * Append to `out` the options that are set, as lines `name = value`.  meg_opt_read_config reads the same values from

@@ -213,6 +213,11 @@ char *meg_opt_value(const struct meg_opt *row, const void *conf)
     return value.s;
 }
 
+bool meg_opt_is_set(const struct meg_opt *row, const char *value)
+{
+    return strcmp(value, row->default_value ? row->default_value : "unset") != 0 && strcmp(value, "0") != 0;
+}
+
 void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out)
 {
     struct meg_str value = { 0 };

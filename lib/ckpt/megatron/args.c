@@ -1,5 +1,5 @@
 /*
- * args.c - find unsupported settings in the args of a Megatron checkpoint.
+ * args.c - find settings of Megatron that are not supported here, and options of models that Megatron does not support.
  *
  * Names and defaults are from megatron/core/transformer/transformer_config.py, megatron/training/arguments.py and
  * megatron/post_training/arguments.py, core 0.8 to 0.20.
@@ -183,6 +183,22 @@ static bool is_option(const char *name)
             return true;
     }
     return strcmp(name, "layernorm_epsilon") == 0 || strcmp(name, "openai_gelu") == 0;
+}
+
+struct meg_model_conf ckpt_supported_options(const struct meg_model_conf *model, enum meg_ckpt_names names)
+{
+    const char *missing = names == MEG_CKPT_NAMES_LEGACY ? "position-embedding-type=relative qk-layernorm"
+                                                         : "apply-residual-connection-post-layernorm";
+    struct meg_model_conf m = *model;
+
+    for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
+        char *value = meg_opt_value(row, &m);
+
+        if (meg_opt_is_listed(missing, row->name, value))
+            MEG_ASSERT(meg_opt_set(row, &m, row->default_value, NULL) == 0);
+        free(value);
+    }
+    return m;
 }
 
 static const struct rule *find_rule(const char *name)

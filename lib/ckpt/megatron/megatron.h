@@ -28,6 +28,9 @@ const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages);
  */
 const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 
+/* Return the model without the options that the version of Megatron with these tensor names does not support. */
+struct meg_model_conf ckpt_supported_options(const struct meg_model_conf *model, enum meg_ckpt_names names);
+
 /*
  * Check that meg's models support the settings in `args`, an object with attributes.  Otherwise returns MEG_EFORMAT
  * with a message that lists unsupported settings and their values.  The message names the file `from`.  A setting in

@@ -264,25 +264,16 @@ static void put_bool(struct meg_pickle_writer *p, const char *key, bool v)
 }
 
 /* Return whether to write an option to args.  Options that few of Megatron's models have are written only if set. */
-static bool is_written(const char *name, const struct meg_model_conf *m)
+static bool is_written(const struct meg_opt *row, const struct meg_model_conf *m)
 {
-    const struct {
-        const char *name;
-        bool is_set;
-    } rare[] = {
-        { "decoder_num_layers", m->decoder_num_layers > 0 },
-        { "relative_attention_num_buckets", m->position_embedding_type == MEG_POSITION_RELATIVE },
-        { "relative_attention_max_distance", m->position_embedding_type == MEG_POSITION_RELATIVE },
-        { "glu_activation", m->glu_activation != MEG_GLU_ACTIVATION_NONE },
-        { "activation_func", m->activation_func != MEG_ACTIVATION_FUNC_GELU },
-        { "softmax_scale", m->attn.scale > 0 },
-        { "logits_scale", m->logits_scale > 0 },
-    };
+    static const char rare[] = "decoder-num-layers glu-activation activation-func softmax-scale logits-scale";
+    char *value = meg_opt_value(row, m);
+    const bool is_set = meg_opt_is_set(row, value);
 
-    for (size_t i = 0; i < sizeof rare / sizeof *rare; i++)
-        if (strcmp(rare[i].name, name) == 0)
-            return rare[i].is_set;
-    return true;
+    free(value);
+    if (meg_opt_is_listed("relative-*", row->name, NULL))
+        return m->position_embedding_type == MEG_POSITION_RELATIVE;
+    return is_set || !meg_opt_is_listed(rare, row->name, NULL);
 }
 
 /* Write the options of the model under their attribute names. */
@@ -294,7 +285,7 @@ static void put_options(struct meg_pickle_writer *p, const struct meg_model_conf
         const char *name = ckpt_arg_name(buf, row);
         const void *field = (const char *)m + row->offset;
 
-        if (!name || !is_written(name, m))
+        if (!name || !is_written(row, m))
             continue;
         meg_pickle_put_str(p, name);
         switch (row->type) {
@@ -318,28 +309,9 @@ static int64_t length_or_max(const struct export *x, int64_t length)
     return length == MEG_UNSET ? x->s->model->max_position_embeddings : length;
 }
 
-/*
- * Return the model with the options that the version of Megatron with these tensor names has.  Megatron core ignores
- * --apply-residual-connection-post-layernorm, and Megatron before core has neither a relative
- * bias nor norms of queries and keys.
- */
-static struct meg_model_conf supported_options(const struct export *x)
-{
-    struct meg_model_conf m = *x->s->model;
-
-    if (x->to->names != MEG_CKPT_NAMES_LEGACY) {
-        m.residual_from_norm = false;
-    } else {
-        m.attn.qk_layernorm = false;
-        if (m.position_embedding_type == MEG_POSITION_RELATIVE)
-            m.position_embedding_type = MEG_POSITION_LEARNED;
-    }
-    return m;
-}
-
 static void put_args(struct meg_pickle_writer *p, const struct export *x)
 {
-    const struct meg_model_conf supported = supported_options(x), *m = &supported;
+    const struct meg_model_conf supported = ckpt_supported_options(x->s->model, x->to->names), *m = &supported;
 
     meg_pickle_put_namespace_begin(p);
     put_options(p, m);
