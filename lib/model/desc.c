@@ -39,18 +39,20 @@ struct meg_stack *meg_desc_add_stack(struct meg_model_desc *d, const char *final
     return s;
 }
 
-void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *name)
+void meg_desc_add_layers(struct meg_model_desc *d, const struct meg_block_list *pattern, int period, int64_t n,
+                         const char *name)
 {
     struct meg_stack *s = &d->stack[d->nstacks - 1];
-    struct meg_layer *l;
 
-    if ((d->nlayers & (d->nlayers - 1)) == 0) /* the list is full: its capacity is 0 or a power of two */
-        d->layer = meg_realloc_array(d->layer, d->nlayers ? 2 * (size_t)d->nlayers : 1, sizeof *d->layer);
-    l = &d->layer[d->nlayers++];
-    snprintf(l->prefix, sizeof l->prefix, "%s.layers.%" PRId64 ".", name, s->end++ - s->begin);
-    l->first = first;
-    l->n = n;
-    l->stack = d->nstacks - 1;
+    d->layer = meg_realloc_array(d->layer, (size_t)(d->nlayers + n), sizeof *d->layer);
+    for (int64_t i = 0; i < n; i++) {
+        struct meg_layer *l = &d->layer[d->nlayers++];
+
+        snprintf(l->prefix, sizeof l->prefix, "%s.layers.%" PRId64 ".", name, s->end++ - s->begin);
+        l->first = pattern[i % period].first;
+        l->n = pattern[i % period].n;
+        l->stack = d->nstacks - 1;
+    }
 }
 
 /*

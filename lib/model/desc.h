@@ -27,7 +27,7 @@ struct meg_block {
 /* A layer is the unit of checkpoint files, pipeline stages and recomputation. */
 struct meg_layer {
     char prefix[40]; /* of the names of its parameters, such as "decoder.layers.3." */
-    int first, n;    /* its blocks: block[first], ...; layers may use the same ones, each with its own parameters */
+    int first, n;    /* its blocks (struct meg_block_list) */
     int stack;
 };
 
@@ -110,11 +110,16 @@ void meg_desc_add_head(struct meg_model_desc *d, const struct meg_head_type *typ
  * MEG_BATCH_KEY_LENGTH of a micro-batch.  Return the stack, in which the caller may choose other arrays.
  */
 struct meg_stack *meg_desc_add_stack(struct meg_model_desc *d, const char *final_norm);
+/* The blocks of a layer: n blocks from index `first` on.  Layers may have the same ones, each with its own parameters. */
+struct meg_block_list {
+    int first, n;
+};
 /*
- * Append a layer to the last stack.  Its blocks are the n blocks from index `first` on.  The names of its parameters
- * begin with "name.layers.i.", where i is its index in the stack.
+ * Append n layers to the last stack.  Layer i has the blocks pattern[i % period], and the names of its parameters begin
+ * with "name.layers.i.", where i is its index in the stack.
  */
-void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *name);
+void meg_desc_add_layers(struct meg_model_desc *d, const struct meg_block_list *pattern, int period, int64_t n,
+                         const char *name);
 
 /* transformer.c: set the fields that depend on the options in the same way in all families, such as widths. */
 void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *c);

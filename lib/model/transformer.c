@@ -73,6 +73,5 @@ void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_c
     meg_desc_add_block(d, &meg_mlp_block, &ffn, sizeof ffn, "pre_mlp_layernorm", MEG_DROP_MLP_OUT);
     for (int i = first; i < d->nblocks; i++)
         d->block[i].residual_from_norm = c->residual_from_norm;
-    for (int64_t i = 0; i < t->layers; i++)
-        meg_desc_add_layer(d, first, d->nblocks - first, t->name);
+    meg_desc_add_layers(d, &(struct meg_block_list){ first, d->nblocks - first }, 1, t->layers, t->name);
 }

@@ -338,8 +338,7 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         meg_desc_add_block(d, &router_block, &router, sizeof router, "router_norm", MEG_DROP_ATTN_OUT);
     meg_desc_add_block(d, &meg_mlp_block, &mlp, sizeof mlp, "mlp_norm", MEG_DROP_ATTN_OUT);
     meg_desc_add_block(d, &experts_block, &experts, sizeof experts, "experts_norm", MEG_DROP_MLP_OUT);
-    for (int64_t i = 0; i < c->num_layers; i++)
-        meg_desc_add_layer(d, 0, has_router ? 3 : 2, "decoder");
+    meg_desc_add_layers(d, &(struct meg_block_list){ 0, has_router ? 3 : 2 }, 1, c->num_layers, "decoder");
     meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
 }
 

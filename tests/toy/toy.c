@@ -222,8 +222,7 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 
         meg_desc_add_stack(d, k == 0 ? "first.norm" : "second.norm");
         meg_desc_add_block(d, &gated_block, &conf, sizeof conf, "input_norm", MEG_DROP_MLP_OUT);
-        for (int64_t i = 0; i < c->num_layers; i++)
-            meg_desc_add_layer(d, k, 1, k == 0 ? "first" : "second");
+        meg_desc_add_layers(d, &(struct meg_block_list){ k, 1 }, 1, c->num_layers, k == 0 ? "first" : "second");
     }
     meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
 }
