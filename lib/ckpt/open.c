@@ -500,7 +500,7 @@ static int check_sizes(const struct meg_ckpt *c, const struct meg_model_conf *m,
     } size[] = {
         { "number of layers", meg_model_all_layers(m), 0 },
         { "hidden-size", m->hidden_size, INT32_MAX },
-        { "ffn-hidden-size", m->ffn_hidden_size, INT32_MAX },
+        { "ffn-hidden-size", m->mlp.f, INT32_MAX },
         { "num-attention-heads", m->attn.a, 1 << 20 },
         { "kv-channels", m->attn.d, 1 << 20 },
         { "max-position-embeddings", m->max_position_embeddings, INT32_MAX },

@@ -37,7 +37,7 @@ static int64_t foreign_rows(const struct ckpt_tp_shard *shard, const struct meg_
     case CKPT_K:
     case CKPT_V: return m->attn.g * m->attn.d;
     case CKPT_GATE:
-    case CKPT_UP: return m->ffn_hidden_size;
+    case CKPT_UP: return m->mlp.f;
     default: break;
     }
     for (int i = 0; i < row->sharding[0].nparts; i++)
@@ -122,7 +122,7 @@ static int part_row_maps(struct ckpt_row_map *out, const struct ckpt_tp_shard *s
 int ckpt_row_maps(struct ckpt_row_map out[MEG_PARAM_MAXPARTS], const struct ckpt_tp_shard *shard,
                   const struct meg_param *row, enum ckpt_remap remap)
 {
-    const int64_t f = shard->model->ffn_hidden_size, rows = foreign_rows(shard, row, remap);
+    const int64_t f = shard->model->mlp.f, rows = foreign_rows(shard, row, remap);
     const int64_t cols = row->ndim > 1 ? row->dim[1] / shards_of(shard, row, 1, 0, remap) : 1;
     int n = 1;
 

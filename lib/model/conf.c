@@ -16,7 +16,7 @@ const struct meg_opt meg_model_opts[] = {
     { "decoder-num-layers", 0, MEG_I64(C, decoder_num_layers), "N", NULL,
       "number of layers of the decoder of T5; default: --num-layers" },
     { "hidden-size", 0, MEG_I64(C, hidden_size), "N", NULL, "width of the residual stream (hidden size)" },
-    { "ffn-hidden-size", 0, MEG_I64(C, ffn_hidden_size), "N", NULL,
+    { "ffn-hidden-size", 0, MEG_I64(C, mlp.f), "N", NULL,
       "inner width of the MLP; default: 4 x --hidden-size; with --swiglu: 8/3 x --hidden-size, rounded down to a "
       "multiple of 64" },
     { "num-attention-heads", 0, MEG_I64(C, attn.a), "N", NULL, "number of attention heads" },
@@ -174,7 +174,7 @@ static int check_rotary(struct meg_model_conf *c, struct meg_err *e)
 /* Check that layer numbers fit into checkpoint file names and element counts into 64 bits. */
 static int check_size(const struct meg_model_conf *c, struct meg_err *e)
 {
-    const double h = (double)c->hidden_size, d = (double)c->attn.d, f = (double)c->ffn_hidden_size;
+    const double h = (double)c->hidden_size, d = (double)c->attn.d, f = (double)c->mlp.f;
     const double layer = h * d * 2 * (double)(c->attn.a + c->attn.g) + 3 * h * f;
     const double cross = h * d * 4 * (double)c->attn.a;
     const double layers = layer * (double)c->num_layers + (layer + cross) * (double)c->decoder_num_layers;
@@ -212,10 +212,10 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
                             c->hidden_size, c->attn.a);
         c->attn.d = c->hidden_size / c->attn.a;
     }
-    if (c->ffn_hidden_size == MEG_UNSET)
-        c->ffn_hidden_size = c->swiglu ? 4 * c->hidden_size * 2 / 3 / 64 * 64 : 4 * c->hidden_size;
+    if (c->mlp.f == MEG_UNSET)
+        c->mlp.f = c->swiglu ? 4 * c->hidden_size * 2 / 3 / 64 * 64 : 4 * c->hidden_size;
     if ((r = meg_model_check_positive(c->attn.d, "kv-channels", e)) < 0 ||
-        (r = meg_model_check_positive(c->ffn_hidden_size, "ffn-hidden-size", e)) < 0 ||
+        (r = meg_model_check_positive(c->mlp.f, "ffn-hidden-size", e)) < 0 ||
         (r = check_range(c->norm_epsilon, 0, 1, "norm-epsilon", e)) < 0 ||
         (r = check_range(c->init_method_std, 0, HUGE_VAL, "init-method-std", e)) < 0 ||
         (r = check_range(c->attn.dropout, 0, 1, "attention-dropout", e)) < 0 ||

@@ -11,6 +11,7 @@
 #ifndef MEG_MODEL_CONF_H
 #define MEG_MODEL_CONF_H
 #include "nn/attn/self_attention.h"
+#include "nn/mlp.h"
 #include "option/opt.h"
 #include "parallel/mesh.h"
 #include "params/param.h"
@@ -38,8 +39,9 @@ struct meg_model_conf {
     enum meg_model_family family;
     int64_t num_layers;         /* number of layers; T5: of the encoder */
     int64_t decoder_num_layers; /* number of layers of the decoder of T5; 0 in other families */
-    int64_t hidden_size, ffn_hidden_size;
-    struct meg_attn_conf attn; /* the options of attention are set, the other fields are 0 */
+    int64_t hidden_size;
+    struct meg_attn_conf attn; /* the options are set, the other fields are 0 */
+    struct meg_mlp_conf mlp;   /* the same */
     bool group_query_attention;
     int64_t max_position_embeddings;
     int64_t vocab_size; /* number of tokens, without padding; from the tokenizer or the checkpoint, not an option */

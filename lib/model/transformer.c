@@ -45,19 +45,18 @@ static enum meg_act activation(const struct meg_model_conf *c)
 static struct meg_mlp_conf mlp(const struct meg_model_conf *c, double std_out)
 {
     const enum meg_glu_type geglu = c->openai_gelu ? MEG_GLU_GELU_TANH : MEG_GLU_GELU_ERF;
+    struct meg_mlp_conf mlp = c->mlp;
 
-    return (struct meg_mlp_conf){
-        .h = c->hidden_size,
-        .f = c->ffn_hidden_size,
-        .is_gated = meg_model_is_gated(c),
-        .act = activation(c),
-        .glu = { .type = c->glu_activation == MEG_GLU_ACTIVATION_GEGLU   ? geglu
-                         : c->glu_activation == MEG_GLU_ACTIVATION_REGLU ? MEG_GLU_RELU
-                                                                         : MEG_GLU_SILU },
-        .std = c->init_method_std,
-        .std_out = std_out,
-        .has_bias = c->has_bias,
-    };
+    mlp.h = c->hidden_size;
+    mlp.is_gated = meg_model_is_gated(c);
+    mlp.act = activation(c);
+    mlp.glu.type = c->glu_activation == MEG_GLU_ACTIVATION_GEGLU   ? geglu
+                   : c->glu_activation == MEG_GLU_ACTIVATION_REGLU ? MEG_GLU_RELU
+                                                                   : MEG_GLU_SILU;
+    mlp.std = c->init_method_std;
+    mlp.std_out = std_out;
+    mlp.has_bias = c->has_bias;
+    return mlp;
 }
 
 void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const struct meg_transformer *t)

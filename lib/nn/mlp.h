@@ -10,7 +10,9 @@ MEG_BEGIN_DECLS
 
 /* Configuration of the block type meg_mlp_block, with the sizes of the complete model. */
 struct meg_mlp_conf {
-    int64_t h, f; /* width of the residual stream; inner width, the columns of fc2's input */
+    int64_t f; /* option: inner width, the columns of fc2's input */
+    /* set by the description of the model */
+    int64_t h; /* width of the residual stream */
     bool is_gated;
     enum meg_act act;    /* of a network that is not gated */
     struct meg_glu glu;  /* the unit of a gated network */

@@ -31,7 +31,7 @@ static void print_run(const struct meg_run_spec *s, FILE *f)
         fprintf(f, "%" PRId64 " layers", m->num_layers);
     fprintf(
         f, ", hidden %" PRId64 ", feed-forward %" PRId64 ", %" PRId64 " heads of %" PRId64 ", vocabulary %" PRId64 "\n",
-        m->hidden_size, m->ffn_hidden_size, m->attn.a, m->attn.d, m->vocab_size);
+        m->hidden_size, m->mlp.f, m->attn.a, m->attn.d, m->vocab_size);
     if (s->num_tokens != m->vocab_size)
         fprintf(f, "             the vocabulary size is that of the checkpoint; the tokenizer has %" PRId64 " tokens\n",
                 s->num_tokens);

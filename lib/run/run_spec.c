@@ -125,7 +125,7 @@ static int fit_layout(struct meg_run_spec *s, struct meg_err *e)
                                       .s_decoder = c->decoder_seq_length == MEG_UNSET ? 0 : c->decoder_seq_length,
                                       .heads = m->attn.a,
                                       .groups = m->attn.g,
-                                      .ffn = m->ffn_hidden_size,
+                                      .ffn = m->mlp.f,
                                       .vocab = m->vocab_size };
     struct meg_model_desc d;
 

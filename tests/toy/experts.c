@@ -326,9 +326,9 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
     const struct meg_lm_head_conf head = { .h = d->h, .v = d->v, .tied = "embedding.word_embeddings.weight" };
     const struct meg_mlp_conf mlp = {
-        .h = d->h, .f = c->ffn_hidden_size, .act = MEG_ACT_GELU_TANH, .std = d->std, .std_out = d->std, .has_bias = true
+        .h = d->h, .f = c->mlp.f, .act = MEG_ACT_GELU_TANH, .std = d->std, .std_out = d->std, .has_bias = true
     };
-    const struct experts_conf experts = { d->h, c->ffn_hidden_size, d->std };
+    const struct experts_conf experts = { d->h, c->mlp.f, d->std };
     const struct router_conf router = { d->h, d->std };
     const bool has_router = getenv("ROUTER");
 

@@ -218,7 +218,7 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 
     d->inputs = MEG_BATCH_GPT_FIELDS;
     for (int k = 0; k < 2; k++) {
-        const struct gated_conf conf = { d->h, c->ffn_hidden_size, d->std, k == 1 };
+        const struct gated_conf conf = { d->h, c->mlp.f, d->std, k == 1 };
 
         meg_desc_add_stack(d, k == 0 ? "first.norm" : "second.norm");
         meg_desc_add_block(d, &gated_block, &conf, sizeof conf, "input_norm", MEG_DROP_MLP_OUT);

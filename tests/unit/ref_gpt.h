@@ -173,7 +173,7 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
 /* Apply the SiLU gate, tanh GELU or exact GELU to fc1's output x; y is [n,f]. */
 static inline void ref_activation(const struct meg_model_conf *c, double *y, const double *x, int64_t n)
 {
-    const int64_t f = c->ffn_hidden_size;
+    const int64_t f = c->mlp.f;
 
     for (int64_t k = 0; k < n * f; k++) {
         const double *row = x + k / f * 2 * f, u = c->swiglu ? row[k % f] : x[k];
@@ -198,7 +198,7 @@ static inline void ref_layer(const struct ref_gpt *g, double *h, int l)
 #define P(name) ref_find(g, "decoder.layers.%d." name, l)
     const struct meg_model_conf *c = g->c;
     const int64_t n = g->x->s * g->x->b, hidden = c->hidden_size, ad = c->attn.a * c->attn.d;
-    const int64_t qkv_cols = ad + 2 * c->attn.g * c->attn.d, f = c->ffn_hidden_size;
+    const int64_t qkv_cols = ad + 2 * c->attn.g * c->attn.d, f = c->mlp.f;
     const int64_t fc1 = c->swiglu ? 2 * f : f;
     double *x = ref_rows(g, hidden), *y = ref_rows(g, hidden), *qkv = ref_rows(g, qkv_cols), *o = ref_rows(g, ad);
     double *pre = ref_rows(g, fc1), *mid = ref_rows(g, f);

@@ -14,7 +14,7 @@ static inline struct meg_model_conf tiny_gpt(int64_t layers, int64_t hidden, int
     meg_opt_defaults(groups);
     c.num_layers = layers;
     c.hidden_size = hidden;
-    c.ffn_hidden_size = ffn;
+    c.mlp.f = ffn;
     c.attn.a = heads;
     c.max_position_embeddings = positions;
     c.vocab_size = vocabulary;

@@ -537,10 +537,10 @@ static int check_tp_size(const struct reader *rd, struct meg_err *e)
                      "%s: tensor-parallel size %" PRId64
                      " in args does not divide the number of query groups, %" PRId64,
                      rd->first, rd->tp, m.attn.g);
-    if (r == 0 && m.ffn_hidden_size % rd->tp)
+    if (r == 0 && m.mlp.f % rd->tp)
         r = meg_fail(e, MEG_EFORMAT,
                      "%s: tensor-parallel size %" PRId64 " in args does not divide ffn_hidden_size %" PRId64, rd->first,
-                     rd->tp, m.ffn_hidden_size);
+                     rd->tp, m.mlp.f);
     if (r == 0 && rd->c->format != &formats[2] && m.attn.g != m.attn.a)
         r = meg_fail(e, MEG_EFORMAT, "%s: grouped-query attention is not supported in checkpoint_version 0 and 1",
                      rd->first);

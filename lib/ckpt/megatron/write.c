@@ -73,7 +73,7 @@ static int check_sizes(const struct export *x, struct meg_err *e)
                         to->vocab_multiple, 1 << 20);
     if ((r = check_divides(tensor, to->tensor, "the number of attention heads,", m->attn.a, e)) < 0 ||
         (r = check_divides(tensor, to->tensor, "the number of query groups,", m->attn.g, e)) < 0 ||
-        (r = check_divides(tensor, to->tensor, "the width of the MLP,", m->ffn_hidden_size, e)) < 0)
+        (r = check_divides(tensor, to->tensor, "the width of the MLP,", m->mlp.f, e)) < 0)
         return r;
     if ((r = check_divides(pipeline, to->pipeline, "the number of layers,", meg_model_all_layers(m), e)) == 0 &&
         to->pipeline > 1 && m->num_layers % layers_per_stage(x))

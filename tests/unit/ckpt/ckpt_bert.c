@@ -30,7 +30,7 @@ static void make_bert(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_
     b->m.family = MEG_FAMILY_BERT;
     b->m.num_layers = 4;
     b->m.hidden_size = 16;
-    b->m.ffn_hidden_size = 12;
+    b->m.mlp.f = 12;
     b->m.attn.a = 4;
     b->m.max_position_embeddings = 8;
     b->m.vocab_size = 11;

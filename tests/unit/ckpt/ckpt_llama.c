@@ -11,7 +11,7 @@ static void make_llama(struct ckpt_fixture *b, int seed, void (*tune)(struct meg
     meg_opt_defaults(groups);
     b->m.num_layers = 2;
     b->m.hidden_size = 16;
-    b->m.ffn_hidden_size = 6;
+    b->m.mlp.f = 6;
     b->m.attn.a = 4;
     b->m.group_query_attention = true;
     b->m.attn.g = 2;

@@ -83,7 +83,7 @@ static void write_with_args(const char *at, const json_t *args)
         b.m.normalization = MEG_NORM_RMS;
         b.m.swiglu = b.m.is_untied = true;
         b.m.has_bias = false;
-        b.m.ffn_hidden_size = 128;
+        b.m.mlp.f = 128;
         b.m.group_query_attention = true;
         b.m.attn.g = 2;
     }

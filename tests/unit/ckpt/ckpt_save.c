@@ -29,7 +29,7 @@ static void round_trip_is_bit_identical(void **state)
     assert_true(json_real_value(json_object_get(meg_ckpt_run_state(c), "x")) == 0.1);
     assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
     assert_int_equal(m.num_layers, 2);
-    assert_int_equal(m.ffn_hidden_size, 32);
+    assert_int_equal(m.mlp.f, 32);
     assert_int_equal(m.vocab_size, 11);
     if (load_fixture(&b, c, &e) < 0 || meg_ckpt_verify(c, &e) < 0)
         fail_msg("%s", e.msg);

@@ -71,7 +71,7 @@ static struct meg_model_conf deep_gpt(void)
 
     m.attn.a = 8;
     m.attn.d = m.attn.g = MEG_UNSET;
-    m.ffn_hidden_size = 8;
+    m.mlp.f = 8;
     m.vocab_size = 16;
     assert_int_equal(meg_model_conf_check(&m, &e), 0);
     return m;

@@ -59,7 +59,7 @@ static void make_t5(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_mo
     b->m.num_layers = 2;
     b->m.decoder_num_layers = 4;
     b->m.hidden_size = 16;
-    b->m.ffn_hidden_size = 12;
+    b->m.mlp.f = 12;
     b->m.attn.a = 4;
     b->m.attn.d = 6;
     b->m.max_position_embeddings = 8;

@@ -749,7 +749,7 @@ static void refuses_more_parameters_than_fit_64_bits(void **state)
     assert_string_equal(e.msg, "--hidden-size 8589934592: must be at most 2147483647");
     c = conf();
     c.hidden_size = (int64_t)1 << 24;
-    c.ffn_hidden_size = (int64_t)1 << 26;
+    c.mlp.f = (int64_t)1 << 26;
     assert_int_equal(meg_model_conf_check(&c, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "parameters; the limit is 2.8e+14"));
 }

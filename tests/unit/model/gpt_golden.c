@@ -242,12 +242,12 @@ static struct hf_row gated_row(const char *name, int64_t o, int64_t f)
 
 static struct hf_row llama_row(const char *name, int64_t o)
 {
-    return gated_row(name, o, llama().ffn_hidden_size);
+    return gated_row(name, o, llama().mlp.f);
 }
 
 static struct hf_row qwen3_row(const char *name, int64_t o)
 {
-    return gated_row(name, o, qwen3().ffn_hidden_size);
+    return gated_row(name, o, qwen3().mlp.f);
 }
 
 /* Check a model with v tokens in its vocabulary, and close it. */

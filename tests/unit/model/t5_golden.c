@@ -168,7 +168,7 @@ static struct tiny_t5 v1_1(void)
 
     t.dir = "t5-v1_1-tiny";
     t.hf_row_of = v1_1_row;
-    t.conf.ffn_hidden_size = 96;
+    t.conf.mlp.f = 96;
     t.conf.normalization = MEG_NORM_RMS;
     t.conf.norm_epsilon = 1e-6;
     t.conf.has_bias = false;
@@ -187,7 +187,7 @@ static struct tiny_t5 v1_0(void)
     t.hf_row_of = v1_0_row;
     t.conf.hidden_size = 48;
     t.conf.attn.d = 8;
-    t.conf.ffn_hidden_size = 64;
+    t.conf.mlp.f = 64;
     t.conf.vocab_size = 96;
     t.conf.glu_activation = MEG_GLU_ACTIVATION_NONE;
     t.conf.activation_func = MEG_ACTIVATION_FUNC_RELU;

@@ -428,7 +428,7 @@ static void memory_equals_megatrons_bytes_per_parameter(void **state)
     const struct meg_optim_conf adam = { .optimizer = MEG_OPTIMIZER_ADAM };
     struct meg_model_conf c = { .num_layers = 3,
                                 .hidden_size = 24,
-                                .ffn_hidden_size = 96,
+                                .mlp.f = 96,
                                 .attn.a = 2,
                                 .attn.d = 12,
                                 .attn.g = 2,

@@ -51,7 +51,7 @@ static struct meg_cost_model make_cost_model(struct meg_model_conf *model, const
 
     *model = (struct meg_model_conf){ .num_layers = m->layers,
                                       .hidden_size = m->h,
-                                      .ffn_hidden_size = m->f ? m->f : 4 * m->h,
+                                      .mlp.f = m->f ? m->f : 4 * m->h,
                                       .attn.a = m->a,
                                       .attn.g = m->g ? m->g : m->a,
                                       .attn.d = m->h / m->a,

@@ -34,7 +34,7 @@ static struct meg_model_conf gpt(void)
 {
     return (struct meg_model_conf){ .num_layers = L,
                                     .hidden_size = H,
-                                    .ffn_hidden_size = F,
+                                    .mlp.f = F,
                                     .attn.a = A,
                                     .attn.g = G,
                                     .attn.d = D,
