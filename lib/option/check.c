@@ -36,6 +36,8 @@ int meg_opt_check_rules(const struct meg_opt_rule *rules, const struct meg_opt *
     while (strcmp(row->name, rules->name) != 0)
         row++;
     value = meg_opt_value(row, conf);
+    if (row->type == MEG_OPT_F64 && strlen(value) > 2 && strcmp(value + strlen(value) - 2, ".0") == 0)
+        value[strlen(value) - 2] = 0; /* 8 instead of 8.0 */
     is_shown = row->metavar && row->type != MEG_OPT_LIST && strcmp(value, "unset") != 0;
     r = meg_fail(e, MEG_EUSAGE, "--%s%s%s%s", rules->name, is_shown ? " " : "", is_shown ? value : "", rules->text);
     free(value);

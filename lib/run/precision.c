@@ -1,6 +1,6 @@
 /* precision.c - options of mixed precision. */
 #include "run/precision.h"
-#include <inttypes.h>
+#include "option/check.h"
 
 #define C struct meg_precision_conf
 const struct meg_opt meg_precision_opts[] = {
@@ -27,48 +27,32 @@ const struct meg_opt meg_precision_opts[] = {
 };
 #undef C
 
-static int check_scale(const struct meg_precision_conf *c, struct meg_err *e)
-{
-    const struct {
-        const char *name;
-        double v;
-    } above_0[] = { { "--initial-loss-scale", c->initial_loss_scale }, { "--min-loss-scale", c->min_loss_scale } };
-    const struct {
-        const char *name;
-        int64_t v;
-    } counts[] = { { "--loss-scale-window", c->loss_scale_window }, { "--hysteresis", c->hysteresis } };
-
-    if (c->loss_scale < 0)
-        return meg_fail(e, MEG_EUSAGE, "--loss-scale %g: must be 0 or more", c->loss_scale);
-    if (c->loss_scale > 0 && !c->fp16 && !c->bf16)
-        return meg_fail(e, MEG_EUSAGE, "--loss-scale %g: requires --fp16 or --bf16", c->loss_scale);
-    for (int i = 0; i < 2; i++)
-        if (!(above_0[i].v > 0))
-            return meg_fail(e, MEG_EUSAGE, "%s %g: must be above 0", above_0[i].name, above_0[i].v);
-    if (c->min_loss_scale > c->initial_loss_scale)
-        return meg_fail(e, MEG_EUSAGE, "--min-loss-scale %g: must not be above --initial-loss-scale %g",
-                        c->min_loss_scale, c->initial_loss_scale);
-    for (int i = 0; i < 2; i++)
-        if (counts[i].v < 1)
-            return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be at least 1", counts[i].name, counts[i].v);
-    return 0;
-}
-
 int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const struct meg_precision_conf *c,
                        struct meg_err *e)
 {
     const enum meg_dtype half = c->fp16 ? MEG_DTYPE_F16 : c->bf16 ? MEG_DTYPE_BF16 : MEG_DTYPE_F32;
-    int r;
+    const bool is_half = c->fp16 || c->bf16, has_bf16_grads = c->main_grads == MEG_DTYPE_BF16;
+    const struct meg_opt_rule rules[] = {
+        { c->fp16 && c->bf16, "fp16", " cannot be combined with --bf16" },
+        { c->fp32_residual && !is_half, "fp32-residual-connection", ": requires --fp16 or --bf16" },
+        { has_bf16_grads && !c->bf16, "main-grads-dtype", ": requires --bf16" },
+        { has_bf16_grads && c->accumulate_in_fp32, "main-grads-dtype",
+          ": contradicts --accumulate-allreduce-grads-in-fp32" },
+        { c->loss_scale < 0, "loss-scale", ": must be 0 or more" },
+        { c->loss_scale > 0 && !is_half, "loss-scale", ": requires --fp16 or --bf16" },
+        { !(c->initial_loss_scale > 0), "initial-loss-scale", ": must be above 0" },
+        { !(c->min_loss_scale > 0), "min-loss-scale", ": must be above 0" },
+        { c->loss_scale_window < 1, "loss-scale-window", ": must be at least 1" },
+        { c->hysteresis < 1, "hysteresis", ": must be at least 1" },
+        { 0 },
+    };
+    const int r = meg_opt_check_rules(rules, meg_precision_opts, c, e);
 
-    if (c->fp16 && c->bf16)
-        return meg_fail(e, MEG_EUSAGE, "--fp16 cannot be combined with --bf16");
-    if (c->fp32_residual && half == MEG_DTYPE_F32)
-        return meg_fail(e, MEG_EUSAGE, "--fp32-residual-connection: requires --fp16 or --bf16");
-    if (c->main_grads == MEG_DTYPE_BF16 && (!c->bf16 || c->accumulate_in_fp32))
-        return meg_fail(e, MEG_EUSAGE, "--main-grads-dtype bf16: %s",
-                        c->bf16 ? "contradicts --accumulate-allreduce-grads-in-fp32" : "requires --bf16");
-    if ((r = check_scale(c, e)) < 0)
+    if (r < 0)
         return r;
+    if (c->min_loss_scale > c->initial_loss_scale)
+        return meg_fail(e, MEG_EUSAGE, "--min-loss-scale %g: must not be above --initial-loss-scale %g",
+                        c->min_loss_scale, c->initial_loss_scale);
     p->params = half;
     p->residual = c->fp32_residual ? MEG_DTYPE_F32 : half;
     p->grads = c->fp16 && !c->accumulate_in_fp32 ? MEG_DTYPE_F16 : c->main_grads;
