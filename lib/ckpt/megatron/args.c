@@ -68,18 +68,6 @@ static const struct rule {
 enum { NRULES = sizeof rules / sizeof rules[0] };
 
 /*
- * Prefixes of settings that do not change the output.  Many of these settings configure a feature, such as a mixture of
- * experts, that another setting enables.  `rules` refuses that other setting.
- */
-static const char *const no_effect_prefix[] = {
-    "moe_", "mamba_", "gdp_", "dsa_", "mhc_", "mtp_", "retro_", "linear_conv_", "linear_key_",
-    "linear_value_", "linear_num_", "yarn_", "relative_attention_", "qk_clip", "vision_", "dino_",
-    "swin_", "ict_", "biencoder_", "retriever_", "fim_", "rl_", "grpo_", "langrl_", "inprocess_",
-    "fault_injector_", "flight_recorder_", "ft_", "logits_load_", "logits_save_", "async_",
-    "export_", "manual_gc",
-};
-
-/*
  * A setting that is not in `rules` is assumed not to change the output if its name contains one of these words.  In a
  * name, words are separated by underscores.  The words are about files, logs, schedules, the optimizer, data, ranks and
  * precision.
@@ -97,50 +85,48 @@ static const char *const no_effect_word[] = {
     "bf16", "fp32", "inference", "data", "dataset", "dataloader", "tokenizer", "vocab",
 };
 
-static const char *const no_effect_name[] = {
+/*
+ * Settings that do not change the output, and prefixes of such settings.  Many settings with these prefixes configure a
+ * feature, such as a mixture of experts, that another setting enables.  `rules` refuses that other setting.
+ */
+static const char *const no_effect[] = {
+    "moe_* mamba_* gdp_* dsa_* mhc_* mtp_* retro_* linear_conv_* linear_key_* linear_value_* linear_num_* yarn_* "
+    "relative_attention_* qk_clip* vision_* dino_* swin_* ict_* biencoder_* retriever_* fim_* rl_* grpo_* langrl_* "
+    "inprocess_* fault_injector_* flight_recorder_* ft_* logits_load_* logits_save_* async_* export_* manual_gc*",
     /* training and data */
-    "model_type", "finetune", "freeze_all_layers", "freeze_base_for_mtp", "sft", "seq_length",
-    "encoder_seq_length", "decoder_seq_length", "encoder_num_layers", "add_position_embedding",
-    "bert_binary_head", "bert_embedder_type", "output_bert_embeddings", "classes_fraction",
-    "num_classes", "num_channels", "img_dim", "img_h", "img_w", "patch_dim", "mask_factor",
-    "mask_prob", "mask_type", "short_seq_prob", "query_in_block_prob", "sample_rate", "split",
-    "mmap_bin_files", "use_one_sent_docs", "special_tokens", "tiktoken_pattern",
-    "tiktoken_special_tokens", "tiktoken_num_special_tokens", "chat_template", "use_gigatoken",
-    "allow_ambiguous_pad_tokens", "trust_remote_code", "reset_position_ids", "reset_attention_mask",
-    "renormalize_blend_weights", "multiple_validation_sets", "validation_set_names",
-    "full_validation", "override_opt_param_scheduler", "apply_wd_to_qk_layernorm", "hysteresis",
-    "min_scale", "num_workers", "perform_initialization", "use_cpu_initialization", "yaml_cfg",
-    "mscale", "mscale_all_dim", "rotary_scaling_factor", "beta_fast", "beta_slow",
-    "original_max_position_embeddings", "q_lora_rank", "kv_lora_rank", "qk_head_dim",
-    "qk_pos_emb_head_dim", "v_head_dim", "cache_mla_latents", "use_grouped_gemm_for_dense_mlp",
+    "model_type finetune freeze_all_layers freeze_base_for_mtp sft seq_length encoder_seq_length decoder_seq_length "
+    "encoder_num_layers add_position_embedding bert_binary_head bert_embedder_type output_bert_embeddings "
+    "classes_fraction num_classes num_channels img_dim img_h img_w patch_dim mask_factor mask_prob mask_type "
+    "short_seq_prob query_in_block_prob sample_rate split mmap_bin_files use_one_sent_docs special_tokens "
+    "tiktoken_pattern tiktoken_special_tokens tiktoken_num_special_tokens chat_template use_gigatoken "
+    "allow_ambiguous_pad_tokens trust_remote_code reset_position_ids reset_attention_mask renormalize_blend_weights "
+    "multiple_validation_sets validation_set_names full_validation override_opt_param_scheduler "
+    "apply_wd_to_qk_layernorm hysteresis min_scale num_workers perform_initialization use_cpu_initialization yaml_cfg "
+    "mscale mscale_all_dim rotary_scaling_factor beta_fast beta_slow original_max_position_embeddings q_lora_rank "
+    "kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim cache_mla_latents use_grouped_gemm_for_dense_mlp "
     "use_grouped_gemm_for_shared_expert",
     /* alternative implementations with the same result */
-    "rank", "local_rank", "DDP_impl", "onnx_safe", "apply_query_key_layer_scaling",
-    "transformer_impl", "use_flash_attn", "flash_attention_version", "flash_decode",
-    "use_te_activation_func", "use_legacy_models", "use_legacy_static_engine",
-    "deprecated_use_mcore_models", "use_mcore_models", "use_transformer_engine_op_fuser",
-    "use_kitchen", "use_kitchen_attention", "kitchen_recipe_number", "quant_recipe",
-    "enable_autocast", "deterministic_mode", "disable_jit_fuser", "enable_experimental",
-    "enable_chunked_prefill", "disable_chunked_prefill", "mlp_chunks_for_prefill",
-    "mlp_chunks_for_training", "num_speculative_tokens", "max_tokens_to_oom",
-    "no_persist_layer_norm", "persist_layer_norm", "memory_efficient_layer_norm",
-    "disable_parameter_transpose_cache", "clone_scatter_output_in_embedding",
-    "variable_seq_lengths", "timers", "te_rng_tracker", "use_te_rng_tracker", "symmetric_ar_type",
-    "use_sharp", "sharp_enabled_group", "disable_symmetric_registration",
-    "high_priority_stream_groups", "fake_process_group", "create_all_gather_group",
-    "use_ring_exchange_p2p", "no_sync_func", "param_sync_func", "delay_param_gather",
-    "align_param_gather", "delay_wgrad_compute", "defer_embedding_wgrad_compute",
-    "wgrad_deferral_limit", "distribute_saved_activations", "distribute_checkpointed_activations",
-    "num_microbatches_with_partial_activation_checkpoints", "standalone_embedding_stage",
-    "microbatch_group_size_per_vp_stage", "suggested_communication_unit_size", "use_torch_fsdp2",
-    "torch_fsdp2_reshard_after_forward", "use_layer_wise_param_layout", "pin_cpu_params",
-    "min_offloaded_tensor_size", "empty_unused_memory_level", "refit_method",
+    "rank local_rank DDP_impl onnx_safe apply_query_key_layer_scaling transformer_impl use_flash_attn "
+    "flash_attention_version flash_decode use_te_activation_func use_legacy_models use_legacy_static_engine "
+    "deprecated_use_mcore_models use_mcore_models use_transformer_engine_op_fuser use_kitchen use_kitchen_attention "
+    "kitchen_recipe_number quant_recipe enable_autocast deterministic_mode disable_jit_fuser enable_experimental "
+    "enable_chunked_prefill disable_chunked_prefill mlp_chunks_for_prefill mlp_chunks_for_training "
+    "num_speculative_tokens max_tokens_to_oom no_persist_layer_norm persist_layer_norm memory_efficient_layer_norm "
+    "disable_parameter_transpose_cache clone_scatter_output_in_embedding variable_seq_lengths timers te_rng_tracker "
+    "use_te_rng_tracker symmetric_ar_type use_sharp sharp_enabled_group disable_symmetric_registration "
+    "high_priority_stream_groups fake_process_group create_all_gather_group use_ring_exchange_p2p no_sync_func "
+    "param_sync_func delay_param_gather align_param_gather delay_wgrad_compute defer_embedding_wgrad_compute "
+    "wgrad_deferral_limit distribute_saved_activations distribute_checkpointed_activations "
+    "num_microbatches_with_partial_activation_checkpoints standalone_embedding_stage "
+    "microbatch_group_size_per_vp_stage suggested_communication_unit_size use_torch_fsdp2 "
+    "torch_fsdp2_reshard_after_forward use_layer_wise_param_layout pin_cpu_params min_offloaded_tensor_size "
+    "empty_unused_memory_level refit_method",
     /* monitoring */
-    "adlr_autoresume", "app_tag_run_version", "barrier_with_L1_time", "calc_ft_timeouts",
-    "disable_msc_deprecated", "enable_msc", "enable_ft_package", "dump_param_to_param_group_map",
-    "error_injection_rate", "error_injection_type", "record_memory_history", "record_shapes",
-    "replication", "replication_factor", "replication_jump", "run_workload_inspector_server",
-    "verify_integrity", "num_floating_point_operations_so_far", "modelopt_enabled",
+    "adlr_autoresume app_tag_run_version barrier_with_L1_time calc_ft_timeouts disable_msc_deprecated enable_msc "
+    "enable_ft_package dump_param_to_param_group_map error_injection_rate error_injection_type record_memory_history "
+    "record_shapes replication replication_factor replication_jump run_workload_inspector_server verify_integrity "
+    "num_floating_point_operations_so_far modelopt_enabled",
+    NULL
 };
 /* clang-format on */
 
@@ -156,10 +142,8 @@ static bool is_in(const char *name, size_t n, const char *const *list, size_t nl
 
 static bool has_no_effect(const char *name)
 {
-    if (IS_IN(name, strlen(name), no_effect_name))
-        return true;
-    for (size_t i = 0; i < sizeof no_effect_prefix / sizeof no_effect_prefix[0]; i++)
-        if (strncmp(name, no_effect_prefix[i], strlen(no_effect_prefix[i])) == 0)
+    for (const char *const *list = no_effect; *list; list++)
+        if (meg_opt_is_listed(*list, name, NULL))
             return true;
     for (const char *word = name; *word; word += strspn(word, "_")) {
         const size_t n = strcspn(word, "_");
