@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <string.h>
 #include "base/num.h"
+#include "option/check.h"
 #include "preprocess/internal.h"
 #include "preprocess/preprocess.h"
 
@@ -58,45 +59,30 @@ static int count_workers(const char *text, int64_t *out, struct meg_err *e)
     return 0;
 }
 
-/* Return MEG_EUSAGE if an option was given without the option that it modifies. */
-static int check_requires(const void *field, const char *name, bool has_other, const char *other, struct meg_err *e)
-{
-    if (has_other || !meg_opt_was_given(field))
-        return 0;
-    return meg_fail(e, MEG_EUSAGE, "--%s requires --%s", name, other);
-}
-
-static int check_sentences(const struct meg_preprocess_conf *c, struct meg_err *e)
-{
-    int r;
-
-    if ((r = check_requires(&c->keep_newlines, "keep-newlines", c->split_sentences, "split-sentences", e)) < 0 ||
-        (r = check_requires(&c->punkt_data, "punkt-data", c->split_sentences, "split-sentences", e)) < 0)
-        return r;
-    return check_requires(&c->lang, "lang", c->split_sentences, "split-sentences", e);
-}
-
 int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok, int64_t *workers,
                          struct meg_err *e)
 {
+    static const char requires_sentences[] = ": requires --split-sentences";
+    const bool lacks_sentences = !c->split_sentences;
+    const struct meg_opt_rule rules[] = {
+        { c->input.n == 0, "input", " is required" },
+        { !c->output_prefix, "output-prefix", " is required" },
+        { lacks_sentences && meg_opt_was_given(&c->keep_newlines), "keep-newlines", requires_sentences },
+        { lacks_sentences && meg_opt_was_given(&c->punkt_data), "punkt-data", requires_sentences },
+        { lacks_sentences && meg_opt_was_given(&c->lang), "lang", requires_sentences },
+        { c->partitions < 1, "partitions", ": must be at least 1" },
+        { strcmp(c->dataset_impl, "mmap") != 0, "dataset-impl", ": must be mmap, the only format supported" },
+        { c->log_interval != MEG_UNSET && c->log_interval < 1, "log-interval", ": must be at least 1" },
+        { c->append_eod && meg_tokenizer_eod(tok) < 0, "append-eod",
+          ": the tokenizer has no end-of-document token; for a directory with tokenizer.json, set eos_token in "
+          "tokenizer_config.json" },
+        { 0 },
+    };
     int r;
 
-    if (c->input.n == 0)
-        return meg_fail(e, MEG_EUSAGE, "--input is required");
-    if (!c->output_prefix)
-        return meg_fail(e, MEG_EUSAGE, "--output-prefix is required");
-    if ((r = count_workers(c->workers, workers, e)) < 0 || (r = check_sentences(c, e)) < 0)
+    if ((r = meg_opt_check_rules(rules, meg_preprocess_opts, c, e)) < 0 ||
+        (r = count_workers(c->workers, workers, e)) < 0)
         return r;
-    if (c->partitions < 1)
-        return meg_fail(e, MEG_EUSAGE, "--partitions %" PRId64 ": must be at least 1", c->partitions);
-    if (strcmp(c->dataset_impl, "mmap") != 0)
-        return meg_fail(e, MEG_EUSAGE, "--dataset-impl %s: must be mmap, the only format supported", c->dataset_impl);
-    if (c->log_interval != MEG_UNSET && c->log_interval < 1)
-        return meg_fail(e, MEG_EUSAGE, "--log-interval %" PRId64 ": must be at least 1", c->log_interval);
-    if (c->append_eod && meg_tokenizer_eod(tok) < 0)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--append-eod: the tokenizer has no end-of-document token; for a directory with "
-                        "tokenizer.json, set eos_token in tokenizer_config.json");
     for (int64_t k = 0; k < c->json_keys.n; k++) {
         for (int64_t i = 0; i < k; i++) {
             if (strcmp(c->json_keys.v[i], c->json_keys.v[k]) == 0)

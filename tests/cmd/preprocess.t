@@ -364,9 +364,9 @@ usage 'GPT2BPETokenizer requires its files' 'requires --merge-file' --input a --
 usage '--workers 0' 'workers 0: must be' --input a "$@" --workers 0
 usage '--workers that is not a number' "workers many: must be a number or auto" --input a "$@" --workers many
 usage '--dataset-impl lazy' 'dataset-impl lazy: must be mmap' --input a "$@" --dataset-impl lazy
-usage '--keep-newlines without --split-sentences' 'keep-newlines requires --split-sentences' --input a "$@" --keep-newlines
-usage '--lang without --split-sentences' 'lang requires --split-sentences' --input a "$@" --lang german
-usage '--punkt-data without --split-sentences' 'punkt-data requires --split-sentences' --input a "$@" --punkt-data p
+usage '--keep-newlines without --split-sentences' 'keep-newlines: requires --split-sentences' --input a "$@" --keep-newlines
+usage '--lang without --split-sentences' 'lang german: requires --split-sentences' --input a "$@" --lang german
+usage '--punkt-data without --split-sentences' 'punkt-data p: requires --split-sentences' --input a "$@" --punkt-data p
 usage 'a duplicate key' "'k' occurs twice" --input a "$@" --json-keys k k
 usage 'an unknown tokenizer' 'tokenizer-type' --input a --tokenizer-type Gpt2
 usage 'partitions of standard input' 'not a regular file' --input - "$@" --partitions 2
