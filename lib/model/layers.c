@@ -5,11 +5,12 @@
 static struct meg_residual_epilogue epilogue(const struct meg_model *g, const struct model_layer *l,
                                              const struct model_block *block)
 {
-    const struct meg_linear *last = block->desc->type->last_linear(block->weights);
-    const struct meg_residual_epilogue r = { last->bias, last->dbias,
-                                             meg_ctx_drop(&g->state->ctx, g->state->desc.hidden_dropout, (int)l->index,
-                                                          block->desc->site) };
+    const struct meg_block_type *type = block->desc->type;
+    struct meg_residual_epilogue r = { 0 };
 
+    if (type->residual_bias)
+        r.bias = type->residual_bias(block->weights);
+    r.drop = meg_ctx_drop(&g->state->ctx, g->state->desc.hidden_dropout, (int)l->index, block->desc->site);
     return r;
 }
 
@@ -69,7 +70,7 @@ static void block_fwd(struct meg_model *g, struct residual *r, const struct mode
         const struct meg_residual_epilogue e = epilogue(g, r->layer, r->block);
 
         MEG_CALL(c->op, c->stream, add_norm_fwd, .type = w->type, .z = a.x, .y = a.y, .mean = a.stats.mean,
-                 .rstd = a.stats.rstd, .x = r->x, .sublayer_out = out, .bias = e.bias, .drop = &e.drop, .w = w->w,
+                 .rstd = a.stats.rstd, .x = r->x, .sublayer_out = out, .bias = e.bias.w, .drop = &e.drop, .w = w->w,
                  .b = w->b, .eps = w->eps);
     } else {
         meg_norm_fwd(c, a.y, a.x, &a.stats, w);

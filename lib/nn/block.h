@@ -61,9 +61,9 @@ struct meg_block_type {
     void (*bind)(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env);
     /* Allocate one class of memory; `to` is the weights for WORKSPACE, the activations or the gradients otherwise. */
     void (*suballoc)(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf);
-    /* Return the last linear layer, whose bias is added together with the residual (struct meg_residual_epilogue). */
-    const struct meg_linear *(*last_linear)(const void *weights);
-    /* Compute y [rows,h] without the bias of the last linear layer from x, the output of the norm. */
+    /* Return the bias of the output, which is added together with the residual; NULL: there is none. */
+    struct meg_residual_bias (*residual_bias)(const void *weights);
+    /* Compute y [rows,h], without this bias, from x, the output of the norm. */
     void (*fwd)(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights);
     /* Compute dx from dy and, unless c->defers_wgrad, the weight gradients. */
     void (*bwd)(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,

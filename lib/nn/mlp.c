@@ -57,11 +57,11 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     }
 }
 
-static const struct meg_linear *last_linear(const void *weights)
+static struct meg_residual_bias residual_bias(const void *weights)
 {
     const struct mlp *l = weights;
 
-    return &l->fc2;
+    return (struct meg_residual_bias){ l->fc2.bias, l->fc2.dbias };
 }
 
 static struct mlp_acts of_batch(const struct meg_ctx *c, const void *acts)
@@ -117,7 +117,7 @@ const struct meg_block_type meg_mlp_block = {
     .grads_size = sizeof(struct mlp_acts),
     .bind = bind,
     .suballoc = suballoc,
-    .last_linear = last_linear,
+    .residual_bias = residual_bias,
     .fwd = fwd,
     .bwd = bwd,
     .bwd_weight = bwd_weight,

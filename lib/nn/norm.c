@@ -26,7 +26,7 @@ void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, str
 void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat sublayer_out,
                  const struct meg_residual_epilogue *r)
 {
-    MEG_CALL(c->op, c->stream, add_fwd, .z = z, .x = x, .y = sublayer_out, .bias = r->bias, .drop = &r->drop);
+    MEG_CALL(c->op, c->stream, add_fwd, .z = z, .x = x, .y = sublayer_out, .bias = r->bias.w, .drop = &r->drop);
 }
 
 struct meg_mat meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, struct meg_mat dz,
@@ -35,8 +35,8 @@ struct meg_mat meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, str
     const bool is_dz = r->drop.p == 0 && dz.dtype == d_sublayer_out.dtype && !c->defers_wgrad;
     const struct meg_mat dy = is_dz ? dz : d_sublayer_out;
 
-    if (!is_dz || r->dbias)
-        MEG_CALL(c->op, c->stream, add_bwd, .dy = dy, .dbias = r->dbias, .grad = c->grad_dtype, .dz = dz,
+    if (!is_dz || r->bias.dw)
+        MEG_CALL(c->op, c->stream, add_bwd, .dy = dy, .dbias = r->bias.dw, .grad = c->grad_dtype, .dz = dz,
                  .drop = &r->drop, .accumulate = c->accumulates_grads);
     return dy;
 }

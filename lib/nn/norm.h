@@ -24,13 +24,17 @@ struct meg_norm_stats {
     float *mean, *rstd; /* [n]; RMSNorm does not use mean */
 };
 
+/* The bias of the output of a sublayer and its gradient, [h] or NULL. */
+struct meg_residual_bias {
+    void *w, *dw;
+};
+
 /*
  * Parameters of Megatron's bias-dropout-add, which adds the output of a sublayer to the residual stream.  This addition
- * includes the bias of the sublayer's last linear, which does not add the bias itself.
+ * includes the bias of the sublayer, which does not add the bias itself.
  */
 struct meg_residual_epilogue {
-    void *bias; /* [h], or NULL */
-    void *dbias;
+    struct meg_residual_bias bias;
     struct meg_drop drop;
 };
 

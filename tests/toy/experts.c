@@ -190,18 +190,12 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
         acts->mid = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);
 }
 
-static const struct meg_linear *last_linear(const void *weights)
-{
-    return &((const struct experts *)weights)->fc2;
-}
-
 static const struct meg_block_type experts_block = {
     .weights_size = sizeof(struct experts),
     .acts_size = sizeof(struct experts_acts),
     .grads_size = sizeof(struct experts_acts),
     .bind = bind,
     .suballoc = suballoc,
-    .last_linear = last_linear,
     .fwd = fwd,
     .bwd = bwd,
     .bwd_weight = bwd_weight,
@@ -305,16 +299,10 @@ static void router_suballoc(enum meg_block_memory what, void *to, const struct m
     }
 }
 
-static const struct meg_linear *router_last_linear(const void *weights)
-{
-    return &((const struct router *)weights)->linear;
-}
-
 static const struct meg_block_type router_block = {
     .weights_size = sizeof(struct router),
     .bind = router_bind,
     .suballoc = router_suballoc,
-    .last_linear = router_last_linear,
     .fwd = router_fwd,
     .bwd = router_bwd,
     .bwd_weight = router_bwd_weight,

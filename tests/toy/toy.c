@@ -197,9 +197,11 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
         acts->stats.rstd = meg_suballoc(a->mem, (size_t)(a->n * c->f / a->tp / GROUP) * sizeof *acts->stats.rstd);
 }
 
-static const struct meg_linear *last_linear(const void *weights)
+static struct meg_residual_bias residual_bias(const void *weights)
 {
-    return &((const struct gated *)weights)->out;
+    const struct gated *l = weights;
+
+    return (struct meg_residual_bias){ l->out.bias, l->out.dbias };
 }
 
 static const struct meg_block_type gated_block = { .weights_size = sizeof(struct gated),
@@ -207,7 +209,7 @@ static const struct meg_block_type gated_block = { .weights_size = sizeof(struct
                                                    .grads_size = sizeof(struct gated_acts),
                                                    .bind = bind,
                                                    .suballoc = suballoc,
-                                                   .last_linear = last_linear,
+                                                   .residual_bias = residual_bias,
                                                    .fwd = fwd,
                                                    .bwd = bwd,
                                                    .bwd_weight = bwd_weight };

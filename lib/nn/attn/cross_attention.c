@@ -227,11 +227,11 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
         acts->o = meg_suballoc_mat(a->mem, a->dtype, a->n, width);
 }
 
-static const struct meg_linear *last_linear(const void *weights)
+static struct meg_residual_bias residual_bias(const void *weights)
 {
     const struct cross_attn *l = weights;
 
-    return &l->proj;
+    return (struct meg_residual_bias){ l->proj.bias, l->proj.dbias };
 }
 
 static int64_t memory_cache_width(const void *conf, int64_t tp)
@@ -247,7 +247,7 @@ const struct meg_block_type meg_cross_attn_block = {
     .grads_size = sizeof(struct cross_attn_acts),
     .bind = bind,
     .suballoc = suballoc,
-    .last_linear = last_linear,
+    .residual_bias = residual_bias,
     .fwd = fwd,
     .bwd = bwd,
     .bwd_weight = bwd_weight,

@@ -307,11 +307,11 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     }
 }
 
-static const struct meg_linear *last_linear(const void *weights)
+static struct meg_residual_bias residual_bias(const void *weights)
 {
     const struct attn_block *block = weights;
 
-    return &block->attn.proj;
+    return (struct meg_residual_bias){ block->attn.proj.bias, block->attn.proj.dbias };
 }
 
 static struct meg_attn_acts acts_of_batch(const struct meg_ctx *c, const void *acts)
@@ -374,7 +374,7 @@ const struct meg_block_type meg_attn_block = {
     .grads_size = sizeof(struct meg_attn_grads),
     .bind = bind,
     .suballoc = suballoc,
-    .last_linear = last_linear,
+    .residual_bias = residual_bias,
     .fwd = fwd,
     .bwd = bwd,
     .bwd_weight = bwd_weight,
