@@ -33,13 +33,6 @@ static void all_to_all(struct meg_ctx *c, const struct meg_attn *l, int64_t n, e
     meg_all_to_all(g, c->stream, l->workspace->a2a_recv, l->workspace->a2a_send, n, t);
 }
 
-struct meg_mat nn_a2a_buffer(const struct meg_attn *l, struct meg_mat m)
-{
-    if (l->cp->a2a_size > 1)
-        m.p = l->workspace->a2a_recv;
-    return m;
-}
-
 /*
  * Copy blocks [h, n] to full_seq if to_full_seq is set, else full_seq to blocks.  The rows of full_seq are in sequence
  * order.  Block j has the n elements of the rows of rank j.
@@ -74,7 +67,7 @@ static void reorder_heads(struct meg_ctx *c, int64_t h, struct meg_mat rows, voi
     }
 }
 
-void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *full_seq, struct meg_mat rows)
+void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows)
 {
     const int64_t h = l->cp->a2a_size, block = rows.rows * rows.cols / h;
 
@@ -82,16 +75,16 @@ void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *full
         return;
     reorder_heads(c, h, rows, l->workspace->a2a_send, false);
     all_to_all(c, l, block, rows.dtype);
-    reorder_rows(c, h, rows.dtype, full_seq, l->workspace->a2a_recv, block, true);
+    reorder_rows(c, h, rows.dtype, rows.p, l->workspace->a2a_recv, block, true);
 }
 
-void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, void *full_seq)
+void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows)
 {
     const int64_t h = l->cp->a2a_size, block = rows.rows * rows.cols / h;
 
     if (h == 1)
         return;
-    reorder_rows(c, h, rows.dtype, full_seq, l->workspace->a2a_send, block, false);
+    reorder_rows(c, h, rows.dtype, rows.p, l->workspace->a2a_send, block, false);
     all_to_all(c, l, block, rows.dtype);
     reorder_heads(c, h, rows, l->workspace->a2a_recv, true);
 }

@@ -23,6 +23,12 @@ static bool is_visible(const struct nn_cp_chunk *q, const struct nn_cp_chunk *k)
     return k->position0 < q->position0 + q->s;
 }
 
+/* Return the matrix that replaces m [n, cols] in the all-to-all. */
+static struct meg_mat a2a_shape(const struct meg_cp *cp, struct meg_mat m)
+{
+    return meg_mat(m.p, m.dtype, m.rows * cp->a2a_size, m.cols / cp->a2a_size);
+}
+
 /*
  * Initialize the state of the attention of one layer.  If the ring has one rank, this rank has the keys of the complete
  * sequence after the all-to-all.  They are a single key chunk.
@@ -37,7 +43,7 @@ static struct nn_cp_attn start_attn(struct meg_ctx *c, const struct meg_attn *l,
     p.a = l->a / cp->a2a_size;
     p.g = l->g / cp->a2a_size;
     p.d = l->d;
-    p.qkv = meg_mat(qkv.p, qkv.dtype, qkv.rows * cp->a2a_size, qkv.cols / cp->a2a_size);
+    p.qkv = nn_qkv_heads(a2a_shape(cp, qkv), p.b, p.a / p.g, p.d);
     p.doc_start = nn_a2a_doc_start(c, l);
     p.drop = meg_ctx_drop(c, l->dropout, l->layer, MEG_DROP_ATTN);
     p.drop.unit0 = l->head0 + cp->a2a->rank * p.a;
@@ -74,11 +80,6 @@ static struct meg_heads rows_from(struct meg_heads x, int64_t row)
     return x;
 }
 
-static struct meg_heads queries(const struct nn_cp_attn *p, struct meg_mat qkv, int64_t row)
-{
-    return rows_from(nn_qkv_heads(qkv, p->b, p->a / p->g, p->d).q, row);
-}
-
 static struct meg_heads outputs(const struct nn_cp_attn *p, struct meg_mat o, int64_t row)
 {
     return rows_from(nn_output_heads(o, p->b, p->a / p->g, p->d), row);
@@ -88,12 +89,6 @@ static struct meg_heads outputs(const struct nn_cp_attn *p, struct meg_mat o, in
 static int64_t stats_offset(const struct nn_cp_attn *p, const struct nn_cp_chunk *q)
 {
     return q->row0 * p->b * p->a;
-}
-
-/* Return a matrix at data, with the shape that m [n, cols] has after the all-to-all. */
-static struct meg_mat a2a_shape(const struct meg_cp *cp, struct meg_mat m, void *data)
-{
-    return meg_mat(data, m.dtype, m.rows * cp->a2a_size, m.cols / cp->a2a_size);
 }
 
 /*
@@ -110,22 +105,22 @@ static void attn_chunk_fwd(struct nn_cp_attn *p, struct meg_mat o, float *lse, i
     float *out_lse = lse + stats_offset(p, q);
 
     MEG_CALL(p->c->op, p->c->stream, attn_fwd, .desc = &desc, .o = is_first ? out : part,
-             .lse = is_first ? out_lse : w->lse_part, .q = queries(p, p->qkv, q->row0),
+             .lse = is_first ? out_lse : w->lse_part, .q = rows_from(p->qkv.q, q->row0),
              .k = rows_from(p->kv.k, k->row0), .v = rows_from(p->kv.v, k->row0), .drop = &p->drop);
     if (!is_first)
         MEG_CALL(p->c->op, p->c->stream, attn_merge, .desc = &desc, .o = out, .lse = out_lse, .o_part = part,
                  .lse_part = w->lse_part);
 }
 
-void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a, struct meg_mat qkv)
+void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a, bool is_recomputed)
 {
     const struct nn_kv_exchange *exchange = nn_kv_exchange_select(l->cp);
-    const struct meg_mat o = a2a_shape(l->cp, a->o, nn_a2a_buffer(l, a->o).p);
+    const struct meg_mat o = a2a_shape(l->cp, a->o);
     const struct meg_mat sum = l->cp->ring_size > 1 ? nn_f32_sum(o, l->workspace->o) : o;
     struct nn_cp_attn p;
 
-    if (qkv.p != a->qkv.p)
-        nn_a2a_seq_to_heads(c, l, a->qkv.p, qkv);
+    if (!is_recomputed)
+        nn_a2a_seq_to_heads(c, l, a->qkv);
     p = start_attn(c, l, a->qkv);
     for (int64_t step = 0; step < l->cp->ring_size; step++) {
         fetch_kv(&p, exchange, step);
@@ -135,7 +130,7 @@ void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
                     attn_chunk_fwd(&p, sum, a->lse, i, j, step == 0 && j == 0);
     }
     nn_from_f32(c, o, sum);
-    nn_a2a_heads_to_seq(c, l, a->o, o.p);
+    nn_a2a_heads_to_seq(c, l, a->o);
 }
 
 /* Compute delta of this rank's rows and all heads, chunk by chunk, and redistribute it by heads (nn_a2a_stats). */
@@ -163,14 +158,14 @@ static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, 
     const struct meg_attn_desc desc = descriptor(p, q, k);
     struct meg_attn_bwd_args args = { .desc = &desc, .drop = &p->drop };
 
-    args.dq = queries(p, p->dqkv, q->row0);
+    args.dq = rows_from(p->dqkv.q, q->row0);
     args.dk = rows_from(dkv->k, k->row0);
     args.dv = rows_from(dkv->v, k->row0);
     args.accumulate = 1;
     args.d_o = outputs(p, d_o, q->row0);
     args.lse = lse + stats_offset(p, q);
     args.delta = delta + stats_offset(p, q);
-    args.q = queries(p, p->qkv, q->row0);
+    args.q = rows_from(p->qkv.q, q->row0);
     args.k = rows_from(p->kv.k, k->row0);
     args.v = rows_from(p->kv.v, k->row0);
     args.workspace = p->l->workspace->bwd;
@@ -195,15 +190,15 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
                     const struct meg_attn_grads *d)
 {
     const struct nn_kv_exchange *exchange = nn_kv_exchange_select(l->cp);
-    const struct meg_mat d_o = a2a_shape(l->cp, d->o, d->o.p);
-    const struct meg_mat dqkv = a2a_shape(l->cp, d->qkv, nn_a2a_buffer(l, d->qkv).p);
+    const struct meg_mat d_o = a2a_shape(l->cp, d->o), dqkv = a2a_shape(l->cp, d->qkv);
+    const struct meg_mat sum = nn_f32_sum(dqkv, l->workspace->dqkv);
     float *delta = l->workspace->delta;
     struct nn_cp_attn p = start_attn(c, l, a->qkv);
 
     compute_delta(c, l, delta, d->o, a->o);
-    nn_a2a_seq_to_heads(c, l, d_o.p, d->o);
-    p.dqkv = nn_f32_sum(dqkv, l->workspace->dqkv);
-    c->op->zero(c->stream, p.dqkv.p, (size_t)(p.dqkv.rows * p.dqkv.cols) * sizeof(float));
+    nn_a2a_seq_to_heads(c, l, d->o);
+    p.dqkv = nn_qkv_heads(sum, p.b, p.a / p.g, p.d);
+    c->op->zero(c->stream, sum.p, (size_t)(sum.rows * sum.cols) * sizeof(float));
     for (int64_t step = 0; step < l->cp->ring_size; step++) {
         struct nn_kv_block dkv;
 
@@ -216,6 +211,6 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
         exchange->send_grads(&p, step);
     }
     exchange->return_grads(&p);
-    nn_from_f32(c, dqkv, p.dqkv);
-    nn_a2a_heads_to_seq(c, l, d->qkv, dqkv.p);
+    nn_from_f32(c, dqkv, sum);
+    nn_a2a_heads_to_seq(c, l, d->qkv);
 }

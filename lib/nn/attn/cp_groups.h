@@ -49,7 +49,7 @@ struct meg_attn_size {
 
 /* Workspace of attention, shared by all layers.  Buffers that the communication type does not use are NULL. */
 struct meg_attn_workspace {
-    void *a2a_recv, *a2a_send; /* [n, (a+2g)d] all-to-all buffers; a2a_recv also holds qkv before the all-to-all */
+    void *a2a_recv, *a2a_send; /* [n, (a+2g)d] all-to-all buffers */
     int32_t *doc_start;        /* doc_start (struct meg_ctx) gathered from the all-to-all group */
     void *kv;                  /* blocks [n, g, 2, d] of keys and values that are sent and received */
     float *dkv;                /* blocks [n, g, 2, d] of the gradients of keys and values */

@@ -13,7 +13,7 @@ static int64_t block_numel(const struct nn_cp_attn *p)
 
 static void *kv_block(const struct nn_cp_attn *p, int64_t i)
 {
-    return (char *)p->l->workspace->kv + (size_t)(i * block_numel(p)) * meg_dtype_size(p->qkv.dtype);
+    return (char *)p->l->workspace->kv + (size_t)(i * block_numel(p)) * meg_dtype_size(p->qkv.k.dtype);
 }
 
 static float *dkv_block(const struct nn_cp_attn *p, int64_t i)
@@ -32,30 +32,21 @@ static struct nn_kv_block kv_heads(const struct nn_cp_attn *p, void *block, enum
     return kv;
 }
 
-/* Return the key and value heads in this rank's rows of qkv or dqkv. */
-static struct nn_kv_block local_kv(const struct nn_cp_attn *p, struct meg_mat rows)
-{
-    const struct nn_qkv h = nn_qkv_heads(rows, p->b, p->a / p->g, p->d);
-    const struct nn_kv_block kv = { h.k, h.v };
-
-    return kv;
-}
-
 /*
  * Copy this rank's keys and values to a KV block.  In qkv and in the block, the value head of a group follows its key
  * head, so one copy is enough.
  */
 static void pack(struct nn_cp_attn *p, void *block)
 {
-    MEG_CALL(p->c->op, p->c->stream, copy_heads, .dst = kv_heads(p, block, p->qkv.dtype).k,
-             .src = local_kv(p, p->qkv).k, .s = p->s, .b = p->b, .g = p->g, .d = 2 * p->d);
+    MEG_CALL(p->c->op, p->c->stream, copy_heads, .dst = kv_heads(p, block, p->qkv.k.dtype).k, .src = p->qkv.k,
+             .s = p->s, .b = p->b, .g = p->g, .d = 2 * p->d);
 }
 
 /* Copy the gradients in a block to the key and value columns of dqkv. */
 static void unpack(struct nn_cp_attn *p, float *block)
 {
-    MEG_CALL(p->c->op, p->c->stream, copy_heads, .dst = local_kv(p, p->dqkv).k,
-             .src = kv_heads(p, block, MEG_DTYPE_F32).k, .s = p->s, .b = p->b, .g = p->g, .d = 2 * p->d);
+    MEG_CALL(p->c->op, p->c->stream, copy_heads, .dst = p->dqkv.k, .src = kv_heads(p, block, MEG_DTYPE_F32).k,
+             .s = p->s, .b = p->b, .g = p->g, .d = 2 * p->d);
 }
 
 static struct nn_kv_block zeroed_grads(struct nn_cp_attn *p, float *block)
@@ -69,14 +60,14 @@ static struct nn_kv_block zeroed_grads(struct nn_cp_attn *p, float *block)
 static int64_t local_fetch(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv)
 {
     (void)step;
-    *kv = local_kv(p, p->qkv);
+    *kv = (struct nn_kv_block){ p->qkv.k, p->qkv.v };
     return 0;
 }
 
 static struct nn_kv_block local_grad_block(struct nn_cp_attn *p, int64_t step)
 {
     (void)step;
-    return local_kv(p, p->dqkv);
+    return (struct nn_kv_block){ p->dqkv.k, p->dqkv.v };
 }
 
 static void no_send(struct nn_cp_attn *p, int64_t step)
@@ -117,8 +108,8 @@ static int64_t ring_fetch(struct nn_cp_attn *p, int64_t step, struct nn_kv_block
     else
         ring_wait(p, RING_KV);
     if (step + 1 < ring->size)
-        ring_send_recv(p, RING_KV, kv_block(p, (step + 1) % 2), block, p->qkv.dtype);
-    *kv = kv_heads(p, block, p->qkv.dtype);
+        ring_send_recv(p, RING_KV, kv_block(p, (step + 1) % 2), block, p->qkv.k.dtype);
+    *kv = kv_heads(p, block, p->qkv.k.dtype);
     return (ring->rank - step + ring->size) % ring->size;
 }
 
@@ -159,9 +150,9 @@ static int64_t gather_fetch(struct nn_cp_attn *p, int64_t step, struct nn_kv_blo
 
     if (step == 0) {
         pack(p, local);
-        meg_all_gather(g, p->c->stream, kv_block(p, 0), local, block_numel(p), p->qkv.dtype);
+        meg_all_gather(g, p->c->stream, kv_block(p, 0), local, block_numel(p), p->qkv.k.dtype);
     }
-    *kv = kv_heads(p, kv_block(p, (g->rank + step) % g->size), p->qkv.dtype);
+    *kv = kv_heads(p, kv_block(p, (g->rank + step) % g->size), p->qkv.k.dtype);
     return (g->rank + step) % g->size;
 }
 

@@ -54,10 +54,10 @@ void nn_from_f32(struct meg_ctx *c, struct meg_mat m, struct meg_mat sum);
 /* ---- cp_attention.c ---- */
 
 /*
- * Compute a->o and a->lse with context parallelism.  If qkv is nn_a2a_buffer(l, a->qkv), first redistribute it by heads
- * to a->qkv.  If qkv is a->qkv itself, it must already have only this rank's heads.
+ * Compute a->o and a->lse with context parallelism.  Redistribute a->qkv by heads, unless is_recomputed: it has been
+ * redistributed in the forward pass.
  */
-void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a, struct meg_mat qkv);
+void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a, bool is_recomputed);
 /* Return the size in bytes of the workspace of attn_bwd that a layer needs, with or without context parallelism. */
 size_t nn_attn_bwd_nbytes(const struct meg_ops *op, const struct meg_attn_size *size, const struct meg_cp *cp);
 /* Compute d->qkv from d->o; d->o is overwritten. */
@@ -67,21 +67,13 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
 /* ---- cp_all_to_all.c ---- */
 
 /*
- * Return a matrix with the shape of m in the buffer a2a_recv, as input or output of an all-to-all.  If a2a_size is 1,
- * return m itself.
+ * Perform an all-to-all from sequence shards to head shards over h = a2a_size ranks, in place.  The matrix `rows`
+ * [n, cols] has this rank's rows and all heads.  It is replaced by [n*h, cols/h], the rows of all h ranks, in sequence
+ * order; on rank i, they have the i-th of h equal blocks of columns.  If h is 1, do nothing.
  */
-struct meg_mat nn_a2a_buffer(const struct meg_attn *l, struct meg_mat m);
-/*
- * Perform an all-to-all from sequence shards to head shards over h = a2a_size ranks.  The matrix `rows` [n, cols] has
- * this rank's rows and all heads.  full_seq [n*h, cols/h] receives the rows of all h ranks, in sequence order.  On rank
- * i, full_seq has the i-th of h equal blocks of columns.  full_seq may be the memory of `rows`.  If h is 1, do nothing.
- */
-void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *full_seq, struct meg_mat rows);
-/*
- * Perform an all-to-all from head shards to sequence shards, the inverse of nn_a2a_seq_to_heads.  full_seq may be the
- * memory of `rows` or of nn_a2a_buffer.
- */
-void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, void *full_seq);
+void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows);
+/* Perform the inverse all-to-all, from head shards to sequence shards; `rows` has the shape after it. */
+void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows);
 /* Redistribute lse or delta by heads, in place: x [2,b,a,s/2] becomes [2,b,a/h,s*h/2], h = a2a_size. */
 void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x);
 /* Return doc_start for the rows of the complete all-to-all group, in sequence order; NULL if c->doc_start is NULL. */
@@ -106,7 +98,7 @@ struct nn_cp_attn {
     int64_t s, b, a, g, d; /* positions, sequences, query heads, groups on this rank after the all-to-all; head size */
     const int32_t *doc_start;
     struct meg_drop drop;
-    struct meg_mat qkv, dqkv;     /* [s b, (a+2g)d]; dqkv is f32 */
+    struct nn_qkv qkv, dqkv;      /* views of [s,b] vectors of each head; dqkv is f32 */
     int64_t nq_chunks, nk_chunks; /* numbers of query chunks of this rank and of key chunks of each rank */
     struct nn_cp_chunk q_chunk[2], k_chunk[2];
     struct nn_kv_block kv;              /* keys and values of the current ring step */

@@ -1,7 +1,4 @@
-/*
- * self_attention.c - self-attention.  core_attn_fwd and core_attn_bwd compute the attention over complete sequences;
- * with context parallelism they call the functions of cp_attention.c instead.
- */
+/* self_attention.c - self-attention over complete sequences; with context parallelism, cp_attention.c computes it. */
 #include <math.h>
 #include "nn/attn/internal.h"
 
@@ -36,16 +33,15 @@ static struct qk_norm qk_norm_of(const struct meg_ctx *c, struct meg_mat qk, con
     return n;
 }
 
-/* Normalize and rotate the query and key heads in the rows of qkv.  Keep what backward needs. */
-static void norm_and_rotate(struct meg_ctx *c, struct meg_mat qkv, const struct meg_attn_acts *a,
-                            const struct meg_attn *l)
+/* Normalize and rotate the query and key heads in the rows of a->qkv.  Keep what backward needs. */
+static void norm_and_rotate(struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_attn *l)
 {
     const int64_t r = l->a / l->g;
-    const struct nn_qkv h = nn_qkv_heads(qkv, c->b, r, l->d);
+    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->b, r, l->d);
     const struct qk_norm n = qk_norm_of(c, a->qk, l);
 
     if (l->qk_norm_eps == 0) {
-        rotate(c, qkv, 1, l);
+        rotate(c, a->qkv, 1, l);
         return;
     }
     /* the key head of a group follows its query heads, so one copy is enough */
@@ -94,8 +90,11 @@ static struct meg_drop dropout(const struct meg_ctx *c, const struct meg_attn *l
     return drop;
 }
 
-/* Compute a->o = dropout(softmax(scores)) v, and a->lse, the log-sum-exp of each query's scores (meg_attn_desc). */
-static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, struct meg_mat qkv,
+/*
+ * Compute a->o = dropout(softmax(scores)) v, and a->lse, the log-sum-exp of each query's scores (meg_attn_desc).  For
+ * is_recomputed, see nn_cp_attn_fwd.
+ */
+static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, bool is_recomputed,
                           const struct meg_attn *l)
 {
     const int64_t r = l->a / l->g;
@@ -104,7 +103,7 @@ static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, stru
     const struct nn_qkv h = nn_qkv_heads(a->qkv, c->b, r, l->d);
 
     if (meg_cp_is_on(l->cp))
-        nn_cp_attn_fwd(c, l, a, qkv);
+        nn_cp_attn_fwd(c, l, a, is_recomputed);
     else
         MEG_CALL(c->op, c->stream, attn_fwd, .desc = &desc, .o = nn_output_heads(a->o, c->b, r, l->d), .lse = a->lse,
                  .q = h.q, .k = h.k, .v = h.v, .drop = &drop);
@@ -165,14 +164,12 @@ static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, co
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
                   const struct meg_attn *l)
 {
-    const struct meg_mat qkv = nn_a2a_buffer(l, a->qkv); /* with all-to-all, qkv is in a2a_recv */
-
-    MEG_LINEAR(c, &l->qkv, fwd, .y = qkv, .x = x, .kept = a->qkv_kept);
-    norm_and_rotate(c, qkv, a, l);
+    MEG_LINEAR(c, &l->qkv, fwd, .y = a->qkv, .x = x, .kept = a->qkv_kept);
+    norm_and_rotate(c, a, l);
     if (c->kv)
         cached_attn_fwd(c, a, l);
     else
-        core_attn_fwd(c, a, qkv, l);
+        core_attn_fwd(c, a, false, l);
     MEG_LINEAR(c, &l->proj, fwd, .y = y, .x = a->o, .kept = a->proj_kept);
 }
 
@@ -180,7 +177,7 @@ void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struc
                   const struct meg_attn_acts *a, struct meg_attn_grads *d, const struct meg_attn *l)
 {
     if (l->recomputes_core)
-        core_attn_fwd(c, a, a->qkv, l);
+        core_attn_fwd(c, a, true, l);
     MEG_LINEAR(c, &l->proj, bwd, .dx = d->o, .dy = dy, .x = a->o, .kept = a->proj_kept, .d_kept = d->proj_kept);
     core_attn_bwd(c, d, a, l);
     norm_and_rotate_bwd(c, d->qkv, a, l);
