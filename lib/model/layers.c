@@ -143,7 +143,7 @@ static void layer_bwd_weight(const void *pass)
 struct layer_key {
     struct model_batch_key batch;
     const void *x, *residual, *previous, *dx, *dy, *memory, *d_memory;
-    int64_t s_memory, accumulates_grads, accumulates_rel_bias;
+    int64_t s_memory, accumulates_grads;
 };
 
 static struct layer_key key_of(const struct layer_pass *p)
@@ -159,8 +159,7 @@ static struct layer_key key_of(const struct layer_pass *p)
                                .memory = c->memory.y.p,
                                .d_memory = p->type == MODEL_BWD ? c->memory.dy.p : NULL,
                                .s_memory = c->memory.s,
-                               .accumulates_grads = p->type != MODEL_FWD && c->accumulates_grads,
-                               .accumulates_rel_bias = p->type == MODEL_BWD && c->accumulates_rel_bias };
+                               .accumulates_grads = p->type != MODEL_FWD && c->accumulates_grads };
 }
 
 static void run_pass(const struct layer_pass *p)
@@ -286,6 +285,17 @@ static int64_t next_bwd_group(const struct meg_model *g, const struct model_segm
     return model_group_of(g, i - 1);
 }
 
+/* Set the gradient of the relative bias of the current stack to 0, unless it has been written. */
+static void begin_rel_bias_grad(struct meg_model *g)
+{
+    struct meg_model_state *st = g->state;
+    const struct meg_mat dw = st->rel_bias[st->stack].dw;
+
+    if (dw.p && !st->rel_bias_has_grads[st->stack])
+        g->op->zero(st->ctx.stream, dw.p, (size_t)(dw.rows * dw.cols) * meg_dtype_size(dw.dtype));
+    st->rel_bias_has_grads[st->stack] = true;
+}
+
 void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct model_slot *q, struct meg_mat dx,
                       struct meg_mat dy)
 {
@@ -299,7 +309,7 @@ void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct
             recompute_layers(g, x, q, begin, end);
         model_params_needed(g, model_group_of(g, i), next_bwd_group(g, x, i), true);
         model_begin_grads(g, &st->layer[i].has_grads);
-        st->ctx.accumulates_rel_bias = st->rel_bias_has_grads[st->stack] || i + 1 < x->end;
+        begin_rel_bias_grad(g);
         run_pass(&(struct layer_pass){ .type = MODEL_BWD,
                                        .g = g,
                                        .l = &st->layer[i],

@@ -48,7 +48,6 @@ struct meg_ctx {
     void *sp_buffer[2];        /* workspace of sequence parallelism, [n, h] each: [0] gathered rows, [1] partial sums */
     bool defers_wgrad;         /* backward leaves the weight gradients of linears to *_bwd_weight */
     bool accumulates_grads;    /* backward adds to parameter gradients; otherwise it overwrites them */
-    bool accumulates_rel_bias; /* the same, for the gradient of the relative bias of attention scores */
     enum meg_dtype dtype;      /* dtype of parameters, and of activations except the residual stream */
     enum meg_dtype grad_dtype; /* dtype of parameter gradients */
     int64_t s, b;              /* micro-batch: s positions on this context-parallel rank, b sequences; n = s*b rows */

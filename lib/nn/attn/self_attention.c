@@ -130,7 +130,7 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
     args.v = h.v;
     args.workspace = l->workspace->bwd;
     args.d_rel_bias = l->rel_bias->dw;
-    args.accumulate_params = c->accumulates_rel_bias;
+    args.accumulate_params = true;
     if (meg_cp_is_on(l->cp)) {
         nn_cp_attn_bwd(c, l, a, d);
         return;

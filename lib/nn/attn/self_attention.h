@@ -29,7 +29,10 @@ struct meg_rope {
 
 /* Relative bias of attention scores (struct meg_attn_desc), which all layers of a stack use. */
 struct meg_rel_bias {
-    /* weight and gradient [buckets, a], with the columns of this rank's heads; w.p is NULL without a relative bias */
+    /*
+     * weight and gradient [buckets, a], with the columns of this rank's heads; w.p is NULL without a relative bias.
+     * Each layer adds to the gradient.
+     */
     struct meg_mat w, dw;
     int64_t max_distance;
     bool is_bidirectional;
