@@ -7,8 +7,9 @@
 
 struct meg_keyed_graph {
     struct meg_keyed_graph *next;
-    void *key;
-    size_t key_nbytes;
+    void (*run)(const void *args);
+    void *args;
+    size_t nbytes;
     struct meg_graph *graph; /* NULL: the operations were executed once, without a graph */
 #ifdef MEG_DEBUG
     struct meg_op_log calls; /* of a device without graphs */
@@ -25,7 +26,7 @@ static void graph_free(struct meg_keyed_graph *x, const struct meg_device *d)
 #ifdef MEG_DEBUG
     meg_op_log_free(&x->calls);
 #endif
-    free(x->key);
+    free(x->args);
     free(x);
 }
 
@@ -37,11 +38,12 @@ void meg_graphs_free(struct meg_graphs *graphs, const struct meg_device *d)
     }
 }
 
-/* Remove the graph with this key from the list, and return the graph, or NULL if there is none. */
-static struct meg_keyed_graph *take(struct meg_graphs *graphs, const void *key, size_t nbytes)
+/* Remove the graph of run(args) from the list, and return the graph, or NULL if there is none. */
+static struct meg_keyed_graph *take(struct meg_graphs *graphs, void (*run)(const void *args), const void *args,
+                                    size_t nbytes)
 {
     for (struct meg_keyed_graph **link = &graphs->first, *x; (x = *link); link = &x->next)
-        if (x->key_nbytes == nbytes && memcmp(x->key, key, nbytes) == 0) {
+        if (x->run == run && x->nbytes == nbytes && memcmp(x->args, args, nbytes) == 0) {
             *link = x->next;
             return x;
         }
@@ -69,28 +71,29 @@ static void free_oldest(struct meg_graphs *graphs, const struct meg_device *d)
 }
 
 /* Return a new graph that is not captured yet and not in the list.  If the list is full, free its oldest graph. */
-static struct meg_keyed_graph *graph_new(struct meg_graphs *graphs, const struct meg_device *d, const void *key,
-                                         size_t nbytes)
+static struct meg_keyed_graph *graph_new(struct meg_graphs *graphs, const struct meg_device *d,
+                                         void (*run)(const void *args), const void *args, size_t nbytes)
 {
     struct meg_keyed_graph *x;
 
     free_oldest(graphs, d);
     x = meg_new(sizeof *x);
-    x->key = meg_new(nbytes);
-    x->key_nbytes = nbytes;
-    memcpy(x->key, key, nbytes);
+    x->run = run;
+    x->args = meg_new(nbytes);
+    x->nbytes = nbytes;
+    memcpy(x->args, args, nbytes);
     return x;
 }
 
 #ifdef MEG_DEBUG
 /*
- * Execute the operations on a device without graphs.  If operations with this key were executed before, check that
- * their arguments were equal.
+ * Execute the operations on a device without graphs.  If run(args) was executed before, check that the arguments of its
+ * operations were equal.
  */
-static void run_and_compare(struct meg_graphs *graphs, const struct meg_device *d, const void *key, size_t nbytes,
-                            void (*run)(const void *args), const void *args)
+static void run_and_compare(struct meg_graphs *graphs, const struct meg_device *d, void (*run)(const void *args),
+                            const void *args, size_t nbytes)
 {
-    struct meg_keyed_graph *x = take(graphs, key, nbytes);
+    struct meg_keyed_graph *x = take(graphs, run, args, nbytes);
     struct meg_op_log calls = { 0 };
 
     meg_op_log_begin(&calls);
@@ -100,29 +103,29 @@ static void run_and_compare(struct meg_graphs *graphs, const struct meg_device *
         meg_op_log_require_equal(&x->calls, &calls);
         meg_op_log_free(&calls);
     } else {
-        x = graph_new(graphs, d, key, nbytes);
+        x = graph_new(graphs, d, run, args, nbytes);
         x->calls = calls;
     }
     insert(graphs, x);
 }
 #endif
 
-void meg_graphs_run(struct meg_graphs *graphs, const struct meg_device *d, const void *key, size_t nbytes,
-                    void (*run)(const void *args), const void *args)
+void meg_graphs_run(struct meg_graphs *graphs, const struct meg_device *d, void (*run)(const void *args),
+                    const void *args, size_t nbytes)
 {
     struct meg_keyed_graph *x;
 
     if (!d->op->graph_begin) {
 #ifdef MEG_DEBUG
-        run_and_compare(graphs, d, key, nbytes, run, args);
+        run_and_compare(graphs, d, run, args, nbytes);
 #else
         run(args);
 #endif
         return;
     }
-    x = take(graphs, key, nbytes);
+    x = take(graphs, run, args, nbytes);
     if (!x) {
-        x = graph_new(graphs, d, key, nbytes);
+        x = graph_new(graphs, d, run, args, nbytes);
         run(args);
     } else {
         if (!x->graph) {

@@ -14,34 +14,26 @@
 enum { PREFILL_ROWS = 2048, PREFILL_STEP = 1792 };
 
 /*
- * The key of the graph of a decoding step (device/graph.h).  It has no padding bytes, so that keys can be compared as
- * bytes.  `in` alternates between the two inputs of the slot.  The other members change only with the buffers of the
- * model, the number of sequences, the memory of the first sequence, or the lengths of the longest sequence and encoder
- * input, rounded up to MODEL_KV_GRAPH_TOKENS.
+ * The arguments of a decoding step, and the key of its graph: a struct without padding.  `in` alternates between the
+ * two inputs of the slot.  The other members change only with the buffers of the model, the number of sequences, the
+ * memory of the first sequence, or the lengths of the longest sequence and encoder input, rounded up to
+ * MODEL_KV_GRAPH_TOKENS.
  */
-struct step_key {
-    struct meg_kv_step step;
-    int64_t num_moves; /* num_moves of the model */
-    const struct model_inputs *in;
-};
-
-/* The arguments of a decoding step. */
 struct decode_pass {
+    struct meg_call call;
     struct meg_model *g;
-    const struct meg_kv_step *step;
+    int64_t num_moves; /* of g */
+    const struct model_inputs *in;
 };
 
 /* Run the layers of the last stack, and the final norm. */
 static void layers_fwd(const void *pass)
 {
     const struct decode_pass *p = pass;
-    struct meg_model *g = p->g;
-    struct model_slot *q = &g->state->slot[0];
+    struct model_slot *q = &p->g->state->slot[0];
 
-    g->state->ctx.kv = p->step;
-    model_stack_fwd(g, 0, model_last_stack(g), q, NULL, NULL);
-    model_final_norm_fwd(g, q);
-    g->state->ctx.kv = NULL;
+    model_stack_fwd(p->g, 0, model_last_stack(p->g), q, NULL, NULL);
+    model_final_norm_fwd(p->g, q);
 }
 
 /*
@@ -53,7 +45,8 @@ static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, co
 {
     const bool is_graph = c->op->graph_begin && s == 1 && x->s == c->op->decode_rows;
     const struct meg_kv_step step = model_kv_step(c, g->state->ctx.stream, slot, n, s, is_graph);
-    const struct decode_pass pass = { g, &step };
+    struct model_slot *q = &g->state->slot[0];
+    struct decode_pass pass = { .g = g, .num_moves = g->num_moves };
 
     for (int64_t i = 0; i < n; i++) {
         struct model_kv_slot *sequence = &c->slot[slot[i]];
@@ -63,13 +56,14 @@ static void forward_cached(struct meg_model *g, struct meg_model_kv_cache *c, co
         sequence->tokens.len += s;
     }
     model_load_batch(g, 0, x, NULL, false);
-    if (is_graph) {
-        const struct step_key key = { step, g->num_moves, g->state->slot[0].in };
-
-        meg_graphs_run(&c->graphs, g->device, &key, sizeof key, layers_fwd, &pass);
-    } else {
+    model_set_current(g, q, model_last_stack(g));
+    g->state->ctx.call.kv = step;
+    pass.call = g->state->ctx.call;
+    pass.in = q->in;
+    if (is_graph)
+        meg_graphs_run(&c->graphs, g->device, layers_fwd, &pass, sizeof pass);
+    else
         layers_fwd(&pass);
-    }
 }
 
 /* Compute the keys and values of the cross-attention from the output of the encoder, and store them in the cache. */
@@ -80,7 +74,7 @@ static void cache_memory(struct meg_model *g, const struct meg_kv_step *kv)
     const struct model_segment *x = &st->chunk[0].segment[last];
 
     model_set_current(g, &st->slot[0], last);
-    st->ctx.kv = kv;
+    st->ctx.call.kv = *kv;
     for (int64_t i = x->begin; i < x->end; i++)
         for (int k = 0; k < st->layer[i].desc->n; k++) {
             const struct model_block *block = &st->layer[i].block[k];
@@ -88,7 +82,6 @@ static void cache_memory(struct meg_model *g, const struct meg_kv_step *kv)
             if (block->desc->type->cache_memory)
                 block->desc->type->cache_memory(&st->ctx, block->weights);
         }
-    st->ctx.kv = NULL;
 }
 
 /* Return new positions 0 .. n-1; free them with free. */
@@ -119,6 +112,7 @@ int meg_model_encode(struct meg_model *g, struct meg_model_kv_cache *c, int64_t 
     model_load_batch(
         g, 0, &(struct meg_batch){ .s_enc = n, .b = 1, .enc_tokens = (int32_t *)tokens, .enc_position_ids = position },
         NULL, false);
+    model_set_current(g, &g->state->slot[0], 0);
     model_stack_fwd(g, 0, 0, &g->state->slot[0], NULL, NULL);
     cache_memory(g, &kv);
     free(position);

@@ -54,19 +54,24 @@ void meg_model_transferred(const struct meg_model *g, unsigned *transferred)
 /* Return the hidden states of the current stack in a send or receive buffer of the pipeline. */
 static struct meg_mat boundary_rows(const struct meg_model *g, void *const *tensor)
 {
-    const struct model_dims *d = &g->state->dim;
-
-    return model_residual_rows(
-        g, meg_mat(tensor[MEG_BOUNDARY_RESIDUAL], g->run.residual_dtype, d->stack[g->state->stack].residual, d->h));
+    return model_residual(g, tensor[MEG_BOUNDARY_RESIDUAL]);
 }
 
-void model_run_pass(const struct meg_model *g, struct meg_graphs *graphs, const void *key, size_t nbytes,
-                    void (*run)(const void *args), const void *args)
+struct meg_ctx model_ctx(const struct meg_model *g, const struct meg_call *call)
+{
+    struct meg_ctx c = g->state->ctx;
+
+    c.call = *call;
+    return c;
+}
+
+void model_run_pass(const struct meg_model *g, struct meg_graphs *graphs, void (*run)(const void *pass),
+                    const void *pass, size_t nbytes)
 {
     if (g->run.uses_graphs)
-        meg_graphs_run(graphs, g->device, key, nbytes, run, args);
+        meg_graphs_run(graphs, g->device, run, pass, nbytes);
     else
-        run(args);
+        run(pass);
 }
 
 void model_params_needed(const struct meg_model *g, int64_t layer_group, int64_t next, bool is_backward)
@@ -92,10 +97,12 @@ void meg_model_zero_grads(struct meg_model *g)
         st->rel_bias_has_grads[k] = false;
 }
 
-void model_begin_grads(struct meg_model *g, bool *has_grads)
+bool model_begin_grads(const struct meg_model *g, bool *has_grads)
 {
-    g->state->ctx.accumulates_grads = *has_grads;
+    const bool accumulates = *has_grads;
+
     *has_grads = !g->run.shards_grads;
+    return accumulates;
 }
 
 /* Return the number of rows of the output of the encoder for the micro-batch of a slot. */
@@ -104,63 +111,63 @@ static int64_t memory_rows(const struct meg_model *g, const struct model_slot *q
     return q->stack[0].s * q->b / (g->state->ctx.has_sp ? g->state->dim.tp : 1);
 }
 
-/* Return the ids that the embedding of the current stack reads. */
-static struct meg_embed_ids embed_ids(const struct meg_model *g)
+/*
+ * The arguments of a pass of the embedding, and the key of its graph: a struct without padding.  x is the hidden states
+ * before the first layer of a stack, or their gradient.
+ */
+struct embed_pass {
+    struct meg_call call;
+    struct meg_model *g;
+    struct meg_embed_ids ids;
+    void *x;
+};
+
+/* Return a pass of the embedding of the current stack. */
+static struct embed_pass embed_pass(struct meg_model *g, struct meg_mat x)
 {
     struct meg_model_state *st = g->state;
     const struct meg_stack *stack = &st->desc.stack[st->stack];
 
-    return (struct meg_embed_ids){ .tokens = *meg_batch_array(&st->in, stack->tokens),
-                                   .position_ids = st->ctx.position_ids,
-                                   .token_types = st->in.token_types,
-                                   .layer = (int)stack->begin };
+    return (struct embed_pass){ .call = st->ctx.call,
+                                .g = g,
+                                .ids = { .tokens = *meg_batch_array(&st->in, stack->tokens),
+                                         .position_ids = st->ctx.call.position_ids,
+                                         .token_types = st->in.token_types,
+                                         .layer = stack->begin },
+                                .x = x.p };
 }
-
-/* The arguments of a pass of the embedding: the hidden states before the first layer of a stack, or their gradient. */
-struct embed_pass {
-    struct meg_model *g;
-    struct meg_mat x;
-};
 
 static void embed_fwd(const void *pass)
 {
     const struct embed_pass *p = pass;
-    const struct meg_embed_ids ids = embed_ids(p->g);
+    struct meg_ctx c = model_ctx(p->g, &p->call);
 
-    meg_embed_fwd(&p->g->state->ctx, p->x, &ids, &p->g->state->embed);
+    meg_embed_fwd(&c, model_residual(p->g, p->x), &p->ids, &p->g->state->embed);
 }
 
 static void embed_bwd(const void *pass)
 {
     const struct embed_pass *p = pass;
-    const struct meg_embed_ids ids = embed_ids(p->g);
+    struct meg_ctx c = model_ctx(p->g, &p->call);
 
-    meg_embed_bwd(&p->g->state->ctx, p->x, &ids, &p->g->state->embed);
+    meg_embed_bwd(&c, model_residual(p->g, p->x), &p->ids, &p->g->state->embed);
 }
-
-/* The key of the graph of a pass of the embedding. */
-struct embed_key {
-    struct model_batch_key batch;
-    const void *x;
-    int64_t accumulates_grads;
-};
 
 /* Compute x, the hidden states before the first layer of the current stack. */
 static void run_embed_fwd(struct meg_model *g, struct slot_stack *q, struct meg_mat x)
 {
-    const struct embed_key key = { .batch = g->state->batch_key, .x = x.p };
+    const struct embed_pass p = embed_pass(g, x);
 
-    model_run_pass(g, &q->embed_fwd, &key, sizeof key, embed_fwd, &(struct embed_pass){ g, x });
+    model_run_pass(g, &q->embed_fwd, embed_fwd, &p, sizeof p);
 }
 
 /* Compute the gradients of the embeddings from dx, the gradient of the hidden states. */
-static void run_embed_bwd(struct meg_model *g, struct slot_stack *q, struct meg_mat dx)
+static void run_embed_bwd(struct meg_model *g, struct slot_stack *q, struct meg_mat dx, bool accumulates_grads)
 {
-    const struct embed_key key = { .batch = g->state->batch_key,
-                                   .x = dx.p,
-                                   .accumulates_grads = g->state->ctx.accumulates_grads };
+    struct embed_pass p = embed_pass(g, dx);
 
-    model_run_pass(g, &q->embed_bwd, &key, sizeof key, embed_bwd, &(struct embed_pass){ g, dx });
+    p.call.accumulates_grads = accumulates_grads;
+    model_run_pass(g, &q->embed_bwd, embed_bwd, &p, sizeof p);
 }
 
 /*
@@ -203,8 +210,7 @@ static void segment_fwd(struct meg_model *g, const struct model_segment *x, stru
 
 void model_stack_fwd(struct meg_model *g, int64_t chunk, int k, struct model_slot *q, void *const *in, void *const *out)
 {
-    model_set_current(g, q, k);
-    MEG_ASSERT_LT(0, g->state->ctx.s * g->state->ctx.b);
+    MEG_ASSERT_LT(0, g->state->ctx.call.s * g->state->ctx.call.b);
     segment_fwd(g, &g->state->chunk[chunk].segment[k], q, in, out);
 }
 
@@ -222,8 +228,10 @@ static void chunk_fwd(struct meg_model *g, int64_t chunk, struct model_slot *q, 
     if (st->desc.nstacks > 1 && is_empty_segment(g, &c->segment[0]))
         q->stack[0].memory.p = in[MEG_BOUNDARY_MEMORY];
     for (int k = 0; k < st->desc.nstacks; k++)
-        if (!is_empty_segment(g, &c->segment[k]))
+        if (!is_empty_segment(g, &c->segment[k])) {
+            model_set_current(g, q, k);
             model_stack_fwd(g, chunk, k, q, in, out);
+        }
     if (st->desc.nstacks > 1 && !c->has_head && (c->segment[0].has_norm || is_empty_segment(g, &c->segment[0]))) {
         const struct meg_mat memory = q->stack[0].memory;
 
@@ -262,11 +270,12 @@ static void encoder_norm_bwd(struct meg_model *g, const struct model_segment *x,
 {
     struct meg_model_state *st = g->state;
     const struct slot_stack *stack = &q->stack[st->stack];
+    struct meg_ctx c = st->ctx;
 
     model_params_needed(g, model_group_of(g, x->end - 1), -1, true);
-    st->ctx.accumulates_grads = st->layer[x->end - 1].has_grads;
-    meg_norm_bwd(&st->ctx, dx, meg_no_mat(), model_residual_rows(g, st->d_memory),
-                 model_residual_rows(g, stack->last_out), &stack->stats, &st->final_norm[st->stack]);
+    c.call.accumulates_grads = st->layer[x->end - 1].has_grads;
+    meg_norm_bwd(&c, dx, meg_no_mat(), model_residual_rows(g, st->d_memory), model_residual_rows(g, stack->last_out),
+                 &stack->stats, &st->final_norm[st->stack]);
 }
 
 /*
@@ -291,11 +300,8 @@ static void segment_bwd(struct meg_model *g, const struct model_segment *x, stru
         dx = dy;
     else if (!x->has_norm)
         model_copy(g, dx.p, dy.p, dx);
-    if (x->has_embedding) {
-        model_begin_grads(g, &st->embed_has_grads);
-        st->ctx.accumulates_grads |= has_embed_grads;
-        run_embed_bwd(g, &q->stack[st->stack], dx);
-    }
+    if (x->has_embedding)
+        run_embed_bwd(g, &q->stack[st->stack], dx, model_begin_grads(g, &st->embed_has_grads) || has_embed_grads);
 }
 
 void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, void *const *d_out, void *const *d_in)
@@ -329,7 +335,6 @@ void meg_model_backward_weight(struct meg_model *g, int64_t chunk, int64_t slot)
             continue;
         model_set_current(g, q, k);
         for (int64_t i = x->end; i-- > x->begin;) {
-            model_begin_grads(g, &st->layer[i].has_wgrads);
             model_layer_bwd_weight(g, &st->layer[i], &q->layer[i]);
             model_grads_ready(g, model_group_of(g, i));
         }

@@ -59,8 +59,8 @@ static void add_to_loss_sum(struct meg_model *g, const struct model_slot *q, int
     const struct meg_ctx *c = &g->state->ctx;
 
     MEG_CALL(g->op, c->stream, weighted_sum, .out = g->loss_sum + i, .x = g->state->loss[i],
-             .weight = is_per_sequence ? NULL : g->state->in.loss_mask, .n = is_per_sequence ? c->b : c->s * c->b,
-             .scale = &q->in->factors->sum[i]);
+             .weight = is_per_sequence ? NULL : g->state->in.loss_mask,
+             .n = is_per_sequence ? c->call.b : c->call.s * c->call.b, .scale = &q->in->factors->sum[i]);
 }
 
 void meg_model_slot_loss(struct meg_model *g, int64_t slot)
@@ -77,11 +77,14 @@ void meg_model_slot_loss(struct meg_model *g, int64_t slot)
     }
 }
 
-/* The arguments of heads_bwd. */
+/* The arguments of heads_bwd, and the key of its graph: a struct without padding. */
 struct heads_pass {
+    struct meg_call call;
     struct meg_model *g;
     const struct model_slot *q;
-    struct meg_mat d_last_out;
+    const struct model_inputs *in; /* its arrays are those of st->in that `present` has */
+    int64_t present;
+    void *last_out, *d_last_out;
 };
 
 /* Compute the losses of the heads and their gradients. */
@@ -89,53 +92,38 @@ static void heads_bwd(const void *pass)
 {
     const struct heads_pass *p = pass;
     struct meg_model *g = p->g;
-    const struct model_slot *q = p->q;
     struct meg_model_state *st = g->state;
-    struct meg_ctx *c = &st->ctx;
-    const int last = model_last_stack(g);
-    const struct meg_mat lnf = model_residual_rows(g, st->lnf), d_lnf = model_residual_rows(g, st->d_norm),
-                         none = { 0 };
+    struct meg_ctx c = model_ctx(g, &p->call);
+    const struct meg_norm_weights *norm = &st->final_norm[model_last_stack(g)];
+    const struct meg_mat lnf = model_residual_rows(g, st->lnf), d_lnf = model_residual_rows(g, st->d_norm);
+    const struct meg_mat x = model_residual(g, p->last_out);
 
-    model_final_norm_fwd(g, q);
+    meg_norm_fwd(&c, lnf, x, &st->lnf_stats, norm);
     for (int i = 0; i < st->desc.nheads; i++) {
         const struct meg_head_type *type = st->desc.head[i].type;
         const struct meg_loss_weight weight = { type->is_per_sequence ? NULL : st->in.loss_mask,
-                                                &q->in->factors->grad[i], g->loss_scale };
+                                                &p->in->factors->grad[i], g->loss_scale };
 
-        type->fwd_bwd(c, st->loss[i], d_lnf, lnf, &st->in, weight, st->head[i]);
-        add_to_loss_sum(g, q, i);
+        type->fwd_bwd(&c, st->loss[i], d_lnf, lnf, &st->in, weight, st->head[i]);
+        add_to_loss_sum(g, p->q, i);
     }
-    meg_norm_bwd(c, p->d_last_out, none, d_lnf, model_residual_rows(g, q->stack[last].last_out), &st->lnf_stats,
-                 &st->final_norm[last]);
-}
-
-/* The key of the graph of heads_bwd. */
-struct heads_key {
-    struct model_batch_key batch;
-    const void *last_out, *d_last_out;
-    int64_t accumulates_grads;
-};
-
-static struct heads_key key_of(const struct heads_pass *p)
-{
-    const struct meg_model_state *st = p->g->state;
-
-    return (struct heads_key){ .batch = st->batch_key,
-                               .last_out = p->q->stack[model_last_stack(p->g)].last_out.p,
-                               .d_last_out = p->d_last_out.p,
-                               .accumulates_grads = st->ctx.accumulates_grads };
+    meg_norm_bwd(&c, model_residual(g, p->d_last_out), meg_no_mat(), d_lnf, x, &st->lnf_stats, norm);
 }
 
 void model_heads_bwd(struct meg_model *g, struct model_slot *q, struct meg_mat d_last_out)
 {
     struct meg_model_state *st = g->state;
-    const struct heads_pass pass = { g, q, d_last_out };
-    struct heads_key key;
+    struct heads_pass pass = { .call = st->ctx.call,
+                               .g = g,
+                               .q = q,
+                               .in = q->in,
+                               .present = q->in->present,
+                               .last_out = q->stack[model_last_stack(g)].last_out.p,
+                               .d_last_out = d_last_out.p };
 
     model_head_params_needed(g, true);
-    model_begin_grads(g, &st->head_has_grads);
-    key = key_of(&pass);
-    model_run_pass(g, &q->heads_bwd, &key, sizeof key, heads_bwd, &pass);
+    pass.call.accumulates_grads = model_begin_grads(g, &st->head_has_grads);
+    model_run_pass(g, &q->heads_bwd, heads_bwd, &pass, sizeof pass);
     model_grads_ready(g, st->desc.nlayers + 1);
     if (!st->desc.is_untied && !st->dim.uses_group0)
         model_grads_ready(g, 0); /* this stage's replica of the tied embedding */

@@ -48,16 +48,6 @@ struct model_inputs {
 /* The passes of a layer: forward, backward, and the weight gradients that backward defers. */
 enum model_pass { MODEL_FWD, MODEL_BWD, MODEL_BWD_WEIGHT, MODEL_NUM_PASSES };
 
-/*
- * The inputs and the shape of a micro-batch in one stack, as a part of the keys of graphs (device/graph.h).  The
- * addresses of the arrays of `in` do not change while the model's buffers exist, and `present` states which arrays are
- * used.  This struct and the keys have no padding bytes, so that keys can be compared as bytes.
- */
-struct model_batch_key {
-    const struct model_inputs *in;
-    int64_t present, s, b; /* in->present, and s and b of struct meg_ctx */
-};
-
 /* The activations of a layer in a slot, and the graphs of its passes. */
 struct slot_layer {
     struct block_acts *block; /* [blocks of the layer] */
@@ -143,8 +133,7 @@ struct meg_model_state {
     bool rel_bias_has_grads[MEG_MAX_STACKS];      /* like model_layer.has_grads */
     struct meg_cp *cp;                            /* [ncp]: one for all layers of the model, or one per layer */
     int ncp;
-    int stack;                            /* the current stack: ctx has its sizes and arrays of the micro-batch */
-    struct model_batch_key batch_key;     /* of the current micro-batch and stack */
+    int stack;                            /* the current stack, to which ctx.call belongs */
     void *head[MEG_MAX_LOSSES];           /* weights of the heads */
     bool embed_has_grads, head_has_grads; /* like model_layer.has_grads */
     struct meg_mat sublayer_out;          /* [residual_rows, h] output of a mixer, before bias-dropout-add */
@@ -229,6 +218,8 @@ int model_last_stack(const struct meg_model *g);
 
 /* Return the first rows of m [residual_rows, h], as many as the current micro-batch has in the current stack. */
 struct meg_mat model_residual_rows(const struct meg_model *g, struct meg_mat m);
+/* Return the residual stream of the current micro-batch, or its gradient, at p: [residual_rows, h]. */
+struct meg_mat model_residual(const struct meg_model *g, void *p);
 /* Queue a copy of a matrix with the shape of `like` within device memory. */
 void model_copy(struct meg_model *g, void *to, const void *from, struct meg_mat like);
 /* Return the layer group of layer i of this rank. */
@@ -239,7 +230,7 @@ void model_layers_fwd(struct meg_model *g, const struct model_segment *x, struct
 void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct model_slot *q, struct meg_mat dx,
                       struct meg_mat dy);
 /* Compute the weight gradients that the backward pass of a layer deferred (zero-bubble schedules). */
-void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, struct slot_layer *q);
+void model_layer_bwd_weight(struct meg_model *g, struct model_layer *l, struct slot_layer *q);
 
 /* ---- heads.c ---- */
 
@@ -261,23 +252,22 @@ void model_read_logits(struct meg_model *g, int64_t first, int64_t rows, float *
 
 /* ---- forward_backward.c ---- */
 
-/*
- * If g->run.uses_graphs is set, launch the operations that run(args) queues as a graph (meg_graphs_run).  Otherwise,
- * call run(args).
- */
-void model_run_pass(const struct meg_model *g, struct meg_graphs *graphs, const void *key, size_t nbytes,
-                    void (*run)(const void *args), const void *args);
+/* Return the context of a pass. */
+struct meg_ctx model_ctx(const struct meg_model *g, const struct meg_call *call);
+/* Call run(pass), as a graph if g->run.uses_graphs is set (meg_graphs_run). */
+void model_run_pass(const struct meg_model *g, struct meg_graphs *graphs, void (*run)(const void *pass),
+                    const void *pass, size_t nbytes);
 /* Call the hooks of g, if they are set. */
 void model_params_needed(const struct meg_model *g, int64_t layer_group, int64_t next, bool is_backward);
 void model_grads_ready(const struct meg_model *g, int64_t layer_group);
 /*
- * Choose whether the following backward calls add to the gradients to which has_grads belongs, or overwrite them.  With
- * ZeRO-2/3 they always overwrite, because each pass is reduce-scattered and added to the shards (optim/zero).
+ * Return whether a backward pass adds to the gradients to which has_grads belongs, or overwrites them.  With ZeRO-2/3
+ * it always overwrites, because each pass is reduce-scattered and added to the shards (optim/zero).
  */
-void model_begin_grads(struct meg_model *g, bool *has_grads);
+bool model_begin_grads(const struct meg_model *g, bool *has_grads);
 /*
  * Run the forward pass of the part of stack k that is in a chunk: its embeddings and layers and, at the end of the
- * encoder, the norm.  Call this after model_load_batch has loaded a micro-batch with tokens for the stack.
+ * encoder, the norm.  The stack must be current (model_set_current).
  */
 void model_stack_fwd(struct meg_model *g, int64_t chunk, int k, struct model_slot *q, void *const *in,
                      void *const *out);

@@ -2,15 +2,15 @@
 #include "model/internal.h"
 #include "placement/placement.h"
 
-static struct meg_residual_epilogue epilogue(const struct meg_model *g, const struct model_layer *l,
-                                             const struct model_block *block)
+static struct meg_residual_epilogue epilogue(const struct meg_model *g, const struct meg_ctx *c,
+                                             const struct model_layer *l, const struct model_block *block)
 {
     const struct meg_block_type *type = block->desc->type;
     struct meg_residual_epilogue r = { 0 };
 
     if (type->residual_bias)
         r.bias = type->residual_bias(block->weights);
-    r.drop = meg_ctx_drop(&g->state->ctx, g->state->desc.hidden_dropout, (int)l->index, block->desc->site);
+    r.drop = meg_ctx_drop(c, g->state->desc.hidden_dropout, (int)l->index, block->desc->site);
     return r;
 }
 
@@ -18,17 +18,12 @@ struct meg_mat model_residual_rows(const struct meg_model *g, struct meg_mat m)
 {
     const struct meg_ctx *c = &g->state->ctx;
 
-    return meg_mat_rows(m, 0, c->s * c->b / (c->has_sp ? g->state->dim.tp : 1));
+    return meg_mat_rows(m, 0, c->call.s * c->call.b / (c->has_sp ? g->state->dim.tp : 1));
 }
 
-static struct block_acts acts_of_batch(const struct meg_model *g, const struct block_acts *acts)
+struct meg_mat model_residual(const struct meg_model *g, void *p)
 {
-    struct block_acts a = *acts;
-
-    a.x = model_residual_rows(g, a.x);
-    a.y = model_residual_rows(g, a.y);
-    a.d_out = model_residual_rows(g, a.d_out);
-    return a;
+    return model_residual_rows(g, meg_mat(p, g->run.residual_dtype, 0, g->state->dim.h));
 }
 
 /*
@@ -36,88 +31,119 @@ static struct block_acts acts_of_batch(const struct meg_model *g, const struct b
  * to x: the next block fuses this addition with its norm, or finish_residual performs it.
  */
 struct residual {
-    struct meg_mat x;
+    void *x;
     const struct model_layer *layer; /* of the last block */
     const struct model_block *block; /* the last block; NULL before the first one */
 };
 
+/* Return the residual stream before the addition. */
+static struct meg_mat rows_of(const struct meg_model *g, const struct residual *r)
+{
+    struct meg_mat x = model_residual(g, r->x);
+
+    if (r->block->desc->residual_from_norm)
+        x.dtype = g->run.dtype;
+    return x;
+}
+
 /* Store the residual stream in y. */
 static void finish_residual(struct meg_model *g, struct residual *r, struct meg_mat y)
 {
-    const struct meg_residual_epilogue e = epilogue(g, r->layer, r->block);
-
-    meg_add_fwd(&g->state->ctx, y, r->x, model_residual_rows(g, g->state->sublayer_out), &e);
-    *r = (struct residual){ y, NULL, NULL };
-}
-
-/* Return the residual stream after a block. */
-static struct residual after_block(const struct model_layer *l, const struct model_block *block,
-                                   const struct block_acts *a)
-{
-    return (struct residual){ block->desc->residual_from_norm ? a->y : a->x, l, block };
-}
-
-/* Run forward of one block, from the residual stream to the output of its mixer in sublayer_out. */
-static void block_fwd(struct meg_model *g, struct residual *r, const struct model_layer *l,
-                      const struct model_block *block, const struct block_acts *acts)
-{
     struct meg_ctx *c = &g->state->ctx;
-    struct block_acts a = acts_of_batch(g, acts);
-    const struct meg_mat out = model_residual_rows(g, g->state->sublayer_out);
+    const struct meg_residual_epilogue e = epilogue(g, c, r->layer, r->block);
+
+    meg_add_fwd(c, y, rows_of(g, r), model_residual_rows(g, g->state->sublayer_out), &e);
+    *r = (struct residual){ y.p, NULL, NULL };
+}
+
+/* The arguments of a pass of a layer, and the key of its graph: a struct without padding. */
+struct layer_pass {
+    struct meg_call call;
+    struct meg_model *g;
+    const struct model_layer *l;
+    const struct slot_layer *q;
+    void *x;           /* residual stream before the layer, input of the first block */
+    struct residual r; /* forward: of the previous layer, if the addition is fused with the first norm */
+    void *dx, *dy;     /* backward: gradients of the residual stream before and after the layer */
+};
+
+/* Return a pass of the current micro-batch. */
+static struct layer_pass begin_pass(struct meg_model *g, const struct model_layer *l, const struct slot_layer *q)
+{
+    return (struct layer_pass){ .call = g->state->ctx.call, .g = g, .l = l, .q = q, .x = q->block[0].x.p };
+}
+
+static struct block_acts acts_of(const struct layer_pass *p, int i)
+{
+    struct block_acts a = p->q->block[i];
+
+    a.x = model_residual(p->g, i > 0 ? a.x.p : p->x);
+    a.y = model_residual_rows(p->g, a.y);
+    a.d_out = model_residual_rows(p->g, a.d_out);
+    return a;
+}
+
+/* Return the residual stream after block i. */
+static struct residual after_block(const struct layer_pass *p, int i)
+{
+    const struct model_block *block = &p->l->block[i];
+    const struct block_acts a = acts_of(p, i);
+
+    return (struct residual){ block->desc->residual_from_norm ? a.y.p : a.x.p, p->l, block };
+}
+
+/* Run forward of block i, from the residual stream to the output of its mixer in sublayer_out. */
+static void block_fwd(struct meg_ctx *c, const struct layer_pass *p, const struct residual *r, int i)
+{
+    const struct model_block *block = &p->l->block[i];
     const struct meg_norm_weights *w = &block->norm;
+    const struct meg_mat out = model_residual_rows(p->g, p->g->state->sublayer_out);
+    struct block_acts a = acts_of(p, i);
 
     if (r->block) {
-        const struct meg_residual_epilogue e = epilogue(g, r->layer, r->block);
+        const struct meg_residual_epilogue e = epilogue(p->g, c, r->layer, r->block);
 
         MEG_CALL(c->op, c->stream, add_norm_fwd, .type = w->type, .z = a.x, .y = a.y, .mean = a.stats.mean,
-                 .rstd = a.stats.rstd, .x = r->x, .sublayer_out = out, .bias = e.bias.w, .drop = &e.drop, .w = w->w,
-                 .b = w->b, .eps = w->eps);
+                 .rstd = a.stats.rstd, .x = rows_of(p->g, r), .sublayer_out = out, .bias = e.bias.w, .drop = &e.drop,
+                 .w = w->w, .b = w->b, .eps = w->eps);
     } else {
         meg_norm_fwd(c, a.y, a.x, &a.stats, w);
     }
     block->desc->type->fwd(c, out, a.y, a.acts, block->weights);
-    *r = after_block(l, block, &a);
 }
-
-/* The arguments of a pass of a layer. */
-struct layer_pass {
-    enum model_pass type;
-    struct meg_model *g;
-    const struct model_layer *l;
-    struct slot_layer *q;
-    struct residual r;     /* forward: the residual stream before the layer */
-    struct meg_mat dx, dy; /* backward: gradients of the residual stream before and after the layer */
-};
 
 static void layer_fwd(const void *pass)
 {
     const struct layer_pass *p = pass;
-    struct residual r = p->r;
+    struct meg_ctx c = model_ctx(p->g, &p->call);
 
-    for (int i = 0; i < p->l->desc->n; i++)
-        block_fwd(p->g, &r, p->l, &p->l->block[i], &p->q->block[i]);
+    for (int i = 0; i < p->l->desc->n; i++) {
+        const struct residual r = i > 0 ? after_block(p, i - 1) : p->r;
+
+        block_fwd(&c, p, &r, i);
+    }
 }
 
 /* Compute pass->dx and parameter gradients from pass->dy. */
 static void layer_bwd(const void *pass)
 {
     const struct layer_pass *p = pass;
-    struct meg_model *g = p->g;
-    struct meg_ctx *c = &g->state->ctx;
+    const struct meg_model *g = p->g;
+    struct meg_ctx c = model_ctx(g, &p->call);
     const struct meg_mat d_norm = model_residual_rows(g, g->state->d_norm);
-    struct meg_mat dy = p->dy;
+    struct meg_mat dy = model_residual(g, p->dy);
 
     for (int i = p->l->desc->n - 1; i >= 0; i--) {
         const struct model_block *block = &p->l->block[i];
-        const struct block_acts a = acts_of_batch(g, &p->q->block[i]);
-        const struct meg_residual_epilogue e = epilogue(g, p->l, block);
-        const struct meg_mat d_out = meg_add_bwd(c, a.d_out, dy, &e);
-        const struct meg_mat d_residual = i > 0 ? model_residual_rows(g, g->state->d_residual) : p->dx;
+        const struct block_acts a = acts_of(p, i);
+        const struct meg_residual_epilogue e = epilogue(g, &c, p->l, block);
+        const struct meg_mat d_out = meg_add_bwd(&c, a.d_out, dy, &e);
+        const struct meg_mat d_residual = model_residual(g, i > 0 ? g->state->d_residual.p : p->dx);
 
-        block->desc->type->bwd(c, d_norm, d_out, a.y, a.acts, a.grads, block->weights);
+        block->desc->type->bwd(&c, d_norm, d_out, a.y, a.acts, a.grads, block->weights);
         if (block->desc->residual_from_norm)
-            MEG_CALL(c->op, c->stream, add_fwd, .z = d_norm, .x = d_norm, .y = dy);
-        meg_norm_bwd(c, d_residual, block->desc->residual_from_norm ? meg_no_mat() : dy, d_norm, a.x, &a.stats,
+            MEG_CALL(c.op, c.stream, add_fwd, .z = d_norm, .x = d_norm, .y = dy);
+        meg_norm_bwd(&c, d_residual, block->desc->residual_from_norm ? meg_no_mat() : dy, d_norm, a.x, &a.stats,
                      &block->norm);
         dy = d_residual;
     }
@@ -127,64 +153,41 @@ static void layer_bwd(const void *pass)
 static void layer_bwd_weight(const void *pass)
 {
     const struct layer_pass *p = pass;
+    struct meg_ctx c = model_ctx(p->g, &p->call);
 
     for (int i = p->l->desc->n - 1; i >= 0; i--) {
         const struct model_block *block = &p->l->block[i];
-        const struct block_acts a = acts_of_batch(p->g, &p->q->block[i]);
+        const struct block_acts a = acts_of(p, i);
 
-        block->desc->type->bwd_weight(&p->g->state->ctx, a.d_out, a.y, a.acts, a.grads, block->weights);
+        block->desc->type->bwd_weight(&c, a.d_out, a.y, a.acts, a.grads, block->weights);
     }
 }
 
-/*
- * The key of the graph of a pass: the arguments of its operations that may differ between calls.  x is the input of the
- * first block.  `residual` and `previous` are r.x.p and r.block of struct layer_pass.
- */
-struct layer_key {
-    struct model_batch_key batch;
-    const void *x, *residual, *previous, *dx, *dy, *memory, *d_memory;
-    int64_t s_memory, accumulates_grads;
-};
-
-static struct layer_key key_of(const struct layer_pass *p)
-{
-    const struct meg_ctx *c = &p->g->state->ctx;
-
-    return (struct layer_key){ .batch = p->g->state->batch_key,
-                               .x = p->q->block[0].x.p,
-                               .residual = p->r.x.p,
-                               .previous = p->r.block,
-                               .dx = p->dx.p,
-                               .dy = p->dy.p,
-                               .memory = c->memory.y.p,
-                               .d_memory = p->type == MODEL_BWD ? c->memory.dy.p : NULL,
-                               .s_memory = c->memory.s,
-                               .accumulates_grads = p->type != MODEL_FWD && c->accumulates_grads };
-}
-
-static void run_pass(const struct layer_pass *p)
+static void run_pass(struct slot_layer *q, enum model_pass type, const struct layer_pass *p)
 {
     static void (*const run[])(const void *pass) = { layer_fwd, layer_bwd, layer_bwd_weight };
-    const struct layer_key key = key_of(p);
 
     meg_device_set_layer(p->l->index);
-    model_run_pass(p->g, &p->q->graphs[p->type], &key, sizeof key, run[p->type], p);
+    model_run_pass(p->g, &q->graphs[type], run[type], p, sizeof *p);
     meg_device_set_layer(-1);
 }
 
 /* Run forward of a layer, and advance the residual stream. */
 static void run_fwd(struct meg_model *g, struct residual *r, const struct model_layer *l, struct slot_layer *q)
 {
-    const int last = l->desc->n - 1;
-    const struct block_acts a = acts_of_batch(g, &q->block[last]);
+    struct layer_pass p = begin_pass(g, l, q);
 
-    run_pass(&(struct layer_pass){ .type = MODEL_FWD, .g = g, .l = l, .q = q, .r = *r });
-    *r = after_block(l, &l->block[last], &a);
+    p.r = *r;
+    run_pass(q, MODEL_FWD, &p);
+    *r = after_block(&p, l->desc->n - 1);
 }
 
-void model_layer_bwd_weight(struct meg_model *g, const struct model_layer *l, struct slot_layer *q)
+void model_layer_bwd_weight(struct meg_model *g, struct model_layer *l, struct slot_layer *q)
 {
-    run_pass(&(struct layer_pass){ .type = MODEL_BWD_WEIGHT, .g = g, .l = l, .q = q });
+    struct layer_pass p = begin_pass(g, l, q);
+
+    p.call.accumulates_grads = model_begin_grads(g, &l->has_wgrads);
+    run_pass(q, MODEL_BWD_WEIGHT, &p);
 }
 
 void model_copy(struct meg_model *g, void *to, const void *from, struct meg_mat like)
@@ -300,25 +303,23 @@ void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct
                       struct meg_mat dy)
 {
     struct meg_model_state *st = g->state;
-    const struct meg_mat d_residual = model_residual_rows(g, st->d_residual);
 
     for (int64_t i = x->end; i-- > x->begin;) {
+        struct layer_pass p;
         int64_t begin, end;
 
         if (model_recompute_range(&g->run, x, i, &begin, &end) && i + 1 == end)
             recompute_layers(g, x, q, begin, end);
         model_params_needed(g, model_group_of(g, i), next_bwd_group(g, x, i), true);
-        model_begin_grads(g, &st->layer[i].has_grads);
         begin_rel_bias_grad(g);
-        run_pass(&(struct layer_pass){ .type = MODEL_BWD,
-                                       .g = g,
-                                       .l = &st->layer[i],
-                                       .q = &q->layer[i],
-                                       .dx = i > x->begin ? d_residual : dx,
-                                       .dy = dy });
+        p = begin_pass(g, &st->layer[i], &q->layer[i]);
+        p.call.accumulates_grads = model_begin_grads(g, &st->layer[i].has_grads);
+        p.call.memory.dy = st->stack > 0 ? st->d_memory.p : NULL;
+        p.dx = i > x->begin ? st->d_residual.p : dx.p;
+        p.dy = i + 1 < x->end ? st->d_residual.p : dy.p;
+        run_pass(&q->layer[i], MODEL_BWD, &p);
         if (!g->run.defers_wgrad)
             model_grads_ready(g, model_group_of(g, i));
-        dy = d_residual;
     }
     st->rel_bias_has_grads[st->stack] = !g->run.shards_grads;
 }

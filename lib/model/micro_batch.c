@@ -8,15 +8,15 @@ static void set_global_positions(struct meg_model *g)
     const struct meg_layout *l = &g->mesh->layout;
     struct meg_model_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
-    const int64_t s = l->has_sp ? c->s / l->tp : c->s, t0 = l->has_sp ? g->mesh->coords.tp * s : 0;
+    const int64_t s = l->has_sp ? c->call.s / l->tp : c->call.s, t0 = l->has_sp ? g->mesh->coords.tp * s : 0;
 
     if (!l->has_sp && l->cp == 1)
         return;
-    MEG_ASSERT_EQ(c->s, s * (l->has_sp ? l->tp : 1));
+    MEG_ASSERT_EQ(c->call.s, s * (l->has_sp ? l->tp : 1));
     for (int64_t i = 0; i < s; i++)
-        st->host_position[i] = (int32_t)meg_layout_position(l, g->mesh->coords.cp, c->s * l->cp, t0 + i);
+        st->host_position[i] = (int32_t)meg_layout_position(l, g->mesh->coords.cp, c->call.s * l->cp, t0 + i);
     g->op->upload(c->stream, st->position_of_row, st->host_position, (size_t)s * sizeof *st->position_of_row);
-    c->position_of_row = st->position_of_row;
+    c->call.position_of_row = st->position_of_row;
 }
 
 int model_last_stack(const struct meg_model *g)
@@ -31,8 +31,9 @@ static struct meg_memory memory_of(const struct meg_model *g, const struct model
     const struct slot_stack *encoder = &q->stack[0];
     const int64_t rows = encoder->s * q->b / (st->ctx.has_sp ? st->dim.tp : 1);
 
-    return (struct meg_memory){ .y = meg_mat_rows(encoder->memory, 0, rows),
-                                .dy = meg_mat_rows(st->d_memory, 0, rows),
+    return (struct meg_memory){ .y = encoder->memory.p,
+                                .rows = rows,
+                                .h = st->dim.h,
                                 .s = encoder->s,
                                 .key_length = *meg_batch_array(&g->state->in, st->desc.stack[0].key_length) };
 }
@@ -40,7 +41,6 @@ static struct meg_memory memory_of(const struct meg_model *g, const struct model
 void model_set_current(struct meg_model *g, struct model_slot *q, int k)
 {
     const struct meg_stack *stack = &g->state->desc.stack[k];
-    struct meg_ctx *c = &g->state->ctx;
     struct meg_batch *in = &g->state->in;
 
     *in = q->in->x;
@@ -48,14 +48,14 @@ void model_set_current(struct meg_model *g, struct model_slot *q, int k)
         if (!(q->in->present & 1u << f))
             *meg_batch_array(in, f) = NULL;
     g->state->stack = k;
-    c->s = q->stack[k].s;
-    c->b = q->b;
-    c->position_ids = *meg_batch_array(in, stack->position_ids);
-    c->sample_id = in->sample_id;
-    c->doc_start = k == model_last_stack(g) ? in->doc_start : NULL;
-    c->key_length = *meg_batch_array(in, stack->key_length);
-    c->memory = k > 0 ? memory_of(g, q) : (struct meg_memory){ 0 };
-    g->state->batch_key = (struct model_batch_key){ q->in, q->in->present, c->s, c->b };
+    g->state->ctx.call = (struct meg_call){ .s = q->stack[k].s,
+                                            .b = q->b,
+                                            .sample_id = in->sample_id,
+                                            .position_ids = *meg_batch_array(in, stack->position_ids),
+                                            .doc_start = k == model_last_stack(g) ? in->doc_start : NULL,
+                                            .key_length = *meg_batch_array(in, stack->key_length) };
+    if (k > 0)
+        g->state->ctx.call.memory = memory_of(g, q);
     set_global_positions(g);
 }
 

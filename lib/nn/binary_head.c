@@ -21,25 +21,25 @@ struct binary_head {
 /* Return x0 [b,h]: the first b rows of x, because x has shape [s,b,h]. */
 static struct meg_mat first_tokens(struct meg_ctx *c, struct meg_mat x, const struct binary_head *l)
 {
-    const struct meg_mat x0 = meg_mat_rows(x, 0, c->b);
+    const struct meg_mat x0 = meg_mat_rows(x, 0, c->call.b);
 
     if (!c->has_sp)
         return x0;
-    meg_all_gather(c->tp, c->stream, l->first_rows, x0.p, c->b * x.cols, x.dtype);
-    return meg_mat(l->first_rows, x.dtype, c->b, x.cols);
+    meg_all_gather(c->tp, c->stream, l->first_rows, x0.p, c->call.b * x.cols, x.dtype);
+    return meg_mat(l->first_rows, x.dtype, c->call.b, x.cols);
 }
 
 static void compute_logits(struct meg_ctx *c, float *loss, struct meg_mat x0, const struct meg_batch *in,
                            const struct binary_head *l)
 {
-    const struct meg_mat pooled = meg_mat_rows(l->pooled, 0, c->b), logits = meg_mat_rows(l->logits, 0, c->b);
+    const struct meg_mat pooled = meg_mat_rows(l->pooled, 0, c->call.b), logits = meg_mat_rows(l->logits, 0, c->call.b);
 
-    MEG_LINEAR(c, &l->pooler, local_fwd, .y = pooled, .pre = meg_mat_rows(l->pre, 0, c->b), .x = x0,
+    MEG_LINEAR(c, &l->pooler, local_fwd, .y = pooled, .pre = meg_mat_rows(l->pre, 0, c->call.b), .x = x0,
                .act = MEG_ACT_TANH);
     MEG_LINEAR(c, &l->binary, local_fwd, .y = logits, .x = pooled);
     MEG_CALL(c->op, c->stream, xent_partial, .part = l->partial_stats, .logits = logits, .target = in->sentence_order);
     MEG_CALL(c->op, c->stream, xent_combine, .loss = loss, .lse = l->lse, .part = l->partial_stats,
-             .target = in->sentence_order, .nparts = 1, .n = c->b);
+             .target = in->sentence_order, .nparts = 1, .n = c->call.b);
 }
 
 static void fwd(struct meg_ctx *c, float *loss, struct meg_mat x, const struct meg_batch *in, const void *weights)
@@ -53,9 +53,9 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
                     struct meg_loss_weight weight, const void *weights)
 {
     const struct binary_head *l = weights;
-    const struct meg_mat x0 = first_tokens(c, x, l), pooled = meg_mat_rows(l->pooled, 0, c->b);
-    const struct meg_mat d_logits = meg_mat_rows(l->logits, 0, c->b), d_pre = meg_mat_rows(l->d_pre, 0, c->b);
-    const struct meg_mat d_x0 = meg_mat_rows(l->d_x0, 0, c->b), dx0 = meg_mat_rows(dx, 0, c->b);
+    const struct meg_mat x0 = first_tokens(c, x, l), pooled = meg_mat_rows(l->pooled, 0, c->call.b);
+    const struct meg_mat d_logits = meg_mat_rows(l->logits, 0, c->call.b), d_pre = meg_mat_rows(l->d_pre, 0, c->call.b);
+    const struct meg_mat d_x0 = meg_mat_rows(l->d_x0, 0, c->call.b), dx0 = meg_mat_rows(dx, 0, c->call.b);
 
     compute_logits(c, loss, x0, in, l);
     if (c->has_sp && c->tp->rank > 0)
@@ -66,8 +66,8 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
     if (c->has_sp)
         meg_placement_declare(d_logits.p, (size_t)(d_logits.rows * d_logits.ld) * meg_dtype_size(d_logits.dtype), c->tp,
                               MEG_PLACEMENT_REPLICATED, MEG_PLACEMENT_PARTIAL);
-    MEG_LINEAR(c, &l->binary, local_bwd, .dx = d_pre, .dy = d_logits, .x = pooled, .pre = meg_mat_rows(l->pre, 0, c->b),
-               .act = MEG_ACT_TANH);
+    MEG_LINEAR(c, &l->binary, local_bwd, .dx = d_pre, .dy = d_logits, .x = pooled,
+               .pre = meg_mat_rows(l->pre, 0, c->call.b), .act = MEG_ACT_TANH);
     MEG_LINEAR(c, &l->pooler, local_bwd, .dx = d_x0, .dy = d_pre, .x = x0);
     if (c->has_sp) /* the gradient of the first rank's rows */
         meg_placement_declare(d_x0.p, (size_t)(d_x0.rows * d_x0.cols) * meg_dtype_size(d_x0.dtype), c->tp,

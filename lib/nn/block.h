@@ -78,14 +78,14 @@ struct meg_block_type {
     int64_t (*cache_width)(const void *conf, int64_t tp);
     /* Like cache_width, but for each token of the encoder's input. */
     int64_t (*memory_cache_width)(const void *conf, int64_t tp);
-    /* Store the keys and values of the encoder's output, c->memory, in the KV cache of sequence 0 of c->kv. */
+    /* Store the keys and values of the encoder's output, c->call.memory, in the KV cache of sequence 0. */
     void (*cache_memory)(struct meg_ctx *c, const void *weights);
 };
 
 /* Return the rows that the current micro-batch uses of m, a buffer that was allocated for the largest micro-batch. */
 static inline struct meg_mat meg_block_rows(const struct meg_ctx *c, struct meg_mat m)
 {
-    return meg_mat_rows(m, 0, c->s * c->b);
+    return meg_mat_rows(m, 0, c->call.s * c->call.b);
 }
 
 MEG_END_DECLS

@@ -35,32 +35,48 @@ struct meg_kv_step {
 
 /* The output of the encoder, which the cross-attention of the decoder reads. */
 struct meg_memory {
-    struct meg_mat y, dy;      /* [rows, h] this rank's rows, and their gradient, to which the backward pass adds */
-    int64_t s;                 /* positions */
+    void *y, *dy;              /* [rows,h] this rank's rows, and their gradient, to which the backward pass adds */
+    int64_t rows, h, s;        /* s positions */
     const int32_t *key_length; /* [b] device: number of tokens of each sequence; NULL: s */
 };
 
+/*
+ * What a pass depends on, besides its weights and activations: the micro-batch in one stack, and whether gradients are
+ * accumulated.  Arrays are in device memory.  It is a part of the keys of graphs (device/graph.h), which are compared
+ * as bytes, so it has no padding.
+ */
+struct meg_call {
+    int64_t s, b;                /* s positions on this context-parallel rank, b sequences; n = s*b rows */
+    const int64_t *sample_id;    /* [b] global sample number of each sequence; NULL: no dropout */
+    const int32_t *position_ids; /* [s,b] */
+    const int32_t *doc_start;    /* [s,b] position of the first key that each query may attend to; NULL: 0 */
+    const int32_t *key_length;   /* [b] number of keys of each sequence; NULL: s */
+    /* [rows/b] element t is the global position of rows [t*b, (t+1)*b) of the residual stream; NULL: t */
+    const int32_t *position_of_row;
+    struct meg_memory memory;
+    struct meg_kv_step kv;     /* kv.b is 0: complete sequences, without a KV cache */
+    int64_t accumulates_grads; /* backward adds to parameter gradients; otherwise it overwrites them */
+};
+
 struct meg_ctx {
+    /* constants of the model on this rank */
     const struct meg_ops *op;
     struct meg_stream *stream;
     struct meg_comm *tp, *ep;  /* tensor-parallel and expert-parallel groups */
     bool has_sp;               /* sequence parallelism is on (nn/sequence_parallel.h) */
     void *sp_buffer[2];        /* workspace of sequence parallelism, [n, h] each: [0] gathered rows, [1] partial sums */
     bool defers_wgrad;         /* backward leaves the weight gradients of linears to *_bwd_weight */
-    bool accumulates_grads;    /* backward adds to parameter gradients; otherwise it overwrites them */
     enum meg_dtype dtype;      /* dtype of parameters, and of activations except the residual stream */
     enum meg_dtype grad_dtype; /* dtype of parameter gradients */
-    int64_t s, b;              /* micro-batch: s positions on this context-parallel rank, b sequences; n = s*b rows */
     uint32_t seed;             /* seed of dropout */
-    const int64_t *sample_id;  /* [b] device: global sample number of each sequence; NULL: no dropout */
-    const int32_t *position_ids; /* [s,b] device */
-    const int32_t *doc_start;    /* [s,b] device: position of the first key that each query may attend to; NULL: 0 */
-    const int32_t *key_length;   /* [b] device: number of keys of each sequence; NULL: s */
-    /* [rows/b] device: element t is the global position of rows [t*b, (t+1)*b) of the residual stream; NULL: t */
-    const int32_t *position_of_row;
-    struct meg_memory memory;
-    const struct meg_kv_step *kv; /* NULL: complete sequences, without a KV cache */
+    struct meg_call call;
 };
+
+/* Return the output of the encoder or its gradient, memory.y or memory.dy of the call. */
+static inline struct meg_mat meg_memory_mat(const struct meg_ctx *c, void *p)
+{
+    return meg_mat(p, c->dtype, c->call.memory.rows, c->call.memory.h);
+}
 
 /*
  * Return the dropout parameters of one site of a layer for the current micro-batch.  The dropout probability is p, or 0
@@ -69,13 +85,13 @@ struct meg_ctx {
 static inline struct meg_drop meg_ctx_drop(const struct meg_ctx *c, double p, int layer, enum meg_drop_site site)
 {
     struct meg_drop d = { 0 };
-    d.p = c->sample_id ? (float)p : 0;
+    d.p = c->call.sample_id ? (float)p : 0;
     d.seed = c->seed;
     d.layer = layer;
     d.site = site;
-    d.b = c->b;
-    d.sample = c->sample_id;
-    d.position_of_row = c->position_of_row;
+    d.b = c->call.b;
+    d.sample = c->call.sample_id;
+    d.position_of_row = c->call.position_of_row;
     return d;
 }
 

@@ -6,7 +6,7 @@ static const struct meg_drop none;
 
 void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const struct meg_embed_ids *in, const struct meg_embed *l)
 {
-    const struct meg_drop drop = meg_ctx_drop(c, l->dropout, in->layer, MEG_DROP_EMBED);
+    const struct meg_drop drop = meg_ctx_drop(c, l->dropout, (int)in->layer, MEG_DROP_EMBED);
     const struct meg_mat partial = meg_sp_partial_sum(c, x);
 
     MEG_CALL(c->op, c->stream, embed_fwd, .x = partial, .token = in->tokens, .word = l->word, .v0 = l->v0);
@@ -20,14 +20,15 @@ void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const struct meg_embed_i
 
 void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const struct meg_embed_ids *in, const struct meg_embed *l)
 {
-    const struct meg_drop drop = meg_ctx_drop(c, l->dropout, in->layer, MEG_DROP_EMBED);
+    const struct meg_drop drop = meg_ctx_drop(c, l->dropout, (int)in->layer, MEG_DROP_EMBED);
 
     MEG_CALL(c->op, c->stream, position_bwd, .dpos = l->dpos, .dx = dx,
-             .position = in->position_ids + meg_sp_first_row(c, dx), .drop = &drop, .accumulate = c->accumulates_grads);
+             .position = in->position_ids + meg_sp_first_row(c, dx), .drop = &drop,
+             .accumulate = c->call.accumulates_grads);
     if (l->types.p)
         MEG_CALL(c->op, c->stream, position_bwd, .dpos = l->dtypes, .dx = dx,
                  .position = in->token_types + meg_sp_first_row(c, dx), .drop = &none,
-                 .accumulate = c->accumulates_grads);
+                 .accumulate = c->call.accumulates_grads);
     MEG_CALL(c->op, c->stream, embed_bwd, .dword = l->dword, .v0 = l->v0, .dx = meg_sp_gather(c, dx),
-             .token = in->tokens, .accumulate = c->accumulates_grads || l->is_tied);
+             .token = in->tokens, .accumulate = c->call.accumulates_grads || l->is_tied);
 }

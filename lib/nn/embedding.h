@@ -20,7 +20,7 @@ struct meg_embed {
 /* The ids of all rows of a micro-batch, in device memory; token_types may be NULL. */
 struct meg_embed_ids {
     const int32_t *tokens, *position_ids, *token_types;
-    int layer; /* global index of the layer that follows, for dropout */
+    int64_t layer; /* global index of the layer that follows, for dropout */
 };
 
 /* Compute x, this rank's rows of the residual stream. */

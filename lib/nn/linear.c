@@ -101,7 +101,7 @@ static void dense_bwd_weight(struct meg_ctx *c, const struct meg_linear *l, cons
 {
     MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw,
              .dbias = l->tp_dim == 1 ? NULL : l->dbias, .dy = a->dy, .x = a->x,
-             .accumulate = c->accumulates_grads || a->adds_grads);
+             .accumulate = c->call.accumulates_grads || a->adds_grads);
 }
 
 const struct meg_linear_type meg_linear_dense = { dense_bind, dense_fwd, dense_bwd_data, dense_bwd_weight };

@@ -20,7 +20,7 @@ void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, str
 {
     MEG_CALL(c->op, c->stream, norm_bwd, .type = l->type, .dx = dx, .dw = l->dw, .db = l->db, .grad = c->grad_dtype,
              .skip = skip, .dy = dy, .x = x, .w = l->w, .mean = a->mean, .rstd = a->rstd,
-             .accumulate = c->accumulates_grads);
+             .accumulate = c->call.accumulates_grads);
 }
 
 void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat sublayer_out,
@@ -37,6 +37,6 @@ struct meg_mat meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, str
 
     if (!is_dz || r->bias.dw)
         MEG_CALL(c->op, c->stream, add_bwd, .dy = dy, .dbias = r->bias.dw, .grad = c->grad_dtype, .dz = dz,
-                 .drop = &r->drop, .accumulate = c->accumulates_grads);
+                 .drop = &r->drop, .accumulate = c->call.accumulates_grads);
     return dy;
 }

@@ -413,7 +413,7 @@ static void sum_squares(const struct meg_optim *o, double *sum,
 
 static void sum_squares_of_grads(const void *optim)
 {
-    const struct meg_optim *o = optim;
+    const struct meg_optim *o = *(struct meg_optim *const *)optim;
 
     sum_squares(o, &o->record->sums.grad_sumsq, grad_shard);
 }
@@ -476,15 +476,15 @@ static struct meg_step_hparams hparams(const struct meg_optim *o, const struct m
 }
 
 /*
- * If the model uses graphs, launch the operations that run(o) queues as a graph.  Otherwise, call run(o).  The
+ * Call run(&o), as a graph if the model uses graphs.  The
  * arguments of the operations are equal in all steps.
  */
 static void run_graph(struct meg_optim *o, void (*run)(const void *optim))
 {
     if (o->model->run.uses_graphs)
-        meg_graphs_run(&o->graphs, o->model->device, &run, sizeof run, run, o);
+        meg_graphs_run(&o->graphs, o->model->device, run, &o, sizeof o);
     else
-        run(o);
+        run(&o);
 }
 
 void meg_optim_decide(struct meg_optim *o, const struct meg_optim_step *s)
@@ -527,7 +527,7 @@ static void update_shard(const struct meg_optim *o, const struct meg_zero_bucket
 
 static void update_shards(const void *optim)
 {
-    const struct meg_optim *o = optim;
+    const struct meg_optim *o = *(struct meg_optim *const *)optim;
 
     for (int k = 0; k < o->shard.nbucket_shards; k++)
         update_shard(o, &o->shard.bucket_shard[k]);

@@ -161,12 +161,12 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
     r.c = (struct meg_ctx){ .op = op,
                             .tp = &meg_comm_self,
                             .dtype = t,
-                            .s = s,
-                            .b = B,
                             .seed = 11,
-                            .sample_id = sample,
-                            .position_ids = position,
-                            .doc_start = has_docs ? doc_start : NULL };
+                            .call = { .s = s,
+                                      .b = B,
+                                      .sample_id = sample,
+                                      .position_ids = position,
+                                      .doc_start = has_docs ? doc_start : NULL } };
     meg_attn_fwd(&r.c, r.y, r.x, &r.acts, &r.l);
     meg_attn_bwd(&r.c, r.dx, r.dy, r.x, &r.acts, &r.grads, &r.l);
     for (int64_t row = 0; row < s; row++) {

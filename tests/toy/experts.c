@@ -50,7 +50,7 @@ static struct meg_mat gather(struct meg_ctx *c, struct meg_mat buffer, struct me
 /* Return the rows of all expert-parallel ranks, zeroed, to which the experts of this rank write. */
 static struct meg_mat zeroed_out(struct meg_ctx *c, const struct experts *l)
 {
-    const struct meg_mat out = meg_mat_rows(l->out, 0, c->s * c->b * c->ep->size);
+    const struct meg_mat out = meg_mat_rows(l->out, 0, c->call.s * c->call.b * c->ep->size);
 
     c->op->zero(c->stream, out.p, (size_t)(out.rows * out.cols) * meg_dtype_size(out.dtype));
     return out;
@@ -72,22 +72,22 @@ static void reduce(struct meg_ctx *c, struct meg_mat y, struct meg_mat out)
 
 static int64_t num_parts(const struct meg_ctx *c, const struct experts *l)
 {
-    return l->n * c->b;
+    return l->n * c->call.b;
 }
 
 /* Return the rows of a part among the rows of all expert-parallel ranks: those of every EXPERTS-th position. */
 static struct meg_mat tokens_of(const struct meg_ctx *c, const struct experts *l, struct meg_mat all, int64_t part)
 {
-    struct meg_mat m = meg_mat_rows(all, c->ep->rank * num_parts(c, l) + part, all.rows / (EXPERTS * c->b));
+    struct meg_mat m = meg_mat_rows(all, c->ep->rank * num_parts(c, l) + part, all.rows / (EXPERTS * c->call.b));
 
-    m.ld *= EXPERTS * c->b;
+    m.ld *= EXPERTS * c->call.b;
     return m;
 }
 
 static struct experts_acts acts_of(const struct meg_ctx *c, const struct experts *l, const void *acts, int64_t part)
 {
     const struct experts_acts *a = acts;
-    const int64_t n = c->s * c->b / num_parts(c, l);
+    const int64_t n = c->call.s * c->call.b / num_parts(c, l);
 
     return (struct experts_acts){ meg_mat_rows(a->pre, part * n, n), meg_mat_rows(a->mid, part * n, n) };
 }
@@ -95,7 +95,7 @@ static struct experts_acts acts_of(const struct meg_ctx *c, const struct experts
 /* Return the rows of a part's expert in w, the weights of this rank's experts or their gradients. */
 static struct meg_mat weight_of(const struct meg_ctx *c, const struct experts *l, struct meg_mat w, int64_t part)
 {
-    return meg_mat_rows(w, part / c->b * (w.rows / l->n), w.rows / l->n);
+    return meg_mat_rows(w, part / c->call.b * (w.rows / l->n), w.rows / l->n);
 }
 
 /* ---- the block -------------------------------------------------------------------------------- */
@@ -123,7 +123,7 @@ static void weight_grads(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
                          const struct experts *l)
 {
     for (int64_t i = 0; i < num_parts(c, l); i++) {
-        const bool adds = c->accumulates_grads || i % c->b > 0;
+        const bool adds = c->call.accumulates_grads || i % c->call.b > 0;
 
         MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->fc2.plan, .dw = weight_of(c, l, l->fc2.dw, i),
                  .dy = tokens_of(c, l, dy, i), .x = acts_of(c, l, acts, i).mid, .accumulate = adds);
@@ -247,7 +247,7 @@ static void router_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_m
     (void)acts, (void)grads;
 
     MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->linear.plan, .dw = l->linear.dw,
-             .dy = to_f32(c, l->out, dy), .x = to_f32(c, l->in, x), .accumulate = c->accumulates_grads);
+             .dy = to_f32(c, l->out, dy), .x = to_f32(c, l->in, x), .accumulate = c->call.accumulates_grads);
 }
 
 static void router_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
@@ -261,7 +261,7 @@ static void router_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, 
     MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->linear.plan, .dx = d_in, .dy = to_f32(c, l->out, dy),
              .w = l->linear.w);
     convert(c, dx, d_in);
-    if (!c->accumulates_grads) /* the first micro-batch of a step */
+    if (!c->call.accumulates_grads) /* the first micro-batch of a step */
         MEG_CALL(c->op, c->stream, add_fwd, .z = state, .x = state, .y = meg_mat(l->rate, MEG_DTYPE_F32, 1, x.cols));
 }
 

@@ -93,7 +93,7 @@ static struct meg_mat gate_and_value(struct meg_mat pre)
 
 static struct meg_mat value_input(const struct meg_ctx *c, const struct gated *l, struct meg_mat x)
 {
-    return l->reads_memory ? c->memory.y : x;
+    return l->reads_memory ? meg_memory_mat(c, c->call.memory.y) : x;
 }
 
 static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
@@ -120,7 +120,8 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
 {
     const struct gated *l = weights;
     const struct gated_acts a = of_batch(c, acts), d = of_batch(c, grads);
-    const struct meg_mat sum = l->reads_memory ? c->memory.dy : dx, d_input = meg_mat_rows(l->d_input, 0, sum.rows);
+    const struct meg_mat sum = l->reads_memory ? meg_memory_mat(c, c->call.memory.dy) : dx,
+                         d_input = meg_mat_rows(l->d_input, 0, sum.rows);
 
     MEG_LINEAR(c, &l->out, bwd, .dx = d.normed, .dy = dy, .x = a.normed);
     meg_norm_bwd(c, groups(d.mid), meg_no_mat(), groups(d.normed), groups(a.mid), &a.stats, &l->norm);

@@ -40,8 +40,8 @@ void nn_cached_attn_fwd(struct meg_ctx *c, struct meg_attn_desc desc, struct meg
 {
     const struct meg_drop none = { 0 };
 
-    desc.s_q = c->kv->s;
-    desc.b = c->kv->b;
+    desc.s_q = c->call.kv.s;
+    desc.b = c->call.kv.b;
     desc.s_k = desc.s = desc.block_size = kv.rows;
     desc.block_offset = offset;
     desc.blocks_per_seq = 1;

@@ -91,7 +91,7 @@ void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg
 
 void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x)
 {
-    const int64_t h = l->cp->a2a_size, half = c->s / 2, b = c->b, a = l->a / h, block = b * a * half;
+    const int64_t h = l->cp->a2a_size, half = c->call.s / 2, b = c->call.b, a = l->a / h, block = b * a * half;
     const enum meg_dtype t = MEG_DTYPE_F32;
     float *send = l->workspace->a2a_send, *recv = l->workspace->a2a_recv;
 
@@ -110,13 +110,13 @@ void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x)
 
 const int32_t *nn_a2a_doc_start(struct meg_ctx *c, const struct meg_attn *l)
 {
-    const int64_t h = l->cp->a2a_size, n = c->s * c->b;
+    const int64_t h = l->cp->a2a_size, n = c->call.s * c->call.b;
     const struct meg_attn_workspace *w = l->workspace;
     struct meg_comm *g = l->cp->a2a;
 
-    if (!c->doc_start || h == 1)
-        return c->doc_start;
-    meg_all_gather(g, c->stream, w->a2a_send, c->doc_start, n, MEG_DTYPE_I32);
+    if (!c->call.doc_start || h == 1)
+        return c->call.doc_start;
+    meg_all_gather(g, c->stream, w->a2a_send, c->call.doc_start, n, MEG_DTYPE_I32);
     reorder_rows(c, h, MEG_DTYPE_I32, w->doc_start, w->a2a_send, n, true);
     return w->doc_start;
 }

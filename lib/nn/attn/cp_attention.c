@@ -38,8 +38,8 @@ static struct nn_cp_attn start_attn(struct meg_ctx *c, const struct meg_attn *l,
     const struct meg_cp *cp = l->cp;
     struct nn_cp_attn p = { .c = c, .l = l };
 
-    p.s = c->s * cp->a2a_size;
-    p.b = c->b;
+    p.s = c->call.s * cp->a2a_size;
+    p.b = c->call.b;
     p.a = l->a / cp->a2a_size;
     p.g = l->g / cp->a2a_size;
     p.d = l->d;
@@ -137,7 +137,7 @@ void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
 static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *delta, struct meg_mat d_o,
                           struct meg_mat o)
 {
-    struct nn_cp_attn p = { .l = l, .s = c->s, .b = c->b, .a = l->a, .g = l->g, .d = l->d };
+    struct nn_cp_attn p = { .l = l, .s = c->call.s, .b = c->call.b, .a = l->a, .g = l->g, .d = l->d };
 
     rank_chunks(p.q_chunk, 2, p.s, 0, 1);
     for (int64_t i = 0; i < 2; i++) {

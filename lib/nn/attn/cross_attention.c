@@ -31,18 +31,18 @@ static struct cross_attn_acts of_batch(const struct meg_ctx *c, const void *acts
     struct cross_attn_acts a = *(const struct cross_attn_acts *)acts;
 
     a.q = meg_block_rows(c, a.q);
-    a.kv = meg_mat_rows(a.kv, 0, c->memory.s * c->b);
+    a.kv = meg_mat_rows(a.kv, 0, c->call.memory.s * c->call.b);
     a.o = meg_block_rows(c, a.o);
     return a;
 }
 
 static struct meg_attn_desc descriptor(const struct meg_ctx *c, const struct cross_attn *l)
 {
-    struct meg_attn_desc desc = nn_causal_desc(c->memory.s, c->b, l->a, l->a, l->d);
+    struct meg_attn_desc desc = nn_causal_desc(c->call.memory.s, c->call.b, l->a, l->a, l->d);
 
-    desc.s_q = c->s;
+    desc.s_q = c->call.s;
     desc.scale = l->scale;
-    desc.key_length = c->memory.key_length;
+    desc.key_length = c->call.memory.key_length;
     desc.window_right = -1;
     return desc;
 }
@@ -61,9 +61,9 @@ static void core_fwd(struct meg_ctx *c, const struct cross_attn_acts *a, const s
     const struct meg_attn_desc desc = descriptor(c, l);
     const struct meg_drop drop = dropout(c, l);
 
-    MEG_CALL(c->op, c->stream, attn_fwd, .desc = &desc, .o = nn_output_heads(a->o, c->b, 1, l->d), .lse = a->lse,
-             .q = nn_output_heads(a->q, c->b, 1, l->d), .k = nn_heads(a->kv, c->b, 2, l->d, 0),
-             .v = nn_heads(a->kv, c->b, 2, l->d, 1), .drop = &drop);
+    MEG_CALL(c->op, c->stream, attn_fwd, .desc = &desc, .o = nn_output_heads(a->o, c->call.b, 1, l->d), .lse = a->lse,
+             .q = nn_output_heads(a->q, c->call.b, 1, l->d), .k = nn_heads(a->kv, c->call.b, 2, l->d, 0),
+             .v = nn_heads(a->kv, c->call.b, 2, l->d, 1), .drop = &drop);
 }
 
 /* Compute d->q and d->kv from d->o. */
@@ -74,15 +74,15 @@ static void core_bwd(struct meg_ctx *c, const struct cross_attn_acts *d, const s
     const struct meg_drop drop = dropout(c, l);
     const struct meg_attn_bwd_args args = { .desc = &desc,
                                             .drop = &drop,
-                                            .dq = nn_output_heads(d->q, c->b, 1, l->d),
-                                            .dk = nn_heads(d->kv, c->b, 2, l->d, 0),
-                                            .dv = nn_heads(d->kv, c->b, 2, l->d, 1),
-                                            .d_o = nn_output_heads(d->o, c->b, 1, l->d),
-                                            .o = nn_output_heads(a->o, c->b, 1, l->d),
+                                            .dq = nn_output_heads(d->q, c->call.b, 1, l->d),
+                                            .dk = nn_heads(d->kv, c->call.b, 2, l->d, 0),
+                                            .dv = nn_heads(d->kv, c->call.b, 2, l->d, 1),
+                                            .d_o = nn_output_heads(d->o, c->call.b, 1, l->d),
+                                            .o = nn_output_heads(a->o, c->call.b, 1, l->d),
                                             .lse = a->lse,
-                                            .q = nn_output_heads(a->q, c->b, 1, l->d),
-                                            .k = nn_heads(a->kv, c->b, 2, l->d, 0),
-                                            .v = nn_heads(a->kv, c->b, 2, l->d, 1),
+                                            .q = nn_output_heads(a->q, c->call.b, 1, l->d),
+                                            .k = nn_heads(a->kv, c->call.b, 2, l->d, 0),
+                                            .v = nn_heads(a->kv, c->call.b, 2, l->d, 1),
                                             .workspace = l->attn_bwd };
 
     c->op->attn_bwd(c->stream, &args);
@@ -91,13 +91,13 @@ static void core_bwd(struct meg_ctx *c, const struct cross_attn_acts *d, const s
 /* Return the keys and values of the encoder's output in the KV cache of sequence 0. */
 static struct meg_mat cached_kv(const struct meg_ctx *c, const struct cross_attn *l)
 {
-    return nn_cached_kv(c, c->kv->memory, l->layer_in_stack, c->kv->memory_len, 2 * l->a * l->d);
+    return nn_cached_kv(c, c->call.kv.memory, l->layer_in_stack, c->call.kv.memory_len, 2 * l->a * l->d);
 }
 
 /* Compute a->o in a step of decoding. */
 static void cached_core_fwd(struct meg_ctx *c, const struct cross_attn_acts *a, const struct cross_attn *l)
 {
-    const struct meg_kv_step *kv = c->kv;
+    const struct meg_kv_step *kv = &c->call.kv;
     struct meg_attn_desc desc = descriptor(c, l);
 
     desc.key_length = kv->memory_length;
@@ -111,10 +111,10 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
     const struct cross_attn_acts a = of_batch(c, acts);
 
     MEG_LINEAR(c, &l->q, fwd, .y = a.q, .x = x, .kept = a.q_kept);
-    if (c->kv) {
+    if (c->call.kv.b > 0) {
         cached_core_fwd(c, &a, l);
     } else {
-        MEG_LINEAR(c, &l->kv, fwd, .y = a.kv, .x = c->memory.y, .kept = a.kv_kept);
+        MEG_LINEAR(c, &l->kv, fwd, .y = a.kv, .x = meg_memory_mat(c, c->call.memory.y), .kept = a.kv_kept);
         core_fwd(c, &a, l);
     }
     MEG_LINEAR(c, &l->proj, fwd, .y = y, .x = a.o, .kept = a.proj_kept);
@@ -124,7 +124,7 @@ static void cache_memory(struct meg_ctx *c, const void *weights)
 {
     const struct cross_attn *l = weights;
 
-    MEG_LINEAR(c, &l->kv, fwd, .y = cached_kv(c, l), .x = c->memory.y, .kept = l->kv_kept);
+    MEG_LINEAR(c, &l->kv, fwd, .y = cached_kv(c, l), .x = meg_memory_mat(c, c->call.memory.y), .kept = l->kv_kept);
 }
 
 static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
@@ -132,13 +132,15 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
 {
     const struct cross_attn *l = weights;
     const struct cross_attn_acts a = of_batch(c, acts), d = of_batch(c, grads);
-    const struct meg_mat memory = c->memory.dy, d_memory = meg_mat_rows(l->d_memory, 0, memory.rows);
+    const struct meg_mat memory = meg_memory_mat(c, c->call.memory.dy),
+                         d_memory = meg_mat_rows(l->d_memory, 0, memory.rows);
 
     if (l->recomputes_core)
         core_fwd(c, &a, l);
     MEG_LINEAR(c, &l->proj, bwd, .dx = d.o, .dy = dy, .x = a.o, .kept = a.proj_kept, .d_kept = d.proj_kept);
     core_bwd(c, &d, &a, l);
-    MEG_LINEAR(c, &l->kv, bwd, .dx = d_memory, .dy = d.kv, .x = c->memory.y, .kept = a.kv_kept, .d_kept = d.kv_kept);
+    MEG_LINEAR(c, &l->kv, bwd, .dx = d_memory, .dy = d.kv, .x = meg_memory_mat(c, c->call.memory.y), .kept = a.kv_kept,
+               .d_kept = d.kv_kept);
     MEG_CALL(c->op, c->stream, add_fwd, .z = memory, .x = memory, .y = d_memory);
     MEG_LINEAR(c, &l->q, bwd, .dx = dx, .dy = d.q, .x = x, .kept = a.q_kept, .d_kept = d.q_kept);
 }
@@ -150,7 +152,8 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
     const struct cross_attn_acts a = of_batch(c, acts), d = of_batch(c, grads);
 
     MEG_LINEAR(c, &l->proj, bwd_weight, .dy = dy, .x = a.o, .kept = a.proj_kept, .d_kept = d.proj_kept);
-    MEG_LINEAR(c, &l->kv, bwd_weight, .dy = d.kv, .x = c->memory.y, .kept = a.kv_kept, .d_kept = d.kv_kept);
+    MEG_LINEAR(c, &l->kv, bwd_weight, .dy = d.kv, .x = meg_memory_mat(c, c->call.memory.y), .kept = a.kv_kept,
+               .d_kept = d.kv_kept);
     MEG_LINEAR(c, &l->q, bwd_weight, .dy = d.q, .x = x, .kept = a.q_kept, .d_kept = d.q_kept);
 }
 

@@ -9,9 +9,9 @@ static void rotate(struct meg_ctx *c, struct meg_mat qkv, float sign, const stru
     const struct meg_rope *t = l->rope;
 
     if (t->half)
-        MEG_CALL(c->op, c->stream, rope, .x = nn_qkv_heads(qkv, c->b, r, l->d).q, .s = qkv.rows / c->b, .b = c->b,
-                 .g = l->g, .heads = r + 1, .half = t->half, .is_interleaved = t->is_interleaved, .cos = t->cos,
-                 .sin = t->sin, .position = c->position_ids, .sign = sign);
+        MEG_CALL(c->op, c->stream, rope, .x = nn_qkv_heads(qkv, c->call.b, r, l->d).q, .s = qkv.rows / c->call.b,
+                 .b = c->call.b, .g = l->g, .heads = r + 1, .half = t->half, .is_interleaved = t->is_interleaved,
+                 .cos = t->cos, .sin = t->sin, .position = c->call.position_ids, .sign = sign);
 }
 
 /* Views of queries and keys before their norms, and arguments of the norms, which include the rotation. */
@@ -24,10 +24,11 @@ static struct qk_norm qk_norm_of(const struct meg_ctx *c, struct meg_mat qk, con
 {
     const struct meg_rope *t = l->rope;
     const int64_t r = l->a / l->g;
-    const struct meg_qk_norm q = { qk.rows / c->b, c->b,           l->g,           r,
-                                   l->d,           l->qk_norm_eps, t->half,        t->is_interleaved,
-                                   t->cos,         t->sin,         c->position_ids };
-    struct qk_norm n = { nn_heads(qk, c->b, r + 1, l->d, 0), nn_heads(qk, c->b, r + 1, l->d, r), q, q };
+    const struct meg_qk_norm q = {
+        qk.rows / c->call.b, c->call.b, l->g, r, l->d, l->qk_norm_eps, t->half, t->is_interleaved, t->cos, t->sin,
+        c->call.position_ids
+    };
+    struct qk_norm n = { nn_heads(qk, c->call.b, r + 1, l->d, 0), nn_heads(qk, c->call.b, r + 1, l->d, r), q, q };
 
     n.k.heads = 1;
     return n;
@@ -37,7 +38,7 @@ static struct qk_norm qk_norm_of(const struct meg_ctx *c, struct meg_mat qk, con
 static void norm_and_rotate(struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_attn *l)
 {
     const int64_t r = l->a / l->g;
-    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->b, r, l->d);
+    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->call.b, r, l->d);
     const struct qk_norm n = qk_norm_of(c, a->qk, l);
 
     if (l->qk_norm_eps == 0) {
@@ -45,7 +46,7 @@ static void norm_and_rotate(struct meg_ctx *c, const struct meg_attn_acts *a, co
         return;
     }
     /* the key head of a group follows its query heads, so one copy is enough */
-    MEG_CALL(c->op, c->stream, copy_heads, .dst = n.x_q, .src = h.q, .s = n.q.s, .b = c->b, .g = l->g,
+    MEG_CALL(c->op, c->stream, copy_heads, .dst = n.x_q, .src = h.q, .s = n.q.s, .b = c->call.b, .g = l->g,
              .d = (r + 1) * l->d);
     MEG_CALL(c->op, c->stream, qk_norm_fwd, .q = &n.q, .y = h.q, .rstd = a->q_rstd, .x = n.x_q, .w = l->q_norm.w);
     MEG_CALL(c->op, c->stream, qk_norm_fwd, .q = &n.k, .y = h.k, .rstd = a->k_rstd, .x = n.x_k, .w = l->k_norm.w);
@@ -55,7 +56,7 @@ static void norm_and_rotate(struct meg_ctx *c, const struct meg_attn_acts *a, co
 static void norm_and_rotate_bwd(struct meg_ctx *c, struct meg_mat d_qkv, const struct meg_attn_acts *a,
                                 const struct meg_attn *l)
 {
-    const struct nn_qkv h = nn_qkv_heads(d_qkv, c->b, l->a / l->g, l->d);
+    const struct nn_qkv h = nn_qkv_heads(d_qkv, c->call.b, l->a / l->g, l->d);
     const struct qk_norm n = qk_norm_of(c, a->qk, l);
 
     if (l->qk_norm_eps == 0) {
@@ -63,18 +64,18 @@ static void norm_and_rotate_bwd(struct meg_ctx *c, struct meg_mat d_qkv, const s
         return;
     }
     MEG_CALL(c->op, c->stream, qk_norm_bwd, .q = &n.q, .dx = h.q, .dw = l->q_norm.dw, .grad = c->grad_dtype, .dy = h.q,
-             .x = n.x_q, .w = l->q_norm.w, .rstd = a->q_rstd, .accumulate = c->accumulates_grads);
+             .x = n.x_q, .w = l->q_norm.w, .rstd = a->q_rstd, .accumulate = c->call.accumulates_grads);
     MEG_CALL(c->op, c->stream, qk_norm_bwd, .q = &n.k, .dx = h.k, .dw = l->k_norm.dw, .grad = c->grad_dtype, .dy = h.k,
-             .x = n.x_k, .w = l->k_norm.w, .rstd = a->k_rstd, .accumulate = c->accumulates_grads);
+             .x = n.x_k, .w = l->k_norm.w, .rstd = a->k_rstd, .accumulate = c->call.accumulates_grads);
 }
 
 static struct meg_attn_desc descriptor(const struct meg_ctx *c, const struct meg_attn *l)
 {
-    struct meg_attn_desc desc = nn_causal_desc(c->s, c->b, l->a, l->g, l->d);
+    struct meg_attn_desc desc = nn_causal_desc(c->call.s, c->call.b, l->a, l->g, l->d);
 
     desc.scale = l->scale;
-    desc.doc_start = c->doc_start;
-    desc.key_length = c->key_length;
+    desc.doc_start = c->call.doc_start;
+    desc.key_length = c->call.key_length;
     desc.window_right = l->is_bidirectional ? -1 : 0;
     desc.rel_bias = l->rel_bias->w;
     desc.rel_bias_max_distance = l->rel_bias->max_distance;
@@ -100,13 +101,13 @@ static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, bool
     const int64_t r = l->a / l->g;
     const struct meg_attn_desc desc = descriptor(c, l);
     const struct meg_drop drop = dropout(c, l);
-    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->b, r, l->d);
+    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->call.b, r, l->d);
 
     if (meg_cp_is_on(l->cp))
         nn_cp_attn_fwd(c, l, a, is_recomputed);
     else
-        MEG_CALL(c->op, c->stream, attn_fwd, .desc = &desc, .o = nn_output_heads(a->o, c->b, r, l->d), .lse = a->lse,
-                 .q = h.q, .k = h.k, .v = h.v, .drop = &drop);
+        MEG_CALL(c->op, c->stream, attn_fwd, .desc = &desc, .o = nn_output_heads(a->o, c->call.b, r, l->d),
+                 .lse = a->lse, .q = h.q, .k = h.k, .v = h.v, .drop = &drop);
 }
 
 /* Compute d->qkv from d->o. */
@@ -116,14 +117,14 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
     const int64_t r = l->a / l->g;
     const struct meg_attn_desc desc = descriptor(c, l);
     const struct meg_drop drop = dropout(c, l);
-    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->b, r, l->d), dh = nn_qkv_heads(d->qkv, c->b, r, l->d);
+    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->call.b, r, l->d), dh = nn_qkv_heads(d->qkv, c->call.b, r, l->d);
     struct meg_attn_bwd_args args = { .desc = &desc, .drop = &drop };
 
     args.dq = dh.q;
     args.dk = dh.k;
     args.dv = dh.v;
-    args.d_o = nn_output_heads(d->o, c->b, r, l->d);
-    args.o = nn_output_heads(a->o, c->b, r, l->d);
+    args.d_o = nn_output_heads(d->o, c->call.b, r, l->d);
+    args.o = nn_output_heads(a->o, c->call.b, r, l->d);
     args.lse = a->lse;
     args.q = h.q;
     args.k = h.k;
@@ -144,7 +145,7 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
  */
 static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_attn *l)
 {
-    const struct meg_kv_step *kv = c->kv;
+    const struct meg_kv_step *kv = &c->call.kv;
     const int64_t r = l->a / l->g;
     const struct nn_qkv h = nn_qkv_heads(a->qkv, kv->b, r, l->d);
     const struct meg_mat all = nn_cached_kv(c, kv->tokens, l->layer_in_stack, kv->len, 2 * l->g * l->d);
@@ -166,7 +167,7 @@ void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
 {
     MEG_LINEAR(c, &l->qkv, fwd, .y = a->qkv, .x = x, .kept = a->qkv_kept);
     norm_and_rotate(c, a, l);
-    if (c->kv)
+    if (c->call.kv.b > 0)
         cached_attn_fwd(c, a, l);
     else
         core_attn_fwd(c, a, false, l);

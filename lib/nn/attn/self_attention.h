@@ -95,7 +95,7 @@ struct meg_attn_grads {
 
 /*
  * Compute y [n,h] from x, without the bias of proj; meg_add_fwd adds this bias (struct meg_residual_epilogue).  If
- * c->kv is set, append the keys and values of the rows to the KV cache, and compute attention over the sequences in the
+ * there is a KV cache, append the keys and values of the rows to the KV cache, and compute attention over the sequences in the
  * cache.
  */
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,

@@ -88,7 +88,7 @@ static bool calls(struct meg_graphs *graphs, int key, int runs)
     const int before = num_runs;
 
     executed = -1;
-    meg_graphs_run(graphs, &device, &key, sizeof key, run, &key);
+    meg_graphs_run(graphs, &device, run, &key, sizeof key);
     return executed == key && num_runs - before == runs;
 }
 
@@ -150,24 +150,26 @@ static void without_graphs_each_call_executes(void **state)
 }
 
 #ifdef MEG_DEBUG
-static void scale(const void *factor)
+static float factor;
+static void scale(const void *unused)
 {
     static float y[2];
     const struct meg_mat m = meg_mat(y, MEG_DTYPE_F32, 1, 2);
+    (void)unused;
 
-    MEG_CALL(meg_device_cpu()->op, NULL, scale, .y = m, .x = m, .factor = *(const float *)factor);
+    MEG_CALL(meg_device_cpu()->op, NULL, scale, .y = m, .x = m, .factor = factor);
 }
 
 static void scale_by_two_factors(void *unused)
 {
-    const float factor[] = { 2, 2, 3 };
     struct meg_graphs graphs = { 0 };
 
     (void)unused;
     omp_set_num_threads(1); /* the threads of the parent process do not exist */
     for (int i = 0; i < 3; i++) {
         fprintf(stderr, "call %d\n", i);
-        meg_graphs_run(&graphs, meg_device_cpu(), "key", 3, scale, factor + i);
+        factor = i < 2 ? 2 : 3;
+        meg_graphs_run(&graphs, meg_device_cpu(), scale, "args", 4);
     }
 }
 

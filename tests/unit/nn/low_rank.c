@@ -159,7 +159,7 @@ static void backward_of(const struct meg_ops *ops, bool defers_wgrad, bool accum
     before = malloc((size_t)f.params.flat_numel * sizeof *before);
     memcpy(before, f.g, (size_t)f.params.flat_numel * sizeof *before);
     f.c.defers_wgrad = defers_wgrad;
-    f.c.accumulates_grads = accumulates;
+    f.c.call.accumulates_grads = accumulates;
     MEG_LINEAR(&f.c, &f.l, fwd, .y = f.y, .x = f.x, .kept = f.kept);
     MEG_LINEAR(&f.c, &f.l, bwd, .dx = f.dx, .dy = f.dy, .x = f.x, .pre = pre, .act = MEG_ACT_RELU, .kept = f.kept,
                .d_kept = f.d_kept);
