@@ -8,6 +8,10 @@ $(UNITS): LD_FLAGS = -lcmocka
 $(UNITS): %: %.c.o $(B)/libmeg.a
 	$(ld)
 
+# The cases of operations, which several programs run.
+OPS_OBJS := $(patsubst %,$(B)/%.o,$(wildcard tests/ops/*.c))
+$(B)/tests/unit/cpu/ops: $(OPS_OBJS)
+
 include $(patsubst %,tests/%/rules.mk,ranks queue nccl cuda fuzz)
 
 # meg-train with families of models that are not in the library.

@@ -1,16 +1,18 @@
 /*
- * bench.c - measure the operations of the CUDA backend, and print TSV: microseconds, GB/s or TFLOP/s, and the ratio
- * to the bandwidth of a copy of 1 GiB or to the rate of the first matrix product.  Each time is the median of five
- * rounds of calls that are queued one after the other.  Matrices are random, and the operands of an operation do not
- * fit in the L2 cache.
+ * bench.c - measure the operations of the CUDA backend, most of them with cases of tests/ops, and print TSV:
+ * microseconds, GB/s or TFLOP/s, and the ratio to the bandwidth of a copy of 1 GiB or to the rate of the first matrix
+ * product.  Each time is the median of five rounds of calls that are queued one after the other.  Matrices are random,
+ * and the operands of an operation do not fit in the L2 cache.
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../ops/ops.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "device/device.h"
+#include "plan/count_ops.h"
 #include "tensor/half.h"
 #include "tensor/suballoc.h"
 
@@ -102,17 +104,97 @@ static void report_flops(const char *name, double nflops, void (*f)(void *arg), 
     fflush(stdout);
 }
 
+/* ---- the cases of tests/ops ---- */
+
+struct bench_call {
+    const struct op_call *c;
+    const void *args;
+};
+
+static void call(void *arg)
+{
+    const struct bench_call *b = arg;
+
+    b->c->test->call(op, stream, b->args);
+}
+
+/* Return the bytes that a call moves and the FLOPs, as the planner counts them, or the bytes of all tensors. */
+static struct cost_pass count(const struct op_call *c, const void *args)
+{
+    static const struct meg_hardware hw = { 0 };
+    struct cost_pass pass = { 0 };
+    struct cost_counter counter = { .hw = &hw, .threads = 1, .pass = &pass };
+    void (*counted)(void);
+
+    memcpy(&counted, (const char *)&cost_count_ops + c->test->offset, sizeof counted);
+    if (counted) {
+        c->test->call(&cost_count_ops, (struct meg_stream *)(void *)&counter, args);
+        return pass;
+    }
+    for (int i = 0; i < c->n; i++) {
+        const struct op_tensor *t = &c->tensor[i];
+        const double nbytes = (double)t->numel * (double)meg_dtype_size(t->dtype);
+
+        pass.nbytes += (t->role & MEG_ROLE_IN ? nbytes : 0) + (t->role & MEG_ROLE_OUT ? nbytes : 0);
+    }
+    return pass;
+}
+
+/* Measure a case.  Its name is the operation, the sizes, and the optional tensors that are present. */
+static void bench_op(struct op_call *c)
+{
+    void *memory[OP_MAX_TENSORS];
+    struct bench_call b = { .c = c };
+    struct cost_pass pass;
+    struct op_args args;
+    char name[200];
+    size_t n = (size_t)snprintf(name, sizeof name, "%s", c->test->row->name);
+
+    for (int i = 0; i < c->sizes.n && n < sizeof name; i++)
+        n += (size_t)snprintf(name + n, sizeof name - n, " %.*s=%" PRId64, c->sizes.size[i].len, c->sizes.size[i].name,
+                              c->sizes.size[i].value);
+    for (int i = 0; i < c->n; i++) {
+        const struct op_tensor *t = &c->tensor[i];
+
+        if (n < sizeof name && (t->field || t->role & MEG_ROLE_OPTIONAL))
+            n += (size_t)snprintf(name + n, sizeof name - n, ", %s", t->name);
+        memory[i] = t->init ? op->alloc(t->nbytes) : random_memory(t->nbytes);
+        if (t->init)
+            op->upload(stream, memory[i], t->init, t->nbytes);
+    }
+    args = op_args_of(c, memory);
+    b.args = args.args;
+    pass = count(c, args.args);
+    if (pass.flops > 0)
+        report_flops(name, pass.flops, call, &b);
+    else
+        report_bytes(name, pass.nbytes, call, &b);
+    op_args_free(&args);
+    for (int i = 0; i < c->n; i++)
+        op->release(memory[i]);
+}
+
+static void bench_ops(void)
+{
+    const struct op_test *t;
+
+    op_is_large = true;
+    op_run = bench_op;
+    for (int i = 0; (t = op_test_at(i)); i++)
+        if (t->bench)
+            t->bench();
+}
+
 /* ---- memory-bound operations ---- */
 
 enum { N = 16384, H = 4096, V = 50304, HEADS = 32, GROUPS = 8, D = 128 };
 
 struct rows {
-    struct meg_mat a, b, c, d, wide, wide2, logits;
-    void *w, *bias, *dw, *db;
+    struct meg_mat a, b, c, wide, wide2, logits;
+    void *db;
     float *mean, *rstd, *part, *loss, *lse;
     int32_t *ids, *positions;
     double *sum;
-    struct meg_drop drop;
     struct meg_loss_weight weight;
     size_t copied; /* bytes */
 };
@@ -122,45 +204,6 @@ static void copy(void *arg)
     const struct rows *x = arg;
 
     op->copy(stream, x->logits.p, (char *)x->logits.p + x->copied, x->copied);
-}
-
-static void norm_fwd(void *arg)
-{
-    const struct rows *x = arg;
-
-    MEG_CALL(op, stream, norm_fwd, .type = MEG_NORM_LAYER, .y = x->b, .mean = x->mean, .rstd = x->rstd, .x = x->a,
-             .w = x->w, .b = x->bias, .eps = 1e-5f);
-}
-
-static void add_norm_fwd(void *arg)
-{
-    const struct rows *x = arg;
-
-    MEG_CALL(op, stream, add_norm_fwd, .type = MEG_NORM_LAYER, .z = x->c, .y = x->d, .mean = x->mean, .rstd = x->rstd,
-             .x = x->a, .sublayer_out = x->b, .bias = x->bias, .w = x->w, .b = x->bias, .eps = 1e-5f);
-}
-
-static void norm_bwd(void *arg)
-{
-    const struct rows *x = arg;
-
-    MEG_CALL(op, stream, norm_bwd, .type = MEG_NORM_LAYER, .dx = x->d, .dw = x->dw, .db = x->db, .grad = MEG_DTYPE_F32,
-             .skip = x->c, .dy = x->b, .x = x->a, .w = x->w, .mean = x->mean, .rstd = x->rstd, .accumulate = true);
-}
-
-static void add_fwd_dropout(void *arg)
-{
-    const struct rows *x = arg;
-
-    MEG_CALL(op, stream, add_fwd, .z = x->c, .x = x->a, .y = x->b, .bias = x->bias, .drop = &x->drop);
-}
-
-static void add_bwd_dropout(void *arg)
-{
-    const struct rows *x = arg;
-
-    MEG_CALL(op, stream, add_bwd, .dy = x->b, .dbias = x->db, .grad = MEG_DTYPE_F32, .dz = x->a, .drop = &x->drop,
-             .accumulate = true);
 }
 
 static void column_sums(void *arg)
@@ -305,13 +348,9 @@ static void bench_rows(void)
         .a = random_mat(MEG_DTYPE_BF16, N, H),
         .b = random_mat(MEG_DTYPE_BF16, N, H),
         .c = random_mat(MEG_DTYPE_BF16, N, H),
-        .d = random_mat(MEG_DTYPE_BF16, N, H),
         .wide = random_mat(MEG_DTYPE_BF16, N, 2 * H),
         .wide2 = random_mat(MEG_DTYPE_BF16, N, 2 * H),
         .logits = random_mat(MEG_DTYPE_BF16, 2 * N, V),
-        .w = random_memory(H * 2),
-        .bias = random_memory(H * 2),
-        .dw = random_memory(H * 4),
         .db = random_memory(H * 4),
         .mean = random_memory((size_t)N * D / 2 * 4),
         .rstd = random_memory((size_t)N * D / 2 * 4),
@@ -321,7 +360,6 @@ static void bench_rows(void)
         .ids = op->alloc(N * sizeof *ids),
         .positions = op->alloc(N * sizeof *ids),
         .sum = op->alloc(8),
-        .drop = { .p = 0.1f, .seed = 1, .b = 16, .sample = op->alloc(16 * 8) },
         .weight = { random_memory(N * 4), factors, factors },
     };
 
@@ -341,24 +379,7 @@ static void bench_rows(void)
         snprintf(name, sizeof name, "copy of %d MiB", mib[i]);
         report_bytes(name, 2.0 * (double)x.copied, copy, &x);
     }
-    for (int i = 0; i < 3; i++) { /* the same number of elements in rows of other lengths */
-        static const int64_t cols[] = { H, 2048, 1024 };
-        struct rows y = x;
-
-        y.a = meg_mat(x.a.p, MEG_DTYPE_BF16, (int64_t)N * H / cols[i], cols[i]);
-        y.b = meg_mat(x.b.p, MEG_DTYPE_BF16, y.a.rows, cols[i]);
-        y.c = meg_mat(x.c.p, MEG_DTYPE_BF16, y.a.rows, cols[i]);
-        y.d = meg_mat(x.d.p, MEG_DTYPE_BF16, y.a.rows, cols[i]);
-        printf("rows of %" PRId64 ":\n", cols[i]);
-        report_bytes("norm_fwd", 2 * row, norm_fwd, &y);
-        report_bytes("add_norm_fwd", 4 * row, add_norm_fwd, &y);
-        report_bytes("norm_bwd with skip", 4 * row, norm_bwd, &y);
-        report_bytes("add_fwd with dropout", 3 * row, add_fwd_dropout, &y);
-        report_bytes("add_bwd with dropout, dbias", 2 * row, add_bwd_dropout, &y);
-        report_bytes("add_bwd, dbias only", row, column_sums, &y);
-        y.db = NULL;
-        report_bytes("add_bwd with dropout only", 2 * row, add_bwd_dropout, &y);
-    }
+    report_bytes("add_bwd, dbias only", row, column_sums, &x);
     report_bytes("glu_fwd", 3 * row, glu_fwd, &x);
     report_bytes("glu_bwd", 5 * row, glu_bwd, &x);
     report_bytes("act_bwd gelu_tanh", 3 * row, act_bwd, &x);
@@ -604,6 +625,7 @@ int main(void)
     stream = device->compute;
     printf("operation\tus\trate\tratio\n");
     bench_rows();
+    bench_ops();
     bench_sample();
     bench_update("adamw, 400M f32, bf16 g and copy", 400000000, MEG_DTYPE_BF16, MEG_DTYPE_F32, 4 * 2 + 2 + 8 * 2 + 2);
     bench_update("adamw, f32 g", 400000000, MEG_DTYPE_F32, MEG_DTYPE_F32, 4 * 2 + 4 + 8 * 2 + 2);

@@ -1,5 +1,5 @@
 /*
- * check.c - run the cases of tests/cuda/check_*.c, and print TAP.
+ * check.c - run the cases of tests/ops and of tests/cuda/check_*.c, and print TAP.
  *     check [--seed N] [PREFIX...]     run the cases whose names begin with a PREFIX; by default, all
  */
 #include "check.h"
@@ -17,7 +17,8 @@
 const struct meg_ops *cpu, *gpu;
 struct meg_stream *stream;
 
-static int nfailures; /* of the case that runs */
+static int nfailures;                   /* of the case that runs */
+static const struct op_call *described; /* the first message describes this call */
 
 void check_fail(const char *fmt, ...)
 {
@@ -29,38 +30,12 @@ void check_fail(const char *fmt, ...)
     va_start(ap, fmt);
     fputs("#   ", stdout);
     vprintf(fmt, ap);
+    if (described) {
+        printf("; %s", op_describe(described));
+        described = NULL;
+    }
     putchar('\n');
     va_end(ap);
-}
-
-/* ---- random numbers ---- */
-
-static uint64_t random_state;
-
-static uint64_t next_random(void)
-{
-    uint64_t x = random_state += 0x9e3779b97f4a7c15u;
-
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static void seed_random(uint64_t seed, const char *name)
-{
-    random_state = seed;
-    for (; *name; name++)
-        random_state = next_random() ^ (unsigned char)*name;
-}
-
-double check_uniform(void)
-{
-    return (double)(int64_t)next_random() * 0x1p-63;
-}
-
-int64_t check_below(int64_t n)
-{
-    return (int64_t)(next_random() % (uint64_t)n);
 }
 
 /* ---- memory ---- */
@@ -229,7 +204,7 @@ struct twin twin_random(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pa
 
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < cols; c++)
-            twin_set(&x, r, c, (float)check_uniform());
+            twin_set(&x, r, c, (float)op_uniform());
     twin_upload(&x);
     return x;
 }
@@ -246,16 +221,7 @@ struct twin_bytes twin_bytes(const void *data, size_t nbytes)
 
 /* ---- comparisons ---- */
 
-/* The difference of two arrays, which are compared element by element. */
-struct difference {
-    double error2, norm2; /* squares of L2 norms */
-    double most;          /* largest error of an element; its index and values follow */
-    int64_t r, c;
-    double got, want;
-    int64_t num_special; /* NaN or infinite on one side only */
-};
-
-static void compare(struct difference *d, int64_t r, int64_t c, double got, double want)
+void difference_add(struct difference *d, int64_t r, int64_t c, double got, double want)
 {
     double error = fabs(got - want);
 
@@ -277,7 +243,7 @@ static void compare(struct difference *d, int64_t r, int64_t c, double got, doub
     }
 }
 
-static void expect_small(const struct difference *d, double tol, const char *what)
+void expect_small(const struct difference *d, double tol, const char *what)
 {
     const double error = sqrt(d->error2), norm = sqrt(d->norm2);
 
@@ -295,7 +261,7 @@ void expect_near(const struct twin *x, double tol, const char *what)
 
     for (int64_t r = 0; r < m.rows; r++) {
         for (int64_t c = 0; c < m.cols; c++)
-            compare(&d, r, c, get(dev, m.dtype, r * m.ld + c), twin_get(x, r, c));
+            difference_add(&d, r, c, get(dev, m.dtype, r * m.ld + c), twin_get(x, r, c));
         for (int64_t c = m.cols; c < m.ld && r + 1 < m.rows; c++)
             if (isnan(twin_get(x, r, c)) && !isnan(get(dev, m.dtype, r * m.ld + c)))
                 check_fail("%s: element %" PRId64 " behind row %" PRId64 " has changed", what, c - m.cols, r);
@@ -309,7 +275,7 @@ void expect_near_f64(const struct twin_bytes *x, double tol, const char *what)
     const double *dev = download(x->dev, x->nbytes);
 
     for (int64_t i = 0; i < (int64_t)(x->nbytes / sizeof *dev); i++)
-        compare(&d, 0, i, dev[i], ((const double *)x->host)[i]);
+        difference_add(&d, 0, i, dev[i], ((const double *)x->host)[i]);
     expect_small(&d, tol, what);
 }
 
@@ -357,24 +323,35 @@ static bool is_selected(const char *name, char *const *prefix)
     return false;
 }
 
-/* Run a case, and return whether it fails. */
-static bool run(const struct check_case *c, uint64_t seed, int number)
+/* Run a case or a group of them, unless it is not selected, and return whether it fails. */
+static bool run(const char *name, void (*f)(void), char *const *prefix, uint64_t seed, int *number)
 {
+    if (!is_selected(name, prefix))
+        return false;
     nfailures = 0;
-    seed_random(seed, c->name);
-    c->run();
+    op_seed(seed, name);
+    f();
     end_case();
-    printf("%sok %d - %s\n", nfailures ? "not " : "", number, c->name);
+    printf("%sok %d - %s\n", nfailures ? "not " : "", ++*number, name);
     fflush(stdout);
     return nfailures > 0;
+}
+
+static void run_op(struct op_call *c)
+{
+    described = c;
+    check_op(c);
+    end_case();
+    described = NULL;
 }
 
 int main(int argc, char **argv)
 {
     static const struct check_case *const files[] = {
-        cases_elementwise, cases_norm,  cases_rope,   cases_embedding, cases_xent,  cases_sample,
-        cases_reduce,      cases_optim, cases_linear, cases_attention, cases_cudnn, cases_graph,
+        cases_elementwise, cases_rope,   cases_embedding, cases_xent,  cases_sample, cases_reduce,
+        cases_optim,       cases_linear, cases_attention, cases_cudnn, cases_graph,
     };
+    const struct op_test *t;
     struct meg_err e = { 0 };
     uint64_t seed = 1, id;
     int n = 0, nfailed = 0;
@@ -388,10 +365,17 @@ int main(int argc, char **argv)
         meg_die(MEG_EFAIL, "%s", e.msg);
     cpu = meg_cpu_ops();
     stream = gpu->stream_create("check");
+    op_run = run_op;
+    for (int i = 0; (t = op_test_at(i)); i++)
+        for (const struct op_group *g = t->group; g->what; g++) {
+            char name[120];
+
+            snprintf(name, sizeof name, "%s: %s", t->row->name, g->what);
+            nfailed += !g->is_cpu_only && run(name, g->cases, argv, seed, &n);
+        }
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         for (const struct check_case *c = files[i]; c && c->name; c++)
-            if (is_selected(c->name, argv))
-                nfailed += run(c, seed, ++n);
+            nfailed += run(c->name, c->run, argv, seed, &n);
     gpu->stream_destroy(stream);
     printf("1..%d\n", n);
     return nfailed > 0;

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "../ops/ops.h"
 #include "device/device.h"
 #include "tensor/ops.h"
 #include "tensor/suballoc.h"
@@ -23,12 +24,8 @@ struct check_case {
     void (*run)(void);
 };
 /* The cases of a file end with an entry without name. */
-extern const struct check_case cases_elementwise[], cases_norm[], cases_rope[], cases_embedding[], cases_xent[],
-    cases_reduce[], cases_optim[], cases_sample[], cases_linear[], cases_attention[], cases_cudnn[], cases_graph[];
-
-/* Random numbers, which depend on the seed of the run and on the case: uniform in [-1, 1), and integers in [0, n). */
-double check_uniform(void);
-int64_t check_below(int64_t n);
+extern const struct check_case cases_elementwise[], cases_rope[], cases_embedding[], cases_xent[], cases_reduce[],
+    cases_optim[], cases_sample[], cases_linear[], cases_attention[], cases_cudnn[], cases_graph[];
 
 /*
  * A matrix in host memory, for the CPU, and in device memory.  The row padding, pad elements between rows, is NaN in
@@ -66,21 +63,18 @@ void expect_equal(const struct twin *x, const char *what);
 void expect_equal_bytes(const struct twin_bytes *x, const char *what);
 /* Like expect_near, for an array of f64. */
 void expect_near_f64(const struct twin_bytes *x, double tol, const char *what);
-void check_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-
-/* Return the tolerance of expect_near for results of type t that are rounded once. */
-static inline double check_tolerance(enum meg_dtype t)
-{
-    return t == MEG_DTYPE_F32 ? 1e-5 : t == MEG_DTYPE_F16 ? 1e-3 : 4e-3;
-}
-
-/* The combinations of types in one model.  stream: residual stream; branch: sublayers, norm outputs and parameters. */
-static const struct check_mix {
-    enum meg_dtype stream, branch;
-} check_mixes[] = {
-    { MEG_DTYPE_F32, MEG_DTYPE_F32 },  { MEG_DTYPE_BF16, MEG_DTYPE_BF16 }, { MEG_DTYPE_F16, MEG_DTYPE_F16 },
-    { MEG_DTYPE_F32, MEG_DTYPE_BF16 }, { MEG_DTYPE_F32, MEG_DTYPE_F16 },
+/* Compare element [r,c] of two arrays, and fail if they differ too much after the last one. */
+struct difference {
+    double error2, norm2; /* squares of L2 norms */
+    double most;          /* largest error of an element; its index and values follow */
+    int64_t r, c;
+    double got, want;
+    int64_t num_special; /* NaN or infinite on one side only */
 };
-enum { CHECK_MIXES = sizeof check_mixes / sizeof *check_mixes };
+void difference_add(struct difference *d, int64_t r, int64_t c, double got, double want);
+void expect_small(const struct difference *d, double tol, const char *what);
+/* Run a case of tests/ops. */
+void check_op(struct op_call *c);
+void check_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

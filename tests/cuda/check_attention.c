@@ -142,7 +142,7 @@ static struct twin keys_random(const struct conf *c, enum meg_dtype t, int64_t d
     for (int64_t i = 0; i < c->b; i++)
         for (int64_t k = 0; k < (c->flags & LENGTHS ? key_length_at(c, i) : c->s_k); k++)
             for (int64_t col = 0; col < c->g * d; col++)
-                twin_set(&x, block_row(c, i * n + k / size) + k % size, col, (float)check_uniform());
+                twin_set(&x, block_row(c, i * n + k / size) + k % size, col, (float)op_uniform());
     twin_upload(&x);
     return x;
 }
@@ -273,7 +273,7 @@ static void create(struct operands *x, const struct conf *c)
  */
 static double tolerance(const struct conf *c, enum meg_dtype t)
 {
-    return fmax(check_tolerance(t), check_tolerance(c->q));
+    return fmax(op_tolerance(t), op_tolerance(c->q));
 }
 
 static void compare_forward(const struct conf *c, struct operands *x)

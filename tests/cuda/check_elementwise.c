@@ -63,7 +63,7 @@ static void act_fwd_one(enum meg_dtype ty, enum meg_dtype tx, enum meg_act act, 
     for (int64_t r = 0; r < s.rows; r++)
         for (int64_t c = 0; c < s.cols; c++)
             twin_set(&y, r, c, (float)act_of(act, (double)twin_get(&x, r, c)));
-    expect_near(&y, check_tolerance(y.host.dtype), "y");
+    expect_near(&y, op_tolerance(y.host.dtype), "y");
 }
 
 static void act_fwd_types(void)
@@ -113,7 +113,7 @@ static void act_bwd_one(enum meg_dtype tdx, enum meg_dtype tdy, enum meg_dtype t
         set_special(&pre);
     MEG_CALL(cpu, NULL, act_bwd, .dx = dx.host, .dy = dy.host, .pre = pre.host, .act = act);
     MEG_CALL(gpu, stream, act_bwd, .dx = dx.dev, .dy = dy.dev, .pre = pre.dev, .act = act);
-    expect_near(&dx, check_tolerance(dx.host.dtype), "dx");
+    expect_near(&dx, op_tolerance(dx.host.dtype), "dx");
 }
 
 static void act_bwd_types(void)
@@ -203,7 +203,7 @@ static void glu_fwd_one(struct meg_glu unit, enum meg_dtype ty, enum meg_dtype t
         set_special(&x);
     MEG_CALL(cpu, NULL, glu_fwd, .unit = &unit, .y = y.host, .x = x.host);
     MEG_CALL(gpu, stream, glu_fwd, .unit = &unit, .y = y.dev, .x = x.dev);
-    expect_near(&y, check_tolerance(ty), "y");
+    expect_near(&y, op_tolerance(ty), "y");
 }
 
 static void glu_fwd_types(void)
@@ -235,7 +235,7 @@ static void glu_bwd_one(struct meg_glu unit, enum meg_dtype tdx, enum meg_dtype 
         set_special(&x);
     MEG_CALL(cpu, NULL, glu_bwd, .unit = &unit, .dx = dx.host, .dy = dy.host, .x = x.host);
     MEG_CALL(gpu, stream, glu_bwd, .unit = &unit, .dx = dx.dev, .dy = dy.dev, .x = x.dev);
-    expect_near(&dx, check_tolerance(dx.host.dtype), "dx");
+    expect_near(&dx, op_tolerance(dx.host.dtype), "dx");
 }
 
 static void glu_bwd_types(void)
@@ -329,7 +329,7 @@ static struct twin_bytes random_bytes(size_t nbytes)
     struct twin_bytes b;
 
     for (size_t i = 0; i < nbytes; i++)
-        p[i] = (unsigned char)check_below(256);
+        p[i] = (unsigned char)op_below(256);
     b = twin_bytes(p, nbytes);
     free(p);
     return b;

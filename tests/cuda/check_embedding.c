@@ -20,14 +20,14 @@ static struct twin_bytes ids_random(int64_t n, int64_t first, int64_t rows)
     int32_t id[8192];
 
     for (int64_t i = 0; i < n; i++)
-        id[i] = (int32_t)(first + check_below(check_below(rows) + 1));
+        id[i] = (int32_t)(first + op_below(op_below(rows) + 1));
     return twin_bytes(id, (size_t)n * sizeof *id);
 }
 
 static void shuffle(int32_t *id, int n)
 {
     for (int i = n - 1; i > 0; i--) {
-        const int64_t j = check_below(i + 1);
+        const int64_t j = op_below(i + 1);
         const int32_t swap = id[i];
 
         id[i] = id[j];
@@ -39,11 +39,11 @@ static void shuffle(int32_t *id, int n)
 
 static void embed_fwd(void)
 {
-    for (int m = 0; m < CHECK_MIXES; m++)
+    for (int m = 0; m < OP_MIXES; m++)
         for (int i = 0; i < SHAPES; i++) {
             const int64_t n = 21, rows = 12;
-            const struct twin word = twin_random(check_mixes[m].branch, rows, shapes[i].h, shapes[i].pad);
-            const struct twin x = twin_output(check_mixes[m].stream, n, shapes[i].h, shapes[i].pad);
+            const struct twin word = twin_random(op_mixes[m].branch, rows, shapes[i].h, shapes[i].pad);
+            const struct twin x = twin_output(op_mixes[m].stream, n, shapes[i].h, shapes[i].pad);
             const struct twin_bytes token = ids_random(n, V0 - 4, rows + 8);
 
             MEG_CALL(cpu, NULL, embed_fwd, .x = x.host, .token = token.host, .word = word.host, .v0 = V0);
@@ -59,7 +59,7 @@ static void embed_fwd_many_rows(void)
     struct twin_bytes token;
 
     for (int64_t i = 0; i < 66000; i++)
-        id[i] = (int32_t)check_below(7) - 1;
+        id[i] = (int32_t)op_below(7) - 1;
     token = twin_bytes(id, 66000 * sizeof *id);
     MEG_CALL(cpu, NULL, embed_fwd, .x = x.host, .token = token.host, .word = word.host);
     MEG_CALL(gpu, stream, embed_fwd, .x = x.dev, .token = token.dev, .word = word.dev);
@@ -83,7 +83,7 @@ static void compare_embed_bwd(enum meg_dtype grad, enum meg_dtype t, int64_t row
     if (is_equal)
         expect_equal(&dword, "dword");
     else
-        expect_near(&dword, grad == MEG_DTYPE_F32 ? 1e-6 : check_tolerance(grad), "dword");
+        expect_near(&dword, grad == MEG_DTYPE_F32 ? 1e-6 : op_tolerance(grad), "dword");
 }
 
 static void embed_bwd_types(void)
@@ -189,9 +189,9 @@ static void embed_bwd_many_tokens(void)
     int32_t id[N];
 
     for (int64_t i = 0; i < N; i++) {
-        const int64_t group = check_below(600);
+        const int64_t group = op_below(600);
 
-        id[i] = (int32_t)(V0 - 5 + group * group * group % 70003 + check_below(2) * 512);
+        id[i] = (int32_t)(V0 - 5 + group * group * group % 70003 + op_below(2) * 512);
     }
     compare_embed_bwd(MEG_DTYPE_F32, MEG_DTYPE_F32, rows, 2, 0, N, twin_bytes(id, sizeof id), true, true);
 }
@@ -203,7 +203,7 @@ static void embed_bwd_large_vocabulary(void)
     int32_t id[300];
 
     for (int i = 0; i < 300; i++)
-        id[i] = (int32_t)(V0 + (i % 3 == 0 ? rows - 2 + check_below(4) : check_below(i % 3 == 1 ? 2 : rows)));
+        id[i] = (int32_t)(V0 + (i % 3 == 0 ? rows - 2 + op_below(4) : op_below(i % 3 == 1 ? 2 : rows)));
     compare_embed_bwd(MEG_DTYPE_F32, MEG_DTYPE_F32, rows, 1, 0, 300, twin_bytes(id, sizeof id), true, true);
 }
 
@@ -235,9 +235,9 @@ static struct drop_twin drop_random(int64_t n, int64_t b, float p, int64_t unit0
                                .p = p, .seed = 1234, .site = MEG_DROP_EMBED, .unit0 = unit0, .pos0 = 7, .b = b } };
 
     for (int64_t i = 0; i < b; i++)
-        sample[i] = ((int64_t)1 << 33) + check_below(1 << 20);
+        sample[i] = ((int64_t)1 << 33) + op_below(1 << 20);
     for (int64_t i = 0; i < n; i++)
-        position[i] = (int32_t)check_below(5000);
+        position[i] = (int32_t)op_below(5000);
     samples = twin_bytes(sample, (size_t)b * sizeof *sample);
     positions = twin_bytes(position, (size_t)n * sizeof *position);
     d.dev = d.host;
@@ -259,14 +259,14 @@ enum { DROP_CASES = sizeof drop_cases / sizeof *drop_cases };
 
 static void position_fwd(void)
 {
-    for (int m = 0; m < CHECK_MIXES; m++)
+    for (int m = 0; m < OP_MIXES; m++)
         for (int i = 0; i < SHAPES; i++)
             for (int k = 0; k < DROP_CASES; k++) {
                 const int64_t b = 3, n = 4 * b, h = shapes[i].h;
                 const struct drop_case *dc = &drop_cases[k];
                 const struct drop_twin d = drop_random(n, b, dc->p, dc->unit0, dc->has_positions);
-                const struct twin x = twin_random(check_mixes[m].stream, n, h, shapes[i].pad);
-                const struct twin pos = twin_random(check_mixes[m].branch, 9, h, shapes[i].pad);
+                const struct twin x = twin_random(op_mixes[m].stream, n, h, shapes[i].pad);
+                const struct twin pos = twin_random(op_mixes[m].branch, 9, h, shapes[i].pad);
                 const struct twin_bytes position = ids_random(n, 0, 9);
 
                 MEG_CALL(cpu, NULL, position_fwd, .x = x.host, .position = position.host, .pos = pos.host,
@@ -310,13 +310,11 @@ static void compare_position_bwd(enum meg_dtype grad, enum meg_dtype t, int64_t 
 
 static void position_bwd(void)
 {
-    for (int m = 0; m < CHECK_MIXES; m++)
+    for (int m = 0; m < OP_MIXES; m++)
         for (int k = 0; k < DROP_CASES; k++)
             for (int accumulate = 0; accumulate < 2; accumulate++) {
-                compare_position_bwd(check_mixes[m].stream, check_mixes[m].branch, 40, 0, 7, &drop_cases[k],
-                                     accumulate);
-                compare_position_bwd(check_mixes[m].branch, check_mixes[m].stream, 19, 5, 2, &drop_cases[k],
-                                     accumulate);
+                compare_position_bwd(op_mixes[m].stream, op_mixes[m].branch, 40, 0, 7, &drop_cases[k], accumulate);
+                compare_position_bwd(op_mixes[m].branch, op_mixes[m].stream, 19, 5, 2, &drop_cases[k], accumulate);
             }
 }
 

@@ -12,7 +12,7 @@ static void change(struct twin *x)
 {
     for (int64_t r = 0; r < x->host.rows; r++)
         for (int64_t c = 0; c < x->host.cols; c++)
-            twin_set(x, r, c, (float)check_uniform());
+            twin_set(x, r, c, (float)op_uniform());
     twin_upload(x);
 }
 
@@ -82,7 +82,7 @@ static void compare_launches(enum meg_dtype t)
         change(&a.x);
         compute(&a, false);
         gpu->graph_launch(stream, graph);
-        expect_near(&a.z, check_tolerance(t), "z");
+        expect_near(&a.z, op_tolerance(t), "z");
     }
     gpu->graph_destroy(graph);
     operands_free(&a);
@@ -102,10 +102,10 @@ static void begin_executes_nothing(void)
 
     compute(&a, true);
     compute(&a, false);
-    expect_near(&a.z, check_tolerance(MEG_DTYPE_F32), "z");
+    expect_near(&a.z, op_tolerance(MEG_DTYPE_F32), "z");
     change(&a.x);
     graph = capture(&a);
-    expect_near(&a.z, check_tolerance(MEG_DTYPE_F32), "z of the contents before");
+    expect_near(&a.z, op_tolerance(MEG_DTYPE_F32), "z of the contents before");
     gpu->graph_destroy(graph);
     operands_free(&a);
 }
@@ -149,7 +149,7 @@ static void factors(void)
     struct meg_graph *graph;
 
     for (int i = 0; i < ROWS; i++)
-        target[i] = (int32_t)check_below(COLS);
+        target[i] = (int32_t)op_below(COLS);
     a.target = twin_bytes(target, sizeof target);
     compute_losses(&a, true);
     compute_losses(&a, false);

@@ -56,7 +56,7 @@ static void plans_free(struct plans p)
  */
 static double tolerance(enum meg_dtype t, enum meg_act act)
 {
-    return check_tolerance(t) * (act == MEG_ACT_NONE || t == MEG_DTYPE_F32 ? 1 : 2);
+    return op_tolerance(t) * (act == MEG_ACT_NONE || t == MEG_DTYPE_F32 ? 1 : 2);
 }
 
 /* Create the result of an operation, random if the operation adds to it. */
@@ -163,8 +163,8 @@ static void compare_bwd_weight(struct types t, struct shape s, bool has_dbias, b
              .dy = dy.host, .x = x.host, .accumulate = accumulate);
     MEG_CALL(gpu, stream, linear_bwd_weight, .plan = p.dev, .dw = dw.dev, .dbias = has_dbias ? db.dev.p : NULL,
              .dy = dy.dev, .x = x.dev, .accumulate = accumulate);
-    expect_near(&dw, check_tolerance(t.dw), "dw");
-    expect_near(&db, check_tolerance(t.dw), "dbias");
+    expect_near(&dw, op_tolerance(t.dw), "dw");
+    expect_near(&db, op_tolerance(t.dw), "dbias");
     plans_free(p);
 }
 
@@ -289,7 +289,7 @@ static void repeated(void)
     MEG_CALL(cpu, NULL, linear_fwd, .plan = p.host, .y = y.host, .x = x.host, .w = w.host);
     for (int i = 0; i < 3; i++) {
         MEG_CALL(gpu, stream, linear_fwd, .plan = p.dev, .y = y.dev, .x = x.dev, .w = w.dev);
-        expect_near(&y, check_tolerance(t.y), "y");
+        expect_near(&y, op_tolerance(t.y), "y");
     }
     /* Timing an accumulated product must not change dw. */
     for (int i = 0; i < 2; i++) {
@@ -298,7 +298,7 @@ static void repeated(void)
         MEG_CALL(gpu, stream, linear_bwd_weight, .plan = p.dev, .dw = dw.dev, .dy = y.dev, .x = x.dev,
                  .accumulate = true);
     }
-    expect_near(&dw, check_tolerance(MEG_DTYPE_BF16), "dw");
+    expect_near(&dw, op_tolerance(MEG_DTYPE_BF16), "dw");
     plans_free(p);
 }
 

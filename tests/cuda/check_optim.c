@@ -196,8 +196,8 @@ static void adamw_many_ranges(void)
 
     for (int i = 0; i < MANY; i++) {
         many[i] = ranges[1];
-        many[i].begin = end + check_below(8);
-        many[i].end = many[i].begin + check_below(20);
+        many[i].begin = end + op_below(8);
+        many[i].end = many[i].begin + op_below(20);
         many[i].row = (uint32_t)i;
         many[i].lr_mult = 1.0f / (float)(1 + i % 3);
         end = many[i].end;
@@ -323,7 +323,7 @@ static void compare_finish(const struct meg_step_record *r, const struct meg_ste
     double grads[PARAMS];
 
     for (int i = 0; i < PARAMS; i++)
-        grads[i] = check_uniform();
+        grads[i] = op_uniform();
     if (at >= 0)
         grads[at] = nonfinite;
     grad_sum = twin_bytes(grads, sizeof grads);
@@ -365,7 +365,7 @@ static void step_finish(void)
         r.scaler.hysteresis_tracker = 1 + i % 2;
         r.scaler.growth_tracker = i & 128 ? 4 : 1;
         c.num_params = i % 5 == 0 ? 0 : PARAMS - i % 5;
-        compare_finish(&r, &c, i % 4 ? (int)check_below(PARAMS) : -1, i & 4 ? NAN : INFINITY);
+        compare_finish(&r, &c, i % 4 ? (int)op_below(PARAMS) : -1, i & 4 ? NAN : INFINITY);
     }
 }
 

@@ -84,7 +84,7 @@ static void count_zeros(void)
         struct twin x = twin_random(types[k], 1, LONGEST + 1, 0);
 
         for (int64_t i = 0; i <= LONGEST; i++)
-            if (check_below(3) == 0)
+            if (op_below(3) == 0)
                 twin_set(&x, 0, i, i % 2 ? 0.0f : -0.0f);
         twin_upload(&x);
         for (int i = 0; i < LENGTHS; i++) {
@@ -133,7 +133,7 @@ static void compare_column_sums(enum meg_dtype type, enum meg_dtype out_type, in
             sum += twin_get(&x, r, shift + c);
         twin_set(&out, 0, c, (float)sum);
     }
-    expect_near(&out, check_tolerance(out_type), "column sums");
+    expect_near(&out, op_tolerance(out_type), "column sums");
 }
 
 static void column_sums_shapes(void)

@@ -42,7 +42,7 @@ static struct angles angles_of(struct shape s)
     int32_t *position = malloc((size_t)(s.s * s.b + 1) * sizeof *position);
 
     for (int64_t i = 0; i < s.s * s.b; i++)
-        position[i] = (int32_t)check_below(POSITIONS);
+        position[i] = (int32_t)op_below(POSITIONS);
     a.position = twin_bytes(position, (size_t)(s.s * s.b) * sizeof *position);
     free(position);
     return a;
@@ -61,7 +61,7 @@ static void rope_one(enum meg_dtype t, struct shape s, float sign)
     MEG_CALL(gpu, stream, rope, .x = heads_of(x.dev, s), .s = s.s, .b = s.b, .g = s.g, .heads = s.heads, .half = s.half,
              .is_interleaved = s.is_interleaved, .cos = a.cos.dev.p, .sin = a.sin.dev.p, .position = a.position.dev,
              .sign = sign);
-    expect_near(&x, check_tolerance(t), "x");
+    expect_near(&x, op_tolerance(t), "x");
 }
 
 /* Shapes of which kernels load all, some or none of the columns as vectors.  Some have columns that are not rotated. */
@@ -124,7 +124,7 @@ static void qk_norm_fwd_one(enum meg_dtype ty, enum meg_dtype tx, struct shape s
              .w = w.host.p);
     MEG_CALL(gpu, stream, qk_norm_fwd, .q = &d, .y = heads_of(y.dev, sy), .rstd = rstd.dev.p, .x = heads_of(x.dev, s),
              .w = w.dev.p);
-    expect_near(&y, check_tolerance(ty), "y");
+    expect_near(&y, op_tolerance(ty), "y");
     expect_near(&rstd, 1e-5, "rstd");
 }
 
@@ -195,8 +195,8 @@ static void qk_norm_bwd_one(enum meg_dtype tdx, enum meg_dtype tdy, enum meg_dty
     MEG_CALL(gpu, stream, qk_norm_bwd, .q = &d, .dx = heads_of(dx.dev, s), .dw = dw.dev.p, .grad = grad,
              .dy = heads_of(dy.dev, s), .x = heads_of(x.dev, sx), .w = w.dev.p, .rstd = rstd.dev.p,
              .accumulate = accumulate);
-    expect_near(&dx, check_tolerance(dx.host.dtype), "dx");
-    expect_near(&dw, check_tolerance(grad), "dw");
+    expect_near(&dx, op_tolerance(dx.host.dtype), "dx");
+    expect_near(&dw, op_tolerance(grad), "dw");
 }
 
 static void qk_norm_bwd(void)

@@ -24,16 +24,16 @@ static struct twin logits_random(int64_t v, int64_t pad)
     struct twin x = twin_random(MEG_DTYPE_F32, ROWS, v, pad);
 
     for (int64_t r = 0; r < ROWS; r++) {
-        const int64_t largest = check_below(v);
+        const int64_t largest = op_below(v);
 
         for (int64_t c = 0; c < v; c++) {
-            const double y = 3 * (check_uniform() + check_uniform() + check_uniform());
+            const double y = 3 * (op_uniform() + op_uniform() + op_uniform());
 
             switch (r % 4) {
             case 0: twin_set(&x, r, c, (float)y); break;
             case 1: twin_set(&x, r, c, c == largest ? 25 : (float)y); break;
-            case 2: twin_set(&x, r, c, (float)check_below(5) / (check_below(2) ? 4 : -4)); break;
-            case 3: twin_set(&x, r, c, c == largest || check_below(3) == 0 ? (float)y - 1e4f : -INFINITY); break;
+            case 2: twin_set(&x, r, c, (float)op_below(5) / (op_below(2) ? 4 : -4)); break;
+            case 3: twin_set(&x, r, c, c == largest || op_below(3) == 0 ? (float)y - 1e4f : -INFINITY); break;
             }
         }
         twin_set(&x, r, 0, 1); /* at least one logit is finite, for any vocabulary size */
@@ -79,9 +79,9 @@ static void compare(const struct twin *x, int64_t unpadded_vocab, const struct m
 /* Return a random number in (0,1], often a very small one. */
 static double random_u(void)
 {
-    const double u = (check_uniform() + 1) / 2;
+    const double u = (op_uniform() + 1) / 2;
 
-    return check_below(4) == 0 ? 1e-9 * (1 - u) : 1 - u;
+    return op_below(4) == 0 ? 1e-9 * (1 - u) : 1 - u;
 }
 
 /* Compare tokens of all shapes; `change` sets the filter of a row. */
@@ -114,18 +114,18 @@ static void set_greedy(struct meg_sampling_args *a, int64_t unpadded_vocab)
 static void set_no_filter(struct meg_sampling_args *a, int64_t unpadded_vocab)
 {
     (void)unpadded_vocab;
-    a->top_p = (double)check_below(2);
+    a->top_p = (double)op_below(2);
 }
 
 static void set_top_k(struct meg_sampling_args *a, int64_t unpadded_vocab)
 {
-    a->top_k = 1 + check_below(check_below(2) && unpadded_vocab > 50 ? 50 : unpadded_vocab);
+    a->top_k = 1 + op_below(op_below(2) && unpadded_vocab > 50 ? 50 : unpadded_vocab);
 }
 
 static void set_top_p(struct meg_sampling_args *a, int64_t unpadded_vocab)
 {
     (void)unpadded_vocab;
-    a->top_p = check_below(4) == 0 ? 1e-12 : (check_uniform() + 1) / 2;
+    a->top_p = op_below(4) == 0 ? 1e-12 : (op_uniform() + 1) / 2;
 }
 
 static void greedy(void)

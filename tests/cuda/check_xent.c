@@ -41,7 +41,7 @@ static struct twin_bytes targets_random(int64_t n, int64_t v)
     int32_t target[64];
 
     for (int64_t r = 0; r < n; r++)
-        target[r] = (int32_t)(V0 + check_below(v));
+        target[r] = (int32_t)(V0 + op_below(v));
     target[0] = V0 + (int32_t)v - 1;
     if (n > 1)
         target[1] = V0;
@@ -135,7 +135,7 @@ static void combine(void)
                 int32_t ids[400];
 
                 for (int64_t r = 0; r < n; r++)
-                    ids[r] = (int32_t)check_below(5) - 1;
+                    ids[r] = (int32_t)op_below(5) - 1;
                 target = twin_bytes(ids, (size_t)n * sizeof *ids);
                 for (int64_t k = 0; k < 2 * nparts; k += 2)
                     for (int64_t r = 0; r < n; r++)
@@ -183,7 +183,7 @@ static void compare_bwd(const struct twin *x, struct twin_bytes target, float z_
              .z_loss = z_loss, .weight = host);
     MEG_CALL(gpu, stream, xent_bwd, .logits = x->dev, .lse = lse.dev.p, .target = target.dev, .v0 = V0,
              .z_loss = z_loss, .weight = dev);
-    expect_near(x, t == MEG_DTYPE_F32 ? 1e-6 : check_tolerance(t), "gradient");
+    expect_near(x, t == MEG_DTYPE_F32 ? 1e-6 : op_tolerance(t), "gradient");
 }
 
 static void bwd_shapes(void)
@@ -257,7 +257,7 @@ static void compare_fwd_bwd(const struct twin *x, struct twin_bytes target, floa
 
 static double gradient_tolerance(enum meg_dtype t)
 {
-    return t == MEG_DTYPE_F32 ? 4e-5 : check_tolerance(t); /* 4e-5: the tolerance of lse */
+    return t == MEG_DTYPE_F32 ? 4e-5 : op_tolerance(t); /* 4e-5: the tolerance of lse */
 }
 
 /* Return targets of n rows for v logits: the last id, the first, an ignored row, and random ids. */
@@ -266,7 +266,7 @@ static struct twin_bytes unsplit_targets(int64_t n, int64_t v)
     int32_t target[64];
 
     for (int64_t r = 0; r < n; r++)
-        target[r] = r == 0 ? (int32_t)v - 1 : r == 1 ? 0 : r == 2 ? -1 : (int32_t)check_below(v);
+        target[r] = r == 0 ? (int32_t)v - 1 : r == 1 ? 0 : r == 2 ? -1 : (int32_t)op_below(v);
     return twin_bytes(target, (size_t)n * sizeof *target);
 }
 

@@ -3,9 +3,9 @@
 CHECK_OBJS := $(patsubst %,$(B)/%.o,$(wildcard tests/cuda/check*.c))
 CHECK_GPU := $(if $(filter CUDA,$(USED)),$(B)/tests/cuda/check-gpu $(B)/tests/cuda/bench)
 $(B)/tests/cuda/%.o: MODULE_FLAGS = -isystem $(CUDA_HOME)/include -DMEG_HAVE_CUDA $(if $(CUDNN_H),-DMEG_HAVE_CUDNN)
-$(B)/tests/cuda/check-gpu: $(CHECK_OBJS) $(B)/libmeg.a
+$(B)/tests/cuda/check-gpu: $(CHECK_OBJS) $(OPS_OBJS) $(B)/libmeg.a
 	$(ld)
-$(B)/tests/cuda/bench: $(B)/tests/cuda/bench.c.o $(B)/libmeg.a
+$(B)/tests/cuda/bench: $(B)/tests/cuda/bench.c.o $(OPS_OBJS) $(B)/libmeg.a
 	$(ld)
 
 # Programs whose kernels are compiled for the CPU (tests/cuda/emulate.h).  They are linked with NCCL_DOUBLE and with
@@ -31,7 +31,7 @@ $(CUDA_DOUBLES): $(NCCL_DOUBLE) $(B)/flags | $$(@D)/
 	$(call double,$(NCCL_DOUBLE) -lm)
 $(EMULATED): LD_FLAGS = -Wl,--no-as-needed $(NCCL_DOUBLE) $(CUDA_DOUBLES) $(CMOCKA) -lstdc++ \
     '-Wl,-rpath,$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../..:$$ORIGIN/../nccl:$$ORIGIN/../../nccl:$$ORIGIN/../../../nccl'
-$(B)/tests/cuda/check: $(CHECK_OBJS) $(EMULATED_OBJS) $(B)/libmeg.a $(NCCL_DOUBLE) $(CUDA_DOUBLES)
+$(B)/tests/cuda/check: $(CHECK_OBJS) $(OPS_OBJS) $(EMULATED_OBJS) $(B)/libmeg.a $(NCCL_DOUBLE) $(CUDA_DOUBLES)
 	$(ld)
 $(B)/tests/cuda/bin/meg-%: $(B)/cmd/%/main.c.o $(EMULATED_OBJS) $(B)/libmeg.a $(NCCL_DOUBLE) $(CUDA_DOUBLES) | $$(@D)/
 	$(ld)

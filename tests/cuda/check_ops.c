@@ -1,0 +1,114 @@
+/* check_ops.c - the cases of tests/ops: compare the results of the CUDA backend with those of the CPU. */
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+#include "check.h"
+
+/* The memory of the tensors of a call. */
+struct call {
+    struct twin_bytes memory[OP_MAX_TENSORS];
+    void *own[OP_MAX_TENSORS]; /* allocations of single tensors, or NULL */
+};
+
+/*
+ * Move a tensor of integers to the end of an allocation, where the test double finds that a kernel reads too much, such
+ * as positions behind those of the rows.
+ */
+static void *move_to_end(struct twin_bytes *x)
+{
+    enum { ALIGN = 256 };
+    const size_t total = (x->nbytes + ALIGN - 1) / ALIGN * ALIGN;
+    char *p = gpu->alloc(total);
+
+    x->dev = p + total - x->nbytes;
+    gpu->upload(stream, x->dev, x->host, x->nbytes);
+    return p;
+}
+
+/*
+ * Call the operation on the device and, if is_on_both is set, on the CPU.  If alias >= 0, this input is also the output
+ * `output`.
+ */
+static struct call call(const struct op_call *c, bool is_on_both, int alias, int output)
+{
+    void *host[OP_MAX_TENSORS], *dev[OP_MAX_TENSORS];
+    struct call x = { 0 };
+    struct op_args a;
+
+    for (int i = 0; i < c->n; i++) {
+        x.memory[i] = twin_bytes(c->tensor[i].init, c->tensor[i].nbytes);
+        if (c->tensor[i].dtype > MEG_DTYPE_F64 && c->tensor[i].nbytes)
+            x.own[i] = move_to_end(&x.memory[i]);
+        host[i] = x.memory[i].host;
+        dev[i] = x.memory[i].dev;
+    }
+    if (alias >= 0)
+        dev[output] = dev[alias];
+    if (is_on_both) {
+        a = op_args_of(c, host);
+        c->test->call(cpu, NULL, a.args);
+        op_args_free(&a);
+    }
+    a = op_args_of(c, dev);
+    c->test->call(gpu, stream, a.args);
+    op_args_free(&a);
+    return x;
+}
+
+static void release(struct call *x)
+{
+    for (int i = 0; i < OP_MAX_TENSORS; i++)
+        if (x->own[i])
+            gpu->release(x->own[i]);
+}
+
+/* Compare a result of the device with that of the CPU. */
+static void expect_result(const struct op_call *c, const struct op_tensor *t, const char *host, const char *dev)
+{
+    const double tol = c->test->cuda ? c->test->cuda(c, t) : op_tolerance(t->dtype);
+    const int64_t cols = t->ndims && t->numel ? t->size[t->ndims - 1] : 1;
+    double *const got = op_values(t, dev), *const want = op_values(t, host);
+    struct difference d = { 0 };
+
+    for (int64_t i = 0; i < t->numel; i++)
+        difference_add(&d, i / cols, i % cols, got[i], want[i]);
+    expect_small(&d, tol, t->name);
+    free(got);
+    free(want);
+}
+
+void check_op(struct op_call *c)
+{
+    struct call x = call(c, true, -1, 0), y;
+    char *dev[OP_MAX_TENSORS], *p;
+    int output;
+
+    for (int i = 0; i < c->n; i++) {
+        const struct op_tensor *t = &c->tensor[i];
+
+        dev[i] = meg_new(t->nbytes);
+        twin_bytes_read(dev[i], &x.memory[i]);
+        if (t->role & MEG_ROLE_OUT)
+            expect_result(c, t, x.memory[i].host, dev[i]);
+        else if (memcmp(dev[i], t->init, t->nbytes) != 0)
+            check_fail("%s: the input has changed", t->name);
+        if (!op_is_padding_intact(t, dev[i]))
+            check_fail("%s: the padding has changed", t->name);
+    }
+    for (int i = 0; i < c->n; i++)
+        if (op_may_be_in_place(c, i, &output)) {
+            y = call(c, false, i, output);
+            for (int k = 0; k < c->n; k++)
+                if (c->tensor[k].role & MEG_ROLE_OUT) {
+                    p = meg_new(c->tensor[k].nbytes);
+                    twin_bytes_read(p, &y.memory[k == output ? i : k]);
+                    if (memcmp(p, dev[k], c->tensor[k].nbytes) != 0)
+                        check_fail("%s differs if %s is in place", c->tensor[k].name, c->tensor[i].name);
+                    free(p);
+                }
+            release(&y);
+        }
+    for (int i = 0; i < c->n; i++)
+        free(dev[i]);
+    release(&x);
+}

@@ -1,0 +1,577 @@
+/* call.c - calls of operations from cases (ops.h): tensors with random numbers, and arguments on a device. */
+#include <stdio.h>
+#include <stdlib.h>
+#include "base/mem.h"
+#include "base/philox.h"
+#include "ops.h"
+#include "tensor/half.h"
+
+void (*op_run)(struct op_call *c);
+bool op_is_large;
+
+/* ---- tests ---- */
+
+/* Operations without a file of cases have no test. */
+#define DECLARE(name) extern const struct op_test op_test_##name __attribute__((weak));
+MEG_TENSOR_OPS(DECLARE)
+
+const struct op_test *op_test_at(int i)
+{
+#define TEST(name) &op_test_##name,
+    static const struct op_test *const tests[] = { MEG_TENSOR_OPS(TEST) };
+
+    for (size_t k = 0; k < LEN(tests); k++)
+        if (tests[k] && i-- == 0)
+            return tests[k];
+    return NULL;
+}
+
+const struct op_mix op_mixes[OP_MIXES] = {
+    { MEG_DTYPE_F32, MEG_DTYPE_F32 },  { MEG_DTYPE_BF16, MEG_DTYPE_BF16 }, { MEG_DTYPE_F16, MEG_DTYPE_F16 },
+    { MEG_DTYPE_F32, MEG_DTYPE_BF16 }, { MEG_DTYPE_F32, MEG_DTYPE_F16 },
+};
+
+/* ---- random numbers ---- */
+
+static uint64_t random_state;
+
+static uint64_t next_random(void)
+{
+    uint64_t x = random_state += 0x9e3779b97f4a7c15u;
+
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+void op_seed(uint64_t seed, const char *name)
+{
+    random_state = seed;
+    for (; *name; name++)
+        random_state = next_random() ^ (unsigned char)*name;
+}
+
+double op_uniform(void)
+{
+    return (double)(int64_t)next_random() * 0x1p-63;
+}
+
+int64_t op_below(int64_t n)
+{
+    return (int64_t)(next_random() % (uint64_t)n);
+}
+
+/* ---- elements ---- */
+
+/* Return the number of rows: the elements of the last dimension are contiguous. */
+static int64_t rows_of(const struct op_tensor *t)
+{
+    return t->ndims && t->numel ? t->numel / t->size[t->ndims - 1] : t->numel;
+}
+
+static int64_t cols_of(const struct op_tensor *t)
+{
+    return t->ndims ? t->size[t->ndims - 1] : 1;
+}
+
+/* Return the offset of a row from element 0, in bytes. */
+static size_t offset_of(const struct op_tensor *t, int64_t row)
+{
+    int64_t offset = 0;
+
+    for (int k = t->ndims - 2; k >= 0; row /= t->size[k--])
+        offset += row % t->size[k] * t->stride[k];
+    return (size_t)offset * meg_dtype_size(t->dtype);
+}
+
+static void load(double *v, const void *p, enum meg_dtype t, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        switch (t) {
+        case MEG_DTYPE_F32: v[i] = (double)((const float *)p)[i]; break;
+        case MEG_DTYPE_BF16: v[i] = (double)meg_from_bf16(((const uint16_t *)p)[i]); break;
+        case MEG_DTYPE_F16: v[i] = (double)meg_from_f16(((const uint16_t *)p)[i]); break;
+        case MEG_DTYPE_F64: v[i] = ((const double *)p)[i]; break;
+        case MEG_DTYPE_I32: v[i] = ((const int32_t *)p)[i]; break;
+        default: v[i] = (double)((const int64_t *)p)[i];
+        }
+}
+
+static void store(void *p, enum meg_dtype t, const double *v, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        switch (t) {
+        case MEG_DTYPE_F32: ((float *)p)[i] = (float)v[i]; break;
+        case MEG_DTYPE_BF16: ((uint16_t *)p)[i] = meg_to_bf16((float)v[i]); break;
+        case MEG_DTYPE_F16: ((uint16_t *)p)[i] = meg_to_f16((float)v[i]); break;
+        case MEG_DTYPE_F64: ((double *)p)[i] = v[i]; break;
+        case MEG_DTYPE_I32: ((int32_t *)p)[i] = (int32_t)v[i]; break;
+        default: ((int64_t *)p)[i] = (int64_t)v[i];
+        }
+}
+
+double *op_values(const struct op_tensor *t, const char *memory)
+{
+    double *const v = meg_new((size_t)t->numel * sizeof *v);
+
+    for (int64_t r = 0; r < rows_of(t); r++)
+        load(v + r * cols_of(t), memory + t->first + offset_of(t, r), t->dtype, cols_of(t));
+    return v;
+}
+
+double op_rounded(enum meg_dtype t, double v)
+{
+    char p[8];
+
+    store(p, t, &v, 1);
+    load(&v, p, t, 1);
+    return v;
+}
+
+bool op_is_padding_intact(const struct op_tensor *t, const char *memory)
+{
+    const int64_t rows = rows_of(t);
+    size_t end = 0;
+
+    /* The rows are in ascending order, except those of views of heads that interleave, which have no padding. */
+    for (int64_t r = 0; r <= rows; r++) {
+        const size_t begin = r < rows ? t->first + offset_of(t, r) : t->nbytes;
+
+        for (size_t i = end; i < begin; i++)
+            if ((unsigned char)memory[i] != 0xff)
+                return false;
+        end = begin + (size_t)cols_of(t) * meg_dtype_size(t->dtype);
+    }
+    return true;
+}
+
+/* ---- tensors ---- */
+
+bool op_contains(const char *list, const char *name)
+{
+    const size_t n = strlen(name);
+
+    for (const char *p = list; p && (p = strstr(p, name)); p += n)
+        if ((p == list || p[-1] == ' ') && (p[n] == ' ' || !p[n]))
+            return true;
+    return false;
+}
+
+/* Return the field of a row with this name, or NULL. */
+static const struct meg_op_field *field_of(const struct meg_op_row *row, const char *name)
+{
+    for (const struct meg_op_field *f = row->field; f->name; f++)
+        if (!strcmp(f->name, name))
+            return f;
+    return NULL;
+}
+
+static bool accumulates(const struct op_call *c)
+{
+    const struct meg_op_field *f = field_of(c->test->row, "accumulate");
+
+    return f && *(const bool *)meg_op_field(f, c->args);
+}
+
+struct op_tensor *op_find(struct op_call *c, const char *name)
+{
+    for (int i = 0; i < c->n; i++)
+        if (!strcmp(c->tensor[i].name, name))
+            return &c->tensor[i];
+    return NULL;
+}
+
+double *op_in(struct op_call *c, const char *name)
+{
+    struct op_tensor *t = op_find(c, name);
+
+    return t ? t->v : NULL;
+}
+
+int64_t op_size(const struct op_call *c, const char *letter)
+{
+    return meg_op_numel(&c->sizes, letter);
+}
+
+/* Add a tensor without padding, whose pointer in the case is p. */
+static struct op_tensor *add_tensor(struct op_call *c, const char *name, enum meg_dtype t, size_t offset, const void *p)
+{
+    struct op_tensor *x = &c->tensor[c->n++];
+
+    MEG_ASSERT_LE(c->n, OP_MAX_TENSORS);
+    snprintf(x->name, sizeof x->name, "%s", name);
+    x->role = MEG_ROLE_IN;
+    x->dtype = t;
+    x->offset = offset;
+    x->first = p ? (size_t)((uintptr_t)p - (uintptr_t)ON) : 0;
+    return x;
+}
+
+/* Set the sizes of a tensor from a shape, and the strides as if it had no padding. */
+static void set_shape(const struct op_call *c, struct op_tensor *x, const char *shape)
+{
+    const char *term;
+    int64_t size;
+    int len;
+
+    for (x->ndims = 0; (size = meg_op_term(&c->sizes, shape, x->ndims, &term, &len)), len > 0;) {
+        MEG_ASSERT_LT(x->ndims, OP_MAX_DIMS);
+        x->size[x->ndims++] = size;
+    }
+    x->numel = 1;
+    for (int k = x->ndims - 1; k >= 0; k--) {
+        x->stride[k] = x->numel;
+        x->numel *= x->size[k];
+    }
+}
+
+static void add_field(struct op_call *c, const struct meg_op_field *f)
+{
+    const struct meg_op_row *row = c->test->row;
+    const void *p = meg_op_pointer(f, c->args);
+    struct op_tensor *x;
+
+    if (!p && f->role & MEG_ROLE_OPTIONAL)
+        return;
+    x = add_tensor(c, f->name, meg_op_mat(&c->sizes, row, f, c->args).dtype, f->offset, p);
+    x->role = f->role;
+    set_shape(c, x, f->shape);
+    if (f->type == MEG_FIELD_MAT) {
+        x->stride[0] = ((const struct meg_mat *)meg_op_field(f, c->args))->ld;
+    } else if (f->type == MEG_FIELD_HEADS) {
+        const struct meg_heads *h = meg_op_field(f, c->args);
+        const int64_t stride[] = { h->ld_s, h->ld_b, h->ld_g, h->ld_h };
+
+        memcpy(x->stride, stride, sizeof stride);
+    }
+    if (accumulates(c) && op_contains(c->test->added, f->name))
+        x->role |= MEG_ROLE_IN;
+}
+
+/* Add a tensor of a struct in host memory, with elements [rows, cols], unless its pointer p is NULL. */
+static struct op_tensor *add_in_struct(struct op_call *c, const struct meg_op_field *f, const char *name, size_t offset,
+                                       const void *p, enum meg_dtype t, int64_t rows, int64_t cols)
+{
+    struct op_tensor *x;
+    char full[40];
+
+    if (!p)
+        return NULL;
+    snprintf(full, sizeof full, "%s.%s", f->name, name);
+    x = add_tensor(c, full, t, offset, p);
+    x->field = f;
+    x->ndims = 2;
+    x->size[0] = rows;
+    x->size[1] = x->stride[0] = cols;
+    x->stride[1] = 1;
+    x->numel = rows * cols;
+    return x;
+}
+
+static void allocate(struct op_tensor *x)
+{
+    const bool is_integer = x->dtype > MEG_DTYPE_F64;
+    int64_t last = 0;
+
+    for (int k = 0; k < x->ndims; k++)
+        last += x->size[k] ? (x->size[k] - 1) * x->stride[k] : 0;
+    x->nbytes = x->first + (x->numel ? (size_t)(last + 1) * meg_dtype_size(x->dtype) : 0);
+    if (op_is_large && !is_integer)
+        return;
+    x->init = memset(meg_new(x->nbytes), 0xff, x->nbytes);
+    x->v = meg_new((size_t)x->numel * sizeof *x->v);
+    for (int64_t i = 0; i < x->numel; i++)
+        x->v[i] = !(x->role & MEG_ROLE_IN) ? NAN : is_integer ? 0 : op_uniform();
+}
+
+/* Add the samples and positions of dropout. */
+static void add_drop(struct op_call *c, const struct meg_op_field *f)
+{
+    const struct meg_drop *d = meg_op_pointer(f, c->args);
+    struct op_tensor *x;
+
+    if (!d)
+        return;
+    x = add_in_struct(c, f, "sample", offsetof(struct meg_drop, sample), d->sample, MEG_DTYPE_I64, 1, d->b);
+    if (x) {
+        allocate(x);
+        for (int64_t i = 0; i < x->numel; i++)
+            x->v[i] = (double)op_below((int64_t)1 << 40);
+    }
+    x = add_in_struct(c, f, "position_of_row", offsetof(struct meg_drop, position_of_row), d->position_of_row,
+                      MEG_DTYPE_I32, 1, (op_size(c, "n") + d->b - 1) / d->b);
+    if (x) {
+        allocate(x);
+        for (int64_t i = 0; i < x->numel; i++)
+            x->v[i] = (double)op_below(4096);
+    }
+}
+
+static void add_qk_norm(struct op_call *c, const struct meg_op_field *f)
+{
+    const struct meg_qk_norm *q = meg_op_pointer(f, c->args);
+    const size_t cos = offsetof(struct meg_qk_norm, cos), sin = offsetof(struct meg_qk_norm, sin);
+
+    add_in_struct(c, f, "cos", cos, q->cos, MEG_DTYPE_F32, OP_POSITIONS, q->half);
+    add_in_struct(c, f, "sin", sin, q->sin, MEG_DTYPE_F32, OP_POSITIONS, q->half);
+    add_in_struct(c, f, "position", offsetof(struct meg_qk_norm, position), q->position, MEG_DTYPE_I32, q->s, q->b);
+}
+
+static void add_extra(struct op_call *c, const struct op_extra *e)
+{
+    struct op_tensor *x = op_find(c, e->name);
+    void *p;
+
+    memcpy(&p, (const char *)c->args + e->offset, sizeof p);
+    if (!x && p)
+        x = add_tensor(c, e->name, e->dtype, e->offset, p);
+    if (x)
+        set_shape(c, x, e->shape);
+}
+
+void op_round(struct op_call *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        struct op_tensor *x = &c->tensor[i];
+
+        for (int64_t r = 0; x->v && x->role & MEG_ROLE_IN && r < rows_of(x); r++) {
+            double *const v = x->v + r * cols_of(x);
+            char *const at = x->init + x->first + offset_of(x, r);
+
+            store(at, x->dtype, v, cols_of(x));
+            load(v, at, x->dtype, cols_of(x));
+        }
+    }
+}
+
+void op_set_special(struct op_call *c, const char *name, int64_t first)
+{
+    static const double special[] = { 0, -0.0, 30, -30, 200, -200, INFINITY, -INFINITY, NAN, 6e4, -6e4, 1e-7 };
+    const struct op_tensor *t = op_find(c, name);
+
+    for (int64_t i = 0; i < (int64_t)LEN(special) && first + i < t->numel; i++)
+        t->v[first + i] = special[i];
+}
+
+double op_drop_factor(struct op_call *c, const struct meg_drop *d, int64_t row, int64_t col)
+{
+    const long threshold = d ? lrint((double)d->p * 65536.0) : 0;
+    const double *position = op_in(c, "drop.position_of_row");
+    const int64_t unit = d ? d->unit0 + col : 0, at = d ? row / d->b : 0;
+    uint32_t word[4];
+
+    if (!threshold)
+        return 1;
+    meg_philox_dropout(word, d->seed, 16 * (uint32_t)d->layer + (uint32_t)d->site, (uint32_t)(unit / 8),
+                       (uint32_t)(position ? (int64_t)position[at] : d->pos0 + at),
+                       (int64_t)op_in(c, "drop.sample")[row % d->b]);
+    if ((long)(word[unit % 8 / 2] >> 16 * (unit % 2) & 0xffff) < (threshold < 65535 ? threshold : 65535))
+        return 0;
+    return 65536.0 / (double)(65536 - (threshold < 65535 ? threshold : 65535));
+}
+
+/* ---- calls ---- */
+
+void op_call_free(struct op_call *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        free(c->tensor[i].init);
+        free(c->tensor[i].v);
+        free(c->tensor[i].want);
+        free(c->tensor[i].tol);
+    }
+    free(c->own_args);
+    free(c);
+}
+
+static struct op_call *call_new(const struct op_test *test, int variant, const void *args)
+{
+    struct op_call *c = meg_new(sizeof *c);
+
+    c->test = test;
+    c->args = args;
+    c->variant = variant;
+    c->sizes = meg_op_sizes_of(test->row, args);
+    for (const struct meg_op_field *f = test->row->field; f->name; f++)
+        if (f->role)
+            add_field(c, f);
+    for (const struct op_extra *e = test->extra; e->name; e++)
+        add_extra(c, e);
+    for (int i = 0; i < c->n; i++)
+        allocate(&c->tensor[i]);
+    for (const struct meg_op_field *f = test->row->field; f->name; f++)
+        if (f->type == MEG_FIELD_DROP) {
+            add_drop(c, f);
+        } else if (f->type == MEG_FIELD_QK_NORM) {
+            const int n = c->n;
+
+            add_qk_norm(c, f);
+            for (int i = n; i < c->n; i++)
+                allocate(&c->tensor[i]);
+        }
+    return c;
+}
+
+void op_case(const struct op_test *test, int variant, const void *args)
+{
+    struct op_call *c = call_new(test, variant, args);
+
+    op_round(c);
+    if (test->fill) {
+        test->fill(c);
+        op_round(c);
+    }
+    op_run(c);
+    op_call_free(c);
+}
+
+static void new_results(struct op_call *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        struct op_tensor *x = &c->tensor[i];
+        const size_t nbytes = (size_t)x->numel * sizeof *x->want;
+
+        if (x->role & MEG_ROLE_OUT) {
+            x->want = memcpy(meg_new(nbytes), x->v, nbytes);
+            x->tol = meg_new(nbytes);
+        }
+    }
+}
+
+void op_reference(struct op_call *c)
+{
+    const bool is_added = accumulates(c);
+
+    new_results(c);
+    c->test->ref(c);
+    for (int i = 0; i < c->n && is_added; i++) {
+        struct op_tensor *x = &c->tensor[i];
+
+        for (int64_t k = 0; op_contains(c->test->added, x->name) && k < x->numel; k++) {
+            x->want[k] += x->v[k];
+            x->tol[k] += 2 * EPS * fabs(x->want[k]);
+        }
+    }
+}
+
+/* Return the size of a field that is no tensor. */
+static size_t value_nbytes(const struct meg_op_field *f)
+{
+    switch (f->type) {
+    case MEG_FIELD_BOOL: return sizeof(bool);
+    case MEG_FIELD_I64: return sizeof(int64_t);
+    case MEG_FIELD_PLAN: return sizeof(void *);
+    default: return f->nbytes ? sizeof(void *) : sizeof(int);
+    }
+}
+
+struct op_call *op_forward_of(struct op_call *bwd)
+{
+    const struct op_test *test = bwd->test->grad_of;
+    struct op_call *c;
+    char *args;
+
+    if (!test)
+        return NULL;
+    c = meg_new(sizeof *c);
+    args = meg_new(test->nbytes);
+    c->test = test;
+    c->args = c->own_args = args;
+    c->sizes = bwd->sizes;
+    for (const struct meg_op_field *f = test->row->field; f->name; f++) {
+        const struct meg_op_field *b = field_of(bwd->test->row, f->name);
+        const struct op_tensor *x = op_find(bwd, f->name);
+
+        if (!f->role && b)
+            memcpy(args + f->offset, meg_op_field(b, bwd->args), value_nbytes(f));
+        if (f->role && (x || !(f->role & MEG_ROLE_OPTIONAL))) {
+            struct op_tensor *y = add_tensor(c, f->name, MEG_DTYPE_F64, f->offset, NULL);
+
+            y->role = f->role;
+            set_shape(c, y, f->shape);
+            y->v = meg_new((size_t)y->numel * sizeof *y->v);
+            if (x && f->role & MEG_ROLE_IN)
+                memcpy(y->v, x->v, (size_t)y->numel * sizeof *y->v);
+        }
+    }
+    for (int i = 0; i < bwd->n; i++) /* the tensors of structs */
+        if (bwd->tensor[i].field) {
+            struct op_tensor *y = &c->tensor[c->n++];
+            const size_t nbytes = (size_t)bwd->tensor[i].numel * sizeof *y->v;
+
+            *y = bwd->tensor[i];
+            y->init = NULL;
+            y->v = memcpy(meg_new(nbytes), y->v, nbytes);
+        }
+    new_results(c);
+    return c;
+}
+
+/* ---- arguments on a device ---- */
+
+struct op_args op_args_of(const struct op_call *c, void *const memory[])
+{
+    struct op_args a = { .args = memcpy(meg_new(c->test->nbytes), c->args, c->test->nbytes) };
+    const struct meg_op_field *field[8];
+
+    for (int i = 0; i < c->n; i++) {
+        const struct op_tensor *x = &c->tensor[i];
+        const void *p = (char *)memory[i] + x->first;
+        char *at = a.args;
+        int k = 0;
+
+        if (x->field) {
+            while (k < a.nhosts && field[k] != x->field)
+                k++;
+            if (k == a.nhosts) {
+                field[a.nhosts++] = x->field;
+                a.host[k] = memcpy(meg_new(x->field->nbytes), meg_op_pointer(x->field, c->args), x->field->nbytes);
+                memcpy(a.args + x->field->offset, &a.host[k], sizeof a.host[k]);
+            }
+            at = a.host[k];
+        }
+        memcpy(at + x->offset, &p, sizeof p);
+    }
+    return a;
+}
+
+void op_args_free(struct op_args *a)
+{
+    for (int i = 0; i < a->nhosts; i++)
+        free(a->host[i]);
+    free(a->args);
+}
+
+bool op_may_be_in_place(const struct op_call *c, int i, int *output)
+{
+    const struct op_tensor *in = &c->tensor[i], *out;
+
+    for (*output = 0; !(c->tensor[*output].role & MEG_ROLE_OUT);)
+        ++*output;
+    out = &c->tensor[*output];
+    return in->role & MEG_ROLE_IN_PLACE && !(out->role & MEG_ROLE_IN) && in->dtype == out->dtype &&
+           in->first == out->first && in->ndims == out->ndims && !memcmp(in->size, out->size, sizeof in->size) &&
+           !memcmp(in->stride, out->stride, sizeof in->stride);
+}
+
+double op_tolerance(enum meg_dtype t)
+{
+    return t == MEG_DTYPE_F32 ? 1e-5 : t == MEG_DTYPE_F16 ? 1e-3 : 4e-3;
+}
+
+const char *op_describe(const struct op_call *c)
+{
+    static char s[1000];
+    size_t n = 0;
+
+    for (int i = 0; i < c->n && n < sizeof s; i++) {
+        const struct op_tensor *x = &c->tensor[i];
+
+        n += (size_t)snprintf(s + n, sizeof s - n, "%s %s", i ? "," : "", x->name);
+        for (int k = 0; k < x->ndims && n < sizeof s; k++)
+            n += (size_t)snprintf(s + n, sizeof s - n, "%c%lld", k ? ',' : '[', (long long)x->size[k]);
+        if (n < sizeof s)
+            n += (size_t)snprintf(s + n, sizeof s - n, "] %s", meg_dtype_name(x->dtype));
+    }
+    return s;
+}

@@ -1,0 +1,258 @@
+/*
+ * ops.c - the cases of tests/ops on the CPU: results of each instruction set and number of threads against the f64
+ * references, and references of gradients against central differences of the forward reference.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "../../ops/ops.h"
+#include "cpu/internal.h"
+
+enum { GUARD = 64 };
+
+/* ---- central differences ---- */
+
+/* Return the sum of dY * Y over the outputs Y of a forward operation and the inputs dY of a call of its backward one. */
+static double loss(struct op_call *bwd, struct op_call *fwd)
+{
+    double sum = 0;
+
+    fwd->test->ref(fwd);
+    for (int i = 0; i < fwd->n; i++) {
+        const struct op_tensor *y = &fwd->tensor[i];
+        char name[48];
+        const double *dy;
+
+        snprintf(name, sizeof name, "d%s", y->name);
+        dy = op_in(bwd, name);
+        for (int64_t k = 0; dy && y->role & MEG_ROLE_OUT && k < y->numel; k++)
+            sum += dy[k] * y->want[k];
+    }
+    return sum;
+}
+
+/* Compare elements of a gradient of the backward reference with differences of loss(). */
+static void check_gradient(struct op_call *bwd, struct op_call *fwd, const struct op_tensor *dx)
+{
+    enum { SAMPLES = 6 };
+    struct op_tensor *const x = op_find(fwd, dx->name + 1);
+    const double h = 1e-4;
+
+    for (int s = 0; x && s < SAMPLES && s < x->numel; s++) {
+        const int64_t i = x->numel <= SAMPLES ? s : op_below(x->numel);
+        const double x0 = x->v[i];
+        double d[2], got;
+
+        for (int k = 0; k < 2; k++) { /* steps h and 2h */
+            x->v[i] = x0 + (k + 1) * h;
+            d[k] = loss(bwd, fwd);
+            x->v[i] = x0 - (k + 1) * h;
+            d[k] = (d[k] - loss(bwd, fwd)) / (2 * (k + 1) * h);
+            x->v[i] = x0;
+        }
+        got = (4 * d[0] - d[1]) / 3;
+        if (fabs(got - dx->want[i]) > 1e-6 * (1 + fabs(got)))
+            fail_msg("the reference of %s[%lld] is %.12g, but differences of that of %s give %.12g", dx->name,
+                     (long long)i, dx->want[i], fwd->test->row->name, got);
+    }
+}
+
+/* Return whether differences of the forward reference are the gradients of a call, and take little time. */
+static bool has_differences(const struct op_call *bwd)
+{
+    for (int i = 0; i < bwd->n; i++) {
+        const struct op_tensor *t = &bwd->tensor[i];
+        const bool is_added = t->role & MEG_ROLE_OUT ? t->role & MEG_ROLE_IN : !strcmp(t->name, "skip");
+
+        if (is_added || t->numel > 20000)
+            return false;
+        for (int64_t k = 0; k < t->numel; k++)
+            if (t->role & MEG_ROLE_IN && !isfinite(t->v[k]))
+                return false;
+    }
+    return true;
+}
+
+static void check_gradients(struct op_call *bwd)
+{
+    struct op_call *fwd = has_differences(bwd) ? op_forward_of(bwd) : NULL;
+
+    if (!fwd)
+        return;
+    for (int i = 0; i < bwd->n; i++)
+        if (bwd->tensor[i].role & MEG_ROLE_OUT)
+            check_gradient(bwd, fwd, &bwd->tensor[i]);
+    op_call_free(fwd);
+}
+
+/* ---- values ---- */
+
+/* Return whether a result agrees with the reference.  A value that is not a number may be infinite. */
+static bool agrees(enum meg_dtype t, double got, double want, double tol)
+{
+    const double error = fabs(got - want);
+
+    if (isnan(want))
+        return !isfinite(got);
+    if (got == want)
+        return true;
+    if (t == MEG_DTYPE_F16)
+        tol += 0x1p-11 * (fabs(want) + tol) + 0x1p-25;
+    else if (t == MEG_DTYPE_BF16)
+        tol += 0x1p-8 * (fabs(want) + tol);
+    if (isinf(got) && (got < 0) == (want < 0) && fabs(want) + tol >= (t == MEG_DTYPE_F16 ? 65504 : 3.3e38))
+        return true;
+    return error <= tol;
+}
+
+static void check_result(const char *run, const struct op_call *c, const struct op_tensor *t, const char *memory)
+{
+    double *const got = op_values(t, memory);
+
+    for (int64_t i = 0; i < t->numel; i++)
+        if (!agrees(t->dtype, got[i], t->want[i], t->tol[i]))
+            fail_msg("%s: %s[%lld] is %.9g, expected %.9g: the error is %.3g, allowed is %.3g before rounding; %s", run,
+                     t->name, (long long)i, got[i], t->want[i], fabs(got[i] - t->want[i]), t->tol[i], op_describe(c));
+    free(got);
+}
+
+/* Return a copy of the memory of a tensor, aligned to 64 bytes, with guards before and after it. */
+static char *memory_new(const struct op_tensor *t)
+{
+    const size_t total = (t->nbytes + 3 * GUARD - 1) / GUARD * GUARD;
+    char *p = aligned_alloc(GUARD, total);
+
+    memset(p, 0xff, total);
+    memcpy(p + GUARD, t->init, t->nbytes);
+    return p + GUARD;
+}
+
+static void check_memory(const char *run, const struct op_tensor *t, const char *p)
+{
+    char guard[GUARD];
+
+    memset(guard, 0xff, sizeof guard);
+    if (memcmp(p - GUARD, guard, GUARD) != 0 || memcmp(p + t->nbytes, guard, GUARD) != 0)
+        fail_msg("%s: memory before or behind %s has changed", run, t->name);
+    if (!op_is_padding_intact(t, p))
+        fail_msg("%s: padding of %s has changed", run, t->name);
+    if (!(t->role & MEG_ROLE_OUT) && memcmp(p, t->init, t->nbytes) != 0)
+        fail_msg("%s: the input %s has changed", run, t->name);
+}
+
+/* How to call an operation: an input that is also output `output`, or -1; with other operations (op_test.parts). */
+struct way {
+    int alias, output;
+    bool in_parts;
+};
+
+/* Call the operation of a table, and leave the results in memory[]. */
+static void call(const struct meg_ops *ops, const struct op_call *c, char *memory[], struct way way)
+{
+    void *p[OP_MAX_TENSORS];
+    struct op_args a;
+
+    for (int i = 0; i < c->n; i++)
+        p[i] = memory[i] = memory_new(&c->tensor[i]);
+    if (way.alias >= 0)
+        p[way.output] = memory[way.alias];
+    a = op_args_of(c, p);
+    (way.in_parts ? c->test->parts : c->test->call)(ops, NULL, a.args);
+    op_args_free(&a);
+}
+
+static void memory_free(const struct op_call *c, char *memory[])
+{
+    for (int i = 0; i < c->n; i++)
+        free(memory[i] - GUARD);
+}
+
+/* Call the operation another way, and compare the outputs with memory[] bit for bit. */
+static void check_equal(const char *run, const struct meg_ops *ops, const struct op_call *c, char *const memory[],
+                        struct way way)
+{
+    char *other[OP_MAX_TENSORS];
+
+    call(ops, c, other, way);
+    for (int i = 0; i < c->n; i++) {
+        const struct op_tensor *t = &c->tensor[i];
+        const char *p = other[way.alias >= 0 && i == way.output ? way.alias : i];
+
+        if (t->role & MEG_ROLE_OUT && (!way.in_parts || op_contains(c->test->same, t->name)) &&
+            memcmp(memory[i], p, t->nbytes) != 0)
+            fail_msg("%s: %s differs from the first call; %s", run, t->name, op_describe(c));
+    }
+    memory_free(c, other);
+}
+
+/* Compare the results of one thread with the reference, and those of two threads, in place and in parts with them. */
+static void check_level(const struct meg_ops *ops, int level, struct op_call *c)
+{
+    static const char *const names[] = { "v4", "v3", "base" };
+    char *memory[OP_MAX_TENSORS];
+    struct way way = { .alias = -1 };
+
+    omp_set_num_threads(1);
+    call(ops, c, memory, way);
+    for (int i = 0; i < c->n; i++) {
+        check_memory(names[level], &c->tensor[i], memory[i]);
+        if (c->tensor[i].role & MEG_ROLE_OUT)
+            check_result(names[level], c, &c->tensor[i], memory[i]);
+    }
+    omp_set_num_threads(2);
+    check_equal("two threads", ops, c, memory, way);
+    for (way.alias = 0; way.alias < c->n; way.alias++)
+        if (op_may_be_in_place(c, way.alias, &way.output))
+            check_equal("in place", ops, c, memory, way);
+    if (c->test->parts)
+        check_equal("in parts", ops, c, memory, (struct way){ .alias = -1, .in_parts = true });
+    memory_free(c, memory);
+}
+
+static void check_values(struct op_call *c)
+{
+    op_reference(c);
+    check_gradients(c);
+    for (int level = 0; level < MEG_CPU_LEVELS; level++)
+        if (meg_cpu_level(level))
+            check_level(meg_cpu_level(level), level, c);
+}
+
+/* ---- groups of cases ---- */
+
+struct group {
+    const struct op_test *test;
+    const struct op_group *group;
+    char name[120];
+};
+
+static void run_group(void **state)
+{
+    const struct group *g = *state;
+
+    op_seed(1, g->name);
+    op_run = check_values;
+    g->group->cases();
+}
+
+int main(void)
+{
+    enum { MAX_GROUPS = 200 };
+    static struct CMUnitTest test[MAX_GROUPS];
+    static struct group group[MAX_GROUPS];
+    const struct op_test *t;
+    size_t n = 0;
+
+    for (int i = 0; (t = op_test_at(i)); i++)
+        for (const struct op_group *g = t->group; g->what; g++, n++) {
+            group[n] = (struct group){ .test = t, .group = g };
+            snprintf(group[n].name, sizeof group[n].name, "%s: %s", t->row->name, g->what);
+            test[n] = (struct CMUnitTest){ group[n].name, run_group, NULL, NULL, &group[n] };
+        }
+    return _cmocka_run_group_tests("ops", test, n, NULL, NULL);
+}
