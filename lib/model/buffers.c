@@ -428,6 +428,28 @@ void model_buffers_suballoc(struct meg_model_state *st, const struct meg_model_r
         suballoc_slot(&st->slot[i], &kept);
 }
 
+void model_buffers_trim(struct meg_model_state *st, const struct meg_model_run *run, struct model_slot *q)
+{
+    struct model_dims d = st->dim;
+    const struct arena a = { NULL, run, &d, st, d.most };
+
+    d.b = q->b;
+    for (int k = 0; k < st->desc.nstacks; k++) {
+        d.stack[k].s = q->stack[k].s;
+        d.stack[k].n = d.stack[k].s * d.b;
+        d.stack[k].residual = d.stack[k].n / (st->ctx.has_sp ? d.tp : 1);
+    }
+    for (int64_t i = 0; i < d.nlayers; i++)
+        for (int k = 0; k < st->layer[i].desc->n; k++) {
+            const struct model_layer *l = &st->layer[i];
+            struct block_acts *x = &q->layer[i].block[k];
+
+            for (enum meg_block_memory what = MEG_BLOCK_ACTS; what < MEG_BLOCK_WORKSPACE; what++)
+                suballoc_block(what, what < MEG_BLOCK_GRADS ? x->acts : x->grads, l, &l->block[k], &a);
+            x->x.rows = x->y.rows = x->d_out.rows = d.stack[l->desc->stack].residual;
+        }
+}
+
 void meg_model_memory_size(struct meg_model_memory *m, const struct meg_model_conf *c, const struct meg_model_run *run,
                            const struct meg_ops *op, const struct meg_mesh *mesh)
 {

@@ -191,6 +191,9 @@ void model_state_free(struct meg_model_state *st, const struct meg_device *devic
 void model_buffers_suballoc(struct meg_model_state *st, const struct meg_model_run *run,
                             struct meg_suballoc *activations, struct meg_suballoc *workspace);
 
+/* Set the rows of the buffers of the blocks of a slot to those of the micro-batch that q->b and q->stack describe. */
+void model_buffers_trim(struct meg_model_state *st, const struct meg_model_run *run, struct model_slot *q);
+
 /*
  * Return the dtype of the logits: f32 for inference, so that sampled and printed probabilities have the precision of
  * the sums of the last matrix product, and run->dtype for training.

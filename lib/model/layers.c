@@ -77,9 +77,8 @@ static struct block_acts acts_of(const struct layer_pass *p, int i)
 {
     struct block_acts a = p->q->block[i];
 
-    a.x = model_residual(p->g, i > 0 ? a.x.p : p->x);
-    a.y = model_residual_rows(p->g, a.y);
-    a.d_out = model_residual_rows(p->g, a.d_out);
+    if (i == 0)
+        a.x = model_residual(p->g, p->x);
     return a;
 }
 

@@ -117,13 +117,20 @@ void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch 
 {
     struct meg_model_state *st = g->state;
     struct model_slot *q = &st->slot[slot];
+    bool is_trimmed;
 
     MEG_ASSERT_LT(slot, st->dim.nslots);
-    for (int k = 0; k < st->desc.nstacks; k++) {
-        q->stack[k].s = meg_batch_length(x, st->desc.stack[k].tokens);
-        MEG_ASSERT_LE(q->stack[k].s * x->b, st->dim.stack[k].n);
-    }
+    is_trimmed = q->b == x->b;
     q->b = x->b;
+    for (int k = 0; k < st->desc.nstacks; k++) {
+        const int64_t s = meg_batch_length(x, st->desc.stack[k].tokens);
+
+        MEG_ASSERT_LE(s * x->b, st->dim.stack[k].n);
+        is_trimmed &= q->stack[k].s == s;
+        q->stack[k].s = s;
+    }
+    if (!is_trimmed)
+        model_buffers_trim(st, &g->run, q);
     start_upload(g, q);
     q->in->present = fields_to_upload(g, x, has_dropout);
     upload_arrays(g, q->in, x, q->in->present);

@@ -37,11 +37,14 @@ enum meg_block_memory {
     MEG_BLOCK_WORKSPACE        /* contents are not kept between calls; all layers share it */
 };
 
-/* An arena for the buffers of a block or a head, and the parameters that determine their sizes. */
+/*
+ * An arena for the buffers of a block or a head, and the parameters that determine their sizes: those of the largest
+ * micro-batch.  If mem is NULL, the buffers exist, and the sizes are those of a micro-batch to which they are trimmed.
+ */
 struct meg_block_arena {
     struct meg_suballoc *mem;
     const struct meg_ops *op;
-    int64_t n, s, b;       /* maximum numbers of rows, positions and sequences of a micro-batch */
+    int64_t n, s, b;       /* numbers of rows, positions and sequences */
     int64_t residual_rows; /* rows of the residual stream on this rank: n, with sequence parallelism n / tp */
     int64_t n_memory, s_memory, residual_rows_memory; /* of the encoder, if there are two stacks (struct meg_memory) */
     int64_t tp, tp_rank;                              /* tensor-parallel size and rank */
@@ -55,11 +58,38 @@ struct meg_block_arena {
     const struct meg_cp *cp; /* of the layer; NULL for heads */
 };
 
+/* Allocate the matrix *m [rows,cols] of activations or, if a->mem is NULL, set its number of rows. */
+static inline void meg_block_mat(const struct meg_block_arena *a, struct meg_mat *m, int64_t rows, int64_t cols)
+{
+    if (a->mem)
+        *m = meg_suballoc_mat(a->mem, a->dtype, rows, cols);
+    m->rows = rows;
+}
+
+/* Allocate the matrix that a variant of linear layers keeps, for n rows of input (struct meg_linear_call). */
+static inline void meg_block_kept(const struct meg_block_arena *a, struct meg_mat *m,
+                                  const struct meg_linear_variant *v, int64_t n)
+{
+    if (v)
+        meg_block_mat(a, m, n, v->kept);
+}
+
+/* Allocate the array *p of n elements, unless a->mem is NULL. */
+static inline void meg_block_f32(const struct meg_block_arena *a, float **p, int64_t n)
+{
+    if (a->mem)
+        *p = meg_suballoc(a->mem, (size_t)n * sizeof **p);
+}
+
 struct meg_block_type {
     size_t weights_size, acts_size, grads_size; /* sizes in bytes of the type's structures */
     /* Declare the parameters (params/binder.h).  In the step MEG_BIND_POINTERS, also set the weights' other fields. */
     void (*bind)(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env);
-    /* Allocate one class of memory; `to` is the weights for WORKSPACE, the activations or the gradients otherwise. */
+    /*
+     * Allocate one class of memory; `to` is the weights for WORKSPACE, the activations or the gradients otherwise.
+     * Buffers other than WORKSPACE are allocated by the functions above, and are trimmed to the micro-batch before a
+     * pass, by a call without a->mem.
+     */
     void (*suballoc)(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf);
     /* Return the bias of the output, which is added together with the residual; NULL: there is none. */
     struct meg_residual_bias (*residual_bias)(const void *weights);
@@ -81,12 +111,6 @@ struct meg_block_type {
     /* Store the keys and values of the encoder's output, c->call.memory, in the KV cache of sequence 0. */
     void (*cache_memory)(struct meg_ctx *c, const void *weights);
 };
-
-/* Return the rows that the current micro-batch uses of m, a buffer that was allocated for the largest micro-batch. */
-static inline struct meg_mat meg_block_rows(const struct meg_ctx *c, struct meg_mat m)
-{
-    return meg_mat_rows(m, 0, c->call.s * c->call.b);
-}
 
 MEG_END_DECLS
 #endif

@@ -101,7 +101,7 @@ static void dense_bwd_weight(struct meg_ctx *c, const struct meg_linear *l, cons
 {
     MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw,
              .dbias = l->tp_dim == 1 ? NULL : l->dbias, .dy = a->dy, .x = a->x,
-             .accumulate = c->call.accumulates_grads || a->adds_grads);
+             .accumulate = c->call.accumulates_grads);
 }
 
 const struct meg_linear_type meg_linear_dense = { dense_bind, dense_fwd, dense_bwd_data, dense_bwd_weight };
@@ -112,12 +112,6 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear *l, const char *nam
     l->tp_dim = s->tp_dim;
     l->is_frozen = s->is_frozen;
     l->type->bind(b, l, name, s);
-}
-
-struct meg_mat meg_linear_suballoc(const struct meg_linear_variant *v, struct meg_suballoc *mem, enum meg_dtype dtype,
-                                   int64_t n)
-{
-    return v ? meg_suballoc_mat(mem, dtype, n, v->kept) : meg_no_mat();
 }
 
 void meg_linear_local_fwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)

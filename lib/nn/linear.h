@@ -68,9 +68,8 @@ struct meg_linear_call {
     /* [n,out] in the forward pass, [n,in] in the backward pass: the input of act */
     struct meg_mat pre;
     enum meg_act act;
-    struct meg_mat kept, d_kept; /* [rows,kept] written by fwd, and by bwd (meg_linear_suballoc); dense: not used */
+    struct meg_mat kept, d_kept; /* [rows,kept] written by fwd, and by bwd (meg_block_kept); dense: not used */
     bool accumulate;             /* add to y, or to pre if it is written; add to dx: for the variants themselves */
-    bool adds_grads;             /* add to the gradients of w and bias also if c->accumulates_grads is not set */
 };
 
 /* The functions of a variant.  The products have all rows of their operands, and compute this rank's partial sums. */
@@ -81,10 +80,6 @@ struct meg_linear_type {
     void (*bwd_weight)(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a);
 };
 extern const struct meg_linear_type meg_linear_dense;
-
-/* Allocate a matrix that the variant keeps, for a layer with n rows of input; its p is NULL for dense layers. */
-struct meg_mat meg_linear_suballoc(const struct meg_linear_variant *v, struct meg_suballoc *mem, enum meg_dtype dtype,
-                                   int64_t n);
 
 /* Call meg_linear_fwd, meg_linear_bwd, ...: MEG_LINEAR(c, &l->fc1, fwd, .y = y, .x = x). */
 #define MEG_LINEAR(c, l, function, ...) meg_linear_##function(c, l, &(struct meg_linear_call){ __VA_ARGS__ })

@@ -81,6 +81,7 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
     for (int64_t i = 0; i < all.rows; i += chunk) {
         const int64_t rows = chunk < all.rows - i ? chunk : all.rows - i;
         const struct meg_mat xc = meg_mat_rows(all, i, rows);
+        struct meg_ctx chunk_ctx = *c;
         struct meg_mat y;
 
         if (c->tp->size == 1) {
@@ -92,7 +93,8 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
             MEG_CALL(c->op, c->stream, xent_bwd, .logits = y, .lse = l->lse, .target = in->labels + i, .v0 = l->v0,
                      .weight = weight);
         }
-        MEG_LINEAR(c, &l->out, local_bwd, .dx = meg_mat_rows(partial, i, rows), .dy = y, .x = xc, .adds_grads = i > 0);
+        chunk_ctx.call.accumulates_grads |= i > 0;
+        MEG_LINEAR(&chunk_ctx, &l->out, local_bwd, .dx = meg_mat_rows(partial, i, rows), .dy = y, .x = xc);
         weight.mask = weight.mask ? weight.mask + rows : NULL;
     }
     meg_sp_reduce(c, d_y, partial);

@@ -48,12 +48,12 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     struct mlp_acts *acts = to;
 
     if ((what == MEG_BLOCK_ACTS && has_pre) || has_deferred)
-        acts->pre = meg_suballoc_mat(a->mem, a->dtype, a->n, fc1);
+        meg_block_mat(a, &acts->pre, a->n, fc1);
     if (what == MEG_BLOCK_ACTS || (what == MEG_BLOCK_GRADS && c->is_gated))
-        acts->mid = meg_suballoc_mat(a->mem, a->dtype, a->n, f);
+        meg_block_mat(a, &acts->mid, a->n, f);
     if (what == MEG_BLOCK_ACTS || has_deferred) {
-        acts->fc1 = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
-        acts->fc2 = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
+        meg_block_kept(a, &acts->fc1, c->linear, a->n);
+        meg_block_kept(a, &acts->fc2, c->linear, a->n);
     }
 }
 
@@ -64,51 +64,44 @@ static struct meg_residual_bias residual_bias(const void *weights)
     return (struct meg_residual_bias){ l->fc2.bias, l->fc2.dbias };
 }
 
-static struct mlp_acts of_batch(const struct meg_ctx *c, const void *acts)
-{
-    const struct mlp_acts *a = acts;
-
-    return (struct mlp_acts){ meg_block_rows(c, a->pre), meg_block_rows(c, a->mid), a->fc1, a->fc2 };
-}
-
 static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
 {
     const struct mlp *l = weights;
-    const struct mlp_acts a = of_batch(c, acts);
+    const struct mlp_acts *a = acts;
 
     if (l->is_gated) {
-        MEG_LINEAR(c, &l->fc1, fwd, .y = a.pre, .x = x, .kept = a.fc1);
-        MEG_CALL(c->op, c->stream, glu_fwd, .unit = &l->glu, .y = a.mid, .x = a.pre);
+        MEG_LINEAR(c, &l->fc1, fwd, .y = a->pre, .x = x, .kept = a->fc1);
+        MEG_CALL(c->op, c->stream, glu_fwd, .unit = &l->glu, .y = a->mid, .x = a->pre);
     } else {
-        MEG_LINEAR(c, &l->fc1, fwd, .y = a.mid, .pre = a.pre, .x = x, .act = l->act, .kept = a.fc1);
+        MEG_LINEAR(c, &l->fc1, fwd, .y = a->mid, .pre = a->pre, .x = x, .act = l->act, .kept = a->fc1);
     }
-    MEG_LINEAR(c, &l->fc2, fwd, .y = y, .x = a.mid, .kept = a.fc2);
+    MEG_LINEAR(c, &l->fc2, fwd, .y = y, .x = a->mid, .kept = a->fc2);
 }
 
 static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
                 void *grads, const void *weights)
 {
     const struct mlp *l = weights;
-    const struct mlp_acts a = of_batch(c, acts), d = of_batch(c, grads);
+    const struct mlp_acts *a = acts, *d = grads;
 
     if (l->is_gated) {
-        MEG_LINEAR(c, &l->fc2, bwd, .dx = d.mid, .dy = dy, .x = a.mid, .kept = a.fc2, .d_kept = d.fc2);
-        MEG_CALL(c->op, c->stream, glu_bwd, .unit = &l->glu, .dx = d.pre, .dy = d.mid, .x = a.pre);
+        MEG_LINEAR(c, &l->fc2, bwd, .dx = d->mid, .dy = dy, .x = a->mid, .kept = a->fc2, .d_kept = d->fc2);
+        MEG_CALL(c->op, c->stream, glu_bwd, .unit = &l->glu, .dx = d->pre, .dy = d->mid, .x = a->pre);
     } else {
-        MEG_LINEAR(c, &l->fc2, bwd, .dx = d.pre, .dy = dy, .x = a.mid, .pre = a.pre, .act = l->act, .kept = a.fc2,
-                   .d_kept = d.fc2);
+        MEG_LINEAR(c, &l->fc2, bwd, .dx = d->pre, .dy = dy, .x = a->mid, .pre = a->pre, .act = l->act, .kept = a->fc2,
+                   .d_kept = d->fc2);
     }
-    MEG_LINEAR(c, &l->fc1, bwd, .dx = dx, .dy = d.pre, .x = x, .kept = a.fc1, .d_kept = d.fc1);
+    MEG_LINEAR(c, &l->fc1, bwd, .dx = dx, .dy = d->pre, .x = x, .kept = a->fc1, .d_kept = d->fc1);
 }
 
 static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
                        const void *weights)
 {
     const struct mlp *l = weights;
-    const struct mlp_acts a = of_batch(c, acts), d = of_batch(c, grads);
+    const struct mlp_acts *a = acts, *d = grads;
 
-    MEG_LINEAR(c, &l->fc2, bwd_weight, .dy = dy, .x = a.mid, .kept = a.fc2, .d_kept = d.fc2);
-    MEG_LINEAR(c, &l->fc1, bwd_weight, .dy = d.pre, .x = x, .kept = a.fc1, .d_kept = d.fc1);
+    MEG_LINEAR(c, &l->fc2, bwd_weight, .dy = dy, .x = a->mid, .kept = a->fc2, .d_kept = d->fc2);
+    MEG_LINEAR(c, &l->fc1, bwd_weight, .dy = d->pre, .x = x, .kept = a->fc1, .d_kept = d->fc1);
 }
 
 const struct meg_block_type meg_mlp_block = {

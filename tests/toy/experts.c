@@ -185,9 +185,9 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
         l->out = meg_suballoc_mat(a->mem, a->dtype, a->ep * a->n, c->h);
     }
     if (what == MEG_BLOCK_ACTS || has_grad_of_pre)
-        acts->pre = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);
+        meg_block_mat(a, &acts->pre, a->n, c->f / a->tp);
     if (what == MEG_BLOCK_ACTS)
-        acts->mid = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);
+        meg_block_mat(a, &acts->mid, a->n, c->f / a->tp);
 }
 
 static const struct meg_block_type experts_block = {

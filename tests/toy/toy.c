@@ -41,14 +41,6 @@ struct gated_acts {
 
 static const struct meg_glu silu = { .type = MEG_GLU_SILU };
 
-static struct gated_acts of_batch(const struct meg_ctx *c, const void *acts)
-{
-    const struct gated_acts *a = acts;
-
-    return (struct gated_acts){ meg_block_rows(c, a->pre), meg_block_rows(c, a->mid), meg_block_rows(c, a->normed),
-                                a->stats };
-}
-
 /* Return the groups of columns of x as rows. */
 static struct meg_mat groups(struct meg_mat x)
 {
@@ -99,39 +91,39 @@ static struct meg_mat value_input(const struct meg_ctx *c, const struct gated *l
 static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
 {
     const struct gated *l = weights;
-    struct gated_acts a = of_batch(c, acts);
+    struct gated_acts *a = acts;
 
     if (has_fault("shift"))
         c->op->zero(c->stream, l->gate.w.p, meg_dtype_size(l->gate.w.dtype));
-    MEG_LINEAR(c, &l->gate, fwd, .y = shift_and_gate(a.pre), .x = x);
-    MEG_LINEAR(c, &l->value, fwd, .y = value_of(a.pre), .x = value_input(c, l, x));
-    MEG_CALL(c->op, c->stream, glu_fwd, .unit = &silu, .y = a.mid, .x = gate_and_value(a.pre));
-    for (int64_t i = 0; i < a.mid.cols; i += GROUP) {
-        const struct meg_mat group = columns(a.mid, i, GROUP);
+    MEG_LINEAR(c, &l->gate, fwd, .y = shift_and_gate(a->pre), .x = x);
+    MEG_LINEAR(c, &l->value, fwd, .y = value_of(a->pre), .x = value_input(c, l, x));
+    MEG_CALL(c->op, c->stream, glu_fwd, .unit = &silu, .y = a->mid, .x = gate_and_value(a->pre));
+    for (int64_t i = 0; i < a->mid.cols; i += GROUP) {
+        const struct meg_mat group = columns(a->mid, i, GROUP);
 
-        MEG_CALL(c->op, c->stream, add_fwd, .z = group, .x = group, .y = shift_of(a.pre));
+        MEG_CALL(c->op, c->stream, add_fwd, .z = group, .x = group, .y = shift_of(a->pre));
     }
-    meg_norm_fwd(c, groups(a.normed), groups(a.mid), &a.stats, &l->norm);
-    MEG_LINEAR(c, &l->out, fwd, .y = y, .x = a.normed);
+    meg_norm_fwd(c, groups(a->normed), groups(a->mid), &a->stats, &l->norm);
+    MEG_LINEAR(c, &l->out, fwd, .y = y, .x = a->normed);
 }
 
 static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
                 void *grads, const void *weights)
 {
     const struct gated *l = weights;
-    const struct gated_acts a = of_batch(c, acts), d = of_batch(c, grads);
+    const struct gated_acts *a = acts, *d = grads;
     const struct meg_mat sum = l->reads_memory ? meg_memory_mat(c, c->call.memory.dy) : dx,
                          d_input = meg_mat_rows(l->d_input, 0, sum.rows);
 
-    MEG_LINEAR(c, &l->out, bwd, .dx = d.normed, .dy = dy, .x = a.normed);
-    meg_norm_bwd(c, groups(d.mid), meg_no_mat(), groups(d.normed), groups(a.mid), &a.stats, &l->norm);
-    for (int64_t i = GROUP; i < d.mid.cols; i += GROUP)
-        MEG_CALL(c->op, c->stream, add_fwd, .z = shift_of(d.pre),
-                 .x = i == GROUP ? columns(d.mid, 0, GROUP) : shift_of(d.pre), .y = columns(d.mid, i, GROUP));
-    MEG_CALL(c->op, c->stream, glu_bwd, .unit = &silu, .dx = gate_and_value(d.pre), .dy = d.mid,
-             .x = gate_and_value(a.pre));
-    MEG_LINEAR(c, &l->gate, bwd, .dx = dx, .dy = shift_and_gate(d.pre), .x = x);
-    MEG_LINEAR(c, &l->value, bwd, .dx = d_input, .dy = value_of(d.pre), .x = value_input(c, l, x));
+    MEG_LINEAR(c, &l->out, bwd, .dx = d->normed, .dy = dy, .x = a->normed);
+    meg_norm_bwd(c, groups(d->mid), meg_no_mat(), groups(d->normed), groups(a->mid), &a->stats, &l->norm);
+    for (int64_t i = GROUP; i < d->mid.cols; i += GROUP)
+        MEG_CALL(c->op, c->stream, add_fwd, .z = shift_of(d->pre),
+                 .x = i == GROUP ? columns(d->mid, 0, GROUP) : shift_of(d->pre), .y = columns(d->mid, i, GROUP));
+    MEG_CALL(c->op, c->stream, glu_bwd, .unit = &silu, .dx = gate_and_value(d->pre), .dy = d->mid,
+             .x = gate_and_value(a->pre));
+    MEG_LINEAR(c, &l->gate, bwd, .dx = dx, .dy = shift_and_gate(d->pre), .x = x);
+    MEG_LINEAR(c, &l->value, bwd, .dx = d_input, .dy = value_of(d->pre), .x = value_input(c, l, x));
     MEG_CALL(c->op, c->stream, add_fwd, .z = sum, .x = sum, .y = d_input);
 }
 
@@ -139,11 +131,11 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
                        const void *weights)
 {
     const struct gated *l = weights;
-    const struct gated_acts a = of_batch(c, acts), d = of_batch(c, grads);
+    const struct gated_acts *a = acts, *d = grads;
 
-    MEG_LINEAR(c, &l->out, bwd_weight, .dy = dy, .x = a.normed);
-    MEG_LINEAR(c, &l->gate, bwd_weight, .dy = shift_and_gate(d.pre), .x = x);
-    MEG_LINEAR(c, &l->value, bwd_weight, .dy = value_of(d.pre), .x = value_input(c, l, x));
+    MEG_LINEAR(c, &l->out, bwd_weight, .dy = dy, .x = a->normed);
+    MEG_LINEAR(c, &l->gate, bwd_weight, .dy = shift_and_gate(d->pre), .x = x);
+    MEG_LINEAR(c, &l->value, bwd_weight, .dy = value_of(d->pre), .x = value_input(c, l, x));
 }
 
 /* An initialiser: uniform in (a, b]. */
@@ -189,13 +181,13 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     if (what == MEG_BLOCK_WORKSPACE)
         ((struct gated *)to)->d_input = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows, c->h);
     if (what == MEG_BLOCK_ACTS || has_grad_of_pre)
-        acts->pre = meg_suballoc_mat(a->mem, a->dtype, a->n, GROUP + 2 * c->f / a->tp);
+        meg_block_mat(a, &acts->pre, a->n, GROUP + 2 * c->f / a->tp);
     if (what == MEG_BLOCK_ACTS || what == MEG_BLOCK_GRADS) {
-        acts->mid = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);
-        acts->normed = meg_suballoc_mat(a->mem, a->dtype, a->n, c->f / a->tp);
+        meg_block_mat(a, &acts->mid, a->n, c->f / a->tp);
+        meg_block_mat(a, &acts->normed, a->n, c->f / a->tp);
     }
     if (what == MEG_BLOCK_ACTS)
-        acts->stats.rstd = meg_suballoc(a->mem, (size_t)(a->n * c->f / a->tp / GROUP) * sizeof *acts->stats.rstd);
+        meg_block_f32(a, &acts->stats.rstd, a->n * c->f / a->tp / GROUP);
 }
 
 static struct meg_residual_bias residual_bias(const void *weights)

@@ -25,17 +25,6 @@ struct cross_attn_acts {
     struct meg_mat q_kept, kv_kept, proj_kept; /* kept by the linear layers */
 };
 
-/* Return a copy of acts whose matrices have only the rows that the current micro-batch uses. */
-static struct cross_attn_acts of_batch(const struct meg_ctx *c, const void *acts)
-{
-    struct cross_attn_acts a = *(const struct cross_attn_acts *)acts;
-
-    a.q = meg_block_rows(c, a.q);
-    a.kv = meg_mat_rows(a.kv, 0, c->call.memory.s * c->call.b);
-    a.o = meg_block_rows(c, a.o);
-    return a;
-}
-
 static struct meg_attn_desc descriptor(const struct meg_ctx *c, const struct cross_attn *l)
 {
     struct meg_attn_desc desc = nn_causal_desc(c->call.memory.s, c->call.b, l->a, l->a, l->d);
@@ -108,16 +97,16 @@ static void cached_core_fwd(struct meg_ctx *c, const struct cross_attn_acts *a, 
 static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
 {
     const struct cross_attn *l = weights;
-    const struct cross_attn_acts a = of_batch(c, acts);
+    const struct cross_attn_acts *a = acts;
 
-    MEG_LINEAR(c, &l->q, fwd, .y = a.q, .x = x, .kept = a.q_kept);
+    MEG_LINEAR(c, &l->q, fwd, .y = a->q, .x = x, .kept = a->q_kept);
     if (c->call.kv.b > 0) {
-        cached_core_fwd(c, &a, l);
+        cached_core_fwd(c, a, l);
     } else {
-        MEG_LINEAR(c, &l->kv, fwd, .y = a.kv, .x = meg_memory_mat(c, c->call.memory.y), .kept = a.kv_kept);
-        core_fwd(c, &a, l);
+        MEG_LINEAR(c, &l->kv, fwd, .y = a->kv, .x = meg_memory_mat(c, c->call.memory.y), .kept = a->kv_kept);
+        core_fwd(c, a, l);
     }
-    MEG_LINEAR(c, &l->proj, fwd, .y = y, .x = a.o, .kept = a.proj_kept);
+    MEG_LINEAR(c, &l->proj, fwd, .y = y, .x = a->o, .kept = a->proj_kept);
 }
 
 static void cache_memory(struct meg_ctx *c, const void *weights)
@@ -131,30 +120,30 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
                 void *grads, const void *weights)
 {
     const struct cross_attn *l = weights;
-    const struct cross_attn_acts a = of_batch(c, acts), d = of_batch(c, grads);
+    const struct cross_attn_acts *a = acts, *d = grads;
     const struct meg_mat memory = meg_memory_mat(c, c->call.memory.dy),
                          d_memory = meg_mat_rows(l->d_memory, 0, memory.rows);
 
     if (l->recomputes_core)
-        core_fwd(c, &a, l);
-    MEG_LINEAR(c, &l->proj, bwd, .dx = d.o, .dy = dy, .x = a.o, .kept = a.proj_kept, .d_kept = d.proj_kept);
-    core_bwd(c, &d, &a, l);
-    MEG_LINEAR(c, &l->kv, bwd, .dx = d_memory, .dy = d.kv, .x = meg_memory_mat(c, c->call.memory.y), .kept = a.kv_kept,
-               .d_kept = d.kv_kept);
+        core_fwd(c, a, l);
+    MEG_LINEAR(c, &l->proj, bwd, .dx = d->o, .dy = dy, .x = a->o, .kept = a->proj_kept, .d_kept = d->proj_kept);
+    core_bwd(c, d, a, l);
+    MEG_LINEAR(c, &l->kv, bwd, .dx = d_memory, .dy = d->kv, .x = meg_memory_mat(c, c->call.memory.y),
+               .kept = a->kv_kept, .d_kept = d->kv_kept);
     MEG_CALL(c->op, c->stream, add_fwd, .z = memory, .x = memory, .y = d_memory);
-    MEG_LINEAR(c, &l->q, bwd, .dx = dx, .dy = d.q, .x = x, .kept = a.q_kept, .d_kept = d.q_kept);
+    MEG_LINEAR(c, &l->q, bwd, .dx = dx, .dy = d->q, .x = x, .kept = a->q_kept, .d_kept = d->q_kept);
 }
 
 static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
                        const void *weights)
 {
     const struct cross_attn *l = weights;
-    const struct cross_attn_acts a = of_batch(c, acts), d = of_batch(c, grads);
+    const struct cross_attn_acts *a = acts, *d = grads;
 
-    MEG_LINEAR(c, &l->proj, bwd_weight, .dy = dy, .x = a.o, .kept = a.proj_kept, .d_kept = d.proj_kept);
-    MEG_LINEAR(c, &l->kv, bwd_weight, .dy = d.kv, .x = meg_memory_mat(c, c->call.memory.y), .kept = a.kv_kept,
-               .d_kept = d.kv_kept);
-    MEG_LINEAR(c, &l->q, bwd_weight, .dy = d.q, .x = x, .kept = a.q_kept, .d_kept = d.q_kept);
+    MEG_LINEAR(c, &l->proj, bwd_weight, .dy = dy, .x = a->o, .kept = a->proj_kept, .d_kept = d->proj_kept);
+    MEG_LINEAR(c, &l->kv, bwd_weight, .dy = d->kv, .x = meg_memory_mat(c, c->call.memory.y), .kept = a->kv_kept,
+               .d_kept = d->kv_kept);
+    MEG_LINEAR(c, &l->q, bwd_weight, .dy = d->q, .x = x, .kept = a->q_kept, .d_kept = d->q_kept);
 }
 
 /* ---- the block type ---- */
@@ -189,15 +178,15 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
 
 static void suballoc_core(struct cross_attn_acts *acts, const struct meg_block_arena *a, int64_t heads, int64_t d)
 {
-    acts->o = meg_suballoc_mat(a->mem, a->dtype, a->n, heads * d);
-    acts->lse = meg_suballoc(a->mem, (size_t)(a->n * heads) * sizeof *acts->lse);
+    meg_block_mat(a, &acts->o, a->n, heads * d);
+    meg_block_f32(a, &acts->lse, a->n * heads);
 }
 
 static void suballoc_workspace(struct cross_attn *l, const struct meg_block_arena *a, const struct meg_attn_conf *c)
 {
     struct meg_attn_desc desc = nn_causal_desc(a->s_memory, a->b, c->a / a->tp, c->a / a->tp, c->d);
 
-    l->kv_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n_memory);
+    meg_block_kept(a, &l->kv_kept, c->linear, a->n_memory);
     if (!a->is_training)
         return;
     desc.s_q = a->s;
@@ -218,16 +207,16 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
         return;
     }
     if (what == MEG_BLOCK_ACTS || has_input_grads) {
-        acts->q = meg_suballoc_mat(a->mem, a->dtype, a->n, width);
-        acts->kv = meg_suballoc_mat(a->mem, a->dtype, a->n_memory, 2 * width);
-        acts->q_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
-        acts->kv_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n_memory);
-        acts->proj_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
+        meg_block_mat(a, &acts->q, a->n, width);
+        meg_block_mat(a, &acts->kv, a->n_memory, 2 * width);
+        meg_block_kept(a, &acts->q_kept, c->linear, a->n);
+        meg_block_kept(a, &acts->kv_kept, c->linear, a->n_memory);
+        meg_block_kept(a, &acts->proj_kept, c->linear, a->n);
     }
     if (what == MEG_BLOCK_RECOMPUTED_ACTS || (what == MEG_BLOCK_ACTS && !a->recomputes_core))
         suballoc_core(acts, a, c->a / a->tp, c->d);
     if (what == MEG_BLOCK_GRADS)
-        acts->o = meg_suballoc_mat(a->mem, a->dtype, a->n, width);
+        meg_block_mat(a, &acts->o, a->n, width);
 }
 
 static struct meg_residual_bias residual_bias(const void *weights)

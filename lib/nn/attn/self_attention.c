@@ -255,24 +255,24 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
 static void suballoc_qk_norm(struct meg_attn_acts *acts, const struct meg_block_arena *a, int64_t heads, int64_t groups,
                              int64_t d)
 {
-    acts->qk = meg_suballoc_mat(a->mem, a->dtype, a->n, (heads + groups) * d);
-    acts->q_rstd = meg_suballoc(a->mem, (size_t)(a->n * heads) * sizeof *acts->q_rstd);
-    acts->k_rstd = meg_suballoc(a->mem, (size_t)(a->n * groups) * sizeof *acts->k_rstd);
+    meg_block_mat(a, &acts->qk, a->n, (heads + groups) * d);
+    meg_block_f32(a, &acts->q_rstd, a->n * heads);
+    meg_block_f32(a, &acts->k_rstd, a->n * groups);
 }
 
 static void suballoc_core(struct meg_attn_acts *acts, const struct meg_block_arena *a, int64_t heads, int64_t d)
 {
-    acts->o = meg_suballoc_mat(a->mem, a->dtype, a->n, heads * d);
-    acts->lse = meg_suballoc(a->mem, (size_t)(a->n * heads) * sizeof *acts->lse);
+    meg_block_mat(a, &acts->o, a->n, heads * d);
+    meg_block_f32(a, &acts->lse, a->n * heads);
 }
 
 /* Allocate the gradients that bwd_weight reads. */
 static void suballoc_deferred(struct meg_attn_grads *grads, const struct meg_block_arena *a,
                               const struct meg_attn_conf *c, int64_t qkv)
 {
-    grads->qkv = meg_suballoc_mat(a->mem, a->dtype, a->n, qkv);
-    grads->qkv_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
-    grads->proj_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
+    meg_block_mat(a, &grads->qkv, a->n, qkv);
+    meg_block_kept(a, &grads->qkv_kept, c->linear, a->n);
+    meg_block_kept(a, &grads->proj_kept, c->linear, a->n);
 }
 
 static void suballoc(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf)
@@ -286,17 +286,17 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
 
     switch (what) {
     case MEG_BLOCK_ACTS:
-        acts->qkv = meg_suballoc_mat(a->mem, a->dtype, a->n, qkv);
+        meg_block_mat(a, &acts->qkv, a->n, qkv);
         if (c->qk_layernorm)
             suballoc_qk_norm(acts, a, heads, groups, c->d);
-        acts->qkv_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
-        acts->proj_kept = meg_linear_suballoc(c->linear, a->mem, a->dtype, a->n);
+        meg_block_kept(a, &acts->qkv_kept, c->linear, a->n);
+        meg_block_kept(a, &acts->proj_kept, c->linear, a->n);
         if (!a->recomputes_core)
             suballoc_core(acts, a, heads, c->d);
         break;
     case MEG_BLOCK_RECOMPUTED_ACTS: suballoc_core(acts, a, heads, c->d); break;
     case MEG_BLOCK_GRADS:
-        grads->o = meg_suballoc_mat(a->mem, a->dtype, a->n, heads * c->d);
+        meg_block_mat(a, &grads->o, a->n, heads * c->d);
         if (!a->defers_wgrad)
             suballoc_deferred(grads, a, c, qkv);
         break;
@@ -312,51 +312,27 @@ static struct meg_residual_bias residual_bias(const void *weights)
     return (struct meg_residual_bias){ block->attn.proj.bias, block->attn.proj.dbias };
 }
 
-static struct meg_attn_acts acts_of_batch(const struct meg_ctx *c, const void *acts)
-{
-    struct meg_attn_acts a = *(const struct meg_attn_acts *)acts;
-
-    a.qkv = meg_block_rows(c, a.qkv);
-    a.qk = meg_block_rows(c, a.qk);
-    a.o = meg_block_rows(c, a.o);
-    return a;
-}
-
-static struct meg_attn_grads grads_of_batch(const struct meg_ctx *c, const void *grads)
-{
-    struct meg_attn_grads d = *(const struct meg_attn_grads *)grads;
-
-    d.qkv = meg_block_rows(c, d.qkv);
-    d.o = meg_block_rows(c, d.o);
-    return d;
-}
-
 static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
 {
     const struct attn_block *block = weights;
-    struct meg_attn_acts a = acts_of_batch(c, acts);
 
-    meg_attn_fwd(c, y, x, &a, &block->attn);
+    meg_attn_fwd(c, y, x, acts, &block->attn);
 }
 
 static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
                 void *grads, const void *weights)
 {
     const struct attn_block *block = weights;
-    const struct meg_attn_acts a = acts_of_batch(c, acts);
-    struct meg_attn_grads d = grads_of_batch(c, grads);
 
-    meg_attn_bwd(c, dx, dy, x, &a, &d, &block->attn);
+    meg_attn_bwd(c, dx, dy, x, acts, grads, &block->attn);
 }
 
 static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
                        const void *weights)
 {
     const struct attn_block *block = weights;
-    const struct meg_attn_acts a = acts_of_batch(c, acts);
-    const struct meg_attn_grads d = grads_of_batch(c, grads);
 
-    meg_attn_bwd_weight(c, dy, x, &a, &d, &block->attn);
+    meg_attn_bwd_weight(c, dy, x, acts, grads, &block->attn);
 }
 
 static int64_t cache_width(const void *conf, int64_t tp)
