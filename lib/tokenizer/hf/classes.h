@@ -43,7 +43,8 @@ enum meg_hf_more_tokens {
 };
 
 struct meg_hf_class {
-    const char *name; /* without the suffix Fast */
+    const char *name;   /* without the suffix Fast */
+    const char *models; /* values of model_type in config.json that select the class, separated by spaces; or NULL */
     /* Default special tokens; "" if the default is none (null), NULL if the class has no default. */
     const char *role[MEG_HF_NUM_ROLES];
     const char *additional[3]; /* default additional_special_tokens */
