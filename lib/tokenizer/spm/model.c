@@ -11,38 +11,25 @@
 
 enum { MAX_PIECES = 1 << 24, MAX_PIECE_BYTES = 4096 };
 
-/* Field numbers of sentencepiece_model.proto; other fields are skipped. */
-enum {
-    MODEL_PIECE = 1,
-    MODEL_TRAINER,
-    MODEL_NORMALIZER,
-    MODEL_DENORMALIZER = 5,
-
-    PIECE_TEXT = 1,
-    PIECE_SCORE,
-    PIECE_TYPE,
-
-    TRAINER_MODEL_TYPE = 3,
-    TRAINER_WHITESPACE_AS_SUFFIX = 24,
-    TRAINER_BYTE_FALLBACK = 35,
-    TRAINER_UNK_SURFACE = 44,
-    TRAINER_BOS_PIECE = 46,
-    TRAINER_EOS_PIECE,
-    TRAINER_PAD_PIECE,
-
-    NORMALIZER_CHARSMAP = 2,
-    NORMALIZER_DUMMY_PREFIX,
-    NORMALIZER_REMOVE_EXTRA,
-    NORMALIZER_ESCAPE
-};
-
-/* State of meg_spm_model_load. */
+/* The fields of a piece, of the trainer spec and of the model that are read; texts belong to the loader. */
 struct loader {
     struct meg_spm_model *m;
     struct meg_strtab matched, reserved; /* pieces read so far: matched in text; not matched in text */
     int64_t cap;
     bool has_byte;
-    struct meg_str bos, eos, pad; /* texts of the special pieces */
+    struct meg_str text; /* of the current piece */
+    float score;
+    int32_t piece_type, model_type;
+    bool treat_whitespace_as_suffix, byte_fallback;
+    struct meg_str unk_surface, bos, eos, pad; /* bos, eos, pad: texts of the special pieces */
+};
+
+/* A field of a message of sentencepiece_model.proto that is read; other fields are skipped. */
+struct field {
+    int32_t number;
+    const char *name; /* in error messages */
+    enum { FLOAT, INT32, BOOL, TEXT, CHARSMAP } type;
+    size_t offset; /* of the value in the struct to fill: float, int32_t, bool, meg_str, or 0 for CHARSMAP */
 };
 
 static int set_text(const struct meg_pb_field *f, const char *what, struct meg_str *out, struct meg_err *e)
@@ -121,66 +108,7 @@ static int add_piece(struct loader *l, const struct meg_pb *at, const struct meg
     return 0;
 }
 
-static int read_piece(struct loader *l, struct meg_pb in, struct meg_err *e)
-{
-    const struct meg_pb message = in;
-    struct meg_pb_field f;
-    struct meg_str text = { 0 };
-    int32_t type = MEG_SPM_NORMAL;
-    float score = 0;
-    int r;
-
-    while ((r = meg_pb_next(&in, &f, e)) > 0) {
-        if (f.number == PIECE_TEXT)
-            r = set_text(&f, "the text of a piece", &text, e);
-        else if (f.number == PIECE_SCORE)
-            r = meg_pb_float(&f, "the score of a piece", &score, e);
-        else if (f.number == PIECE_TYPE)
-            r = meg_pb_int32(&f, "the type of a piece", &type, e);
-        if (r < 0)
-            break;
-    }
-    if (r == 0)
-        r = add_piece(l, &message, &text, score, type, e);
-    meg_str_free(&text);
-    return r;
-}
-
-/* ---- Trainer and normalizer specs ---- */
-
-static int read_trainer(struct loader *l, struct meg_pb in, struct meg_err *e)
-{
-    struct meg_spm_model *m = l->m;
-    struct meg_pb_field f;
-    int32_t type;
-    int r;
-
-    while ((r = meg_pb_next(&in, &f, e)) > 0) {
-        switch (f.number) {
-        case TRAINER_MODEL_TYPE:
-            r = meg_pb_int32(&f, "the type of the model", &type, e);
-            if (r == 0 && type != MEG_SPM_UNIGRAM && type != MEG_SPM_BPE)
-                r = meg_pb_fail(&in, f.tag, e, "model type %d%s is not supported; expected 1 (unigram) or 2 (BPE)",
-                                type,
-                                type == 3   ? " (words)"
-                                : type == 4 ? " (characters)"
-                                            : "");
-            m->type = (enum meg_spm_model_type)type;
-            break;
-        case TRAINER_WHITESPACE_AS_SUFFIX:
-            r = meg_pb_bool(&f, "treat_whitespace_as_suffix", &m->normalizer_spec.treat_whitespace_as_suffix, e);
-            break;
-        case TRAINER_BYTE_FALLBACK: r = meg_pb_bool(&f, "byte_fallback", &m->byte_fallback, e); break;
-        case TRAINER_UNK_SURFACE: r = set_text(&f, "unk_surface", &m->unk_surface, e); break;
-        case TRAINER_BOS_PIECE: r = set_text(&f, "bos_piece", &l->bos, e); break;
-        case TRAINER_EOS_PIECE: r = set_text(&f, "eos_piece", &l->eos, e); break;
-        case TRAINER_PAD_PIECE: r = set_text(&f, "pad_piece", &l->pad, e); break;
-        }
-        if (r < 0)
-            return r;
-    }
-    return r;
-}
+/* ---- Messages ---- */
 
 static int read_map(struct meg_spm_normalizer_spec *spec, const struct meg_pb_field *f, struct meg_err *e)
 {
@@ -199,24 +127,92 @@ static int read_map(struct meg_spm_normalizer_spec *spec, const struct meg_pb_fi
     return 0;
 }
 
-static int read_normalizer_spec(struct meg_spm_normalizer_spec *spec, struct meg_pb in, struct meg_err *e)
+/* Read the n fields of a message into the struct `to`.  If check is not NULL, call it with each known field. */
+static int read_message(void *to, struct meg_pb in, const struct field *field, int n,
+                        int (*check)(const void *to, const struct meg_pb_field *f, struct meg_err *e),
+                        struct meg_err *e)
 {
     struct meg_pb_field f;
     int r;
 
     while ((r = meg_pb_next(&in, &f, e)) > 0) {
-        if (f.number == NORMALIZER_CHARSMAP)
-            r = read_map(spec, &f, e);
-        else if (f.number == NORMALIZER_DUMMY_PREFIX)
-            r = meg_pb_bool(&f, "add_dummy_prefix", &spec->add_dummy_prefix, e);
-        else if (f.number == NORMALIZER_REMOVE_EXTRA)
-            r = meg_pb_bool(&f, "remove_extra_whitespaces", &spec->remove_extra_whitespaces, e);
-        else if (f.number == NORMALIZER_ESCAPE)
-            r = meg_pb_bool(&f, "escape_whitespaces", &spec->escape_whitespaces, e);
+        for (int i = 0; i < n && r >= 0; i++) {
+            void *value = (char *)to + field[i].offset;
+
+            if (field[i].number != f.number)
+                continue;
+            switch (field[i].type) {
+            case FLOAT: r = meg_pb_float(&f, field[i].name, value, e); break;
+            case INT32: r = meg_pb_int32(&f, field[i].name, value, e); break;
+            case BOOL: r = meg_pb_bool(&f, field[i].name, value, e); break;
+            case TEXT: r = set_text(&f, field[i].name, value, e); break;
+            case CHARSMAP: r = read_map(to, &f, e); break;
+            }
+            if (r == 0 && check)
+                r = check(to, &f, e);
+        }
         if (r < 0)
             return r;
     }
     return r;
+}
+
+static int read_piece(struct loader *l, struct meg_pb in, struct meg_err *e)
+{
+    static const struct field fields[] = {
+        { 1, "the text of a piece", TEXT, offsetof(struct loader, text) },
+        { 2, "the score of a piece", FLOAT, offsetof(struct loader, score) },
+        { 3, "the type of a piece", INT32, offsetof(struct loader, piece_type) },
+    };
+    int r;
+
+    l->text.n = 0;
+    l->score = 0;
+    l->piece_type = MEG_SPM_NORMAL;
+    if ((r = read_message(l, in, fields, 3, NULL, e)) < 0)
+        return r;
+    return add_piece(l, &in, &l->text, l->score, l->piece_type, e);
+}
+
+enum { MODEL_TYPE = 3 };
+
+static int check_model_type(const void *loader, const struct meg_pb_field *f, struct meg_err *e)
+{
+    const int32_t type = ((const struct loader *)loader)->model_type;
+
+    if (f->number != MODEL_TYPE || type == MEG_SPM_UNIGRAM || type == MEG_SPM_BPE)
+        return 0;
+    return meg_pb_fail(&f->bytes, f->tag, e, "model type %d%s is not supported; expected 1 (unigram) or 2 (BPE)", type,
+                       type == 3   ? " (words)"
+                       : type == 4 ? " (characters)"
+                                   : "");
+}
+
+static int read_trainer(struct loader *l, struct meg_pb in, struct meg_err *e)
+{
+    static const struct field fields[] = {
+        { MODEL_TYPE, "the type of the model", INT32, offsetof(struct loader, model_type) },
+        { 24, "treat_whitespace_as_suffix", BOOL, offsetof(struct loader, treat_whitespace_as_suffix) },
+        { 35, "byte_fallback", BOOL, offsetof(struct loader, byte_fallback) },
+        { 44, "unk_surface", TEXT, offsetof(struct loader, unk_surface) },
+        { 46, "bos_piece", TEXT, offsetof(struct loader, bos) },
+        { 47, "eos_piece", TEXT, offsetof(struct loader, eos) },
+        { 48, "pad_piece", TEXT, offsetof(struct loader, pad) },
+    };
+
+    return read_message(l, in, fields, sizeof fields / sizeof *fields, check_model_type, e);
+}
+
+static int read_normalizer_spec(struct meg_spm_normalizer_spec *spec, struct meg_pb in, struct meg_err *e)
+{
+    static const struct field fields[] = {
+        { 2, "precompiled_charsmap", CHARSMAP, 0 },
+        { 3, "add_dummy_prefix", BOOL, offsetof(struct meg_spm_normalizer_spec, add_dummy_prefix) },
+        { 4, "remove_extra_whitespaces", BOOL, offsetof(struct meg_spm_normalizer_spec, remove_extra_whitespaces) },
+        { 5, "escape_whitespaces", BOOL, offsetof(struct meg_spm_normalizer_spec, escape_whitespaces) },
+    };
+
+    return read_message(spec, in, fields, sizeof fields / sizeof *fields, NULL, e);
 }
 
 /*
@@ -225,12 +221,11 @@ static int read_normalizer_spec(struct meg_spm_normalizer_spec *spec, struct meg
  */
 static int check_no_denormalizer(struct meg_pb in, struct meg_err *e)
 {
-    const struct meg_pb message = in;
     struct meg_spm_normalizer_spec spec = { 0 };
     int r = read_normalizer_spec(&spec, in, e);
 
     if (r == 0 && spec.has_map)
-        r = meg_pb_fail(&message, message.p, e, "a denormalizer with a character map is not supported");
+        r = meg_pb_fail(&in, in.p, e, "a denormalizer with a character map is not supported");
     meg_charsmap_free(&spec.map);
     meg_str_free(&spec.map_bytes);
     return r;
@@ -240,30 +235,32 @@ static int check_no_denormalizer(struct meg_pb in, struct meg_err *e)
 
 static int read_model(struct loader *l, struct meg_pb in, struct meg_err *e)
 {
-    static const char *const name[] = { [MODEL_PIECE] = "a piece",
-                                        [MODEL_TRAINER] = "trainer_spec",
-                                        [MODEL_NORMALIZER] = "normalizer_spec",
-                                        [MODEL_DENORMALIZER] = "denormalizer_spec" };
+    enum { PIECE = 1, TRAINER, NORMALIZER, DENORMALIZER = 5 };
+    static const char *const name[DENORMALIZER + 1] = { [PIECE] = "a piece",
+                                                        [TRAINER] = "trainer_spec",
+                                                        [NORMALIZER] = "normalizer_spec",
+                                                        [DENORMALIZER] = "denormalizer_spec" };
     struct meg_pb_field f;
     int r;
 
     while ((r = meg_pb_next(&in, &f, e)) > 0) {
-        if (f.number != MODEL_PIECE && f.number != MODEL_TRAINER && f.number != MODEL_NORMALIZER &&
-            f.number != MODEL_DENORMALIZER)
+        if (f.number > DENORMALIZER || !name[f.number])
             continue;
         if ((r = meg_pb_expect(&f, MEG_PB_LEN, name[f.number], e)) < 0)
             return r;
-        if (f.number == MODEL_PIECE)
-            r = read_piece(l, f.bytes, e);
-        else if (f.number == MODEL_TRAINER)
-            r = read_trainer(l, f.bytes, e);
-        else if (f.number == MODEL_NORMALIZER)
-            r = read_normalizer_spec(&l->m->normalizer_spec, f.bytes, e);
-        else
-            r = check_no_denormalizer(f.bytes, e);
+        switch (f.number) {
+        case PIECE: r = read_piece(l, f.bytes, e); break;
+        case TRAINER: r = read_trainer(l, f.bytes, e); break;
+        case NORMALIZER: r = read_normalizer_spec(&l->m->normalizer_spec, f.bytes, e); break;
+        default: r = check_no_denormalizer(f.bytes, e);
+        }
         if (r < 0)
             return r;
     }
+    l->m->type = (enum meg_spm_model_type)l->model_type;
+    l->m->byte_fallback = l->byte_fallback;
+    l->m->normalizer_spec.treat_whitespace_as_suffix = l->treat_whitespace_as_suffix;
+    meg_str_add(&l->m->unk_surface, l->unk_surface.s, l->unk_surface.n);
     return r;
 }
 
@@ -332,15 +329,14 @@ int meg_spm_model_load(struct meg_spm_model **out, const char *path, struct meg_
     static const struct meg_spm_normalizer_spec spec = { .add_dummy_prefix = true,
                                                          .remove_extra_whitespaces = true,
                                                          .escape_whitespaces = true };
-    struct loader l = { .m = meg_new(sizeof *l.m) };
+    struct loader l = { .m = meg_new(sizeof *l.m), .model_type = MEG_SPM_UNIGRAM };
     struct meg_mmap file = { 0 };
     int r;
 
-    l.m->type = MEG_SPM_UNIGRAM;
     l.m->unk = -1;
     l.m->normalizer_spec = spec;
     memset(l.m->byte_id, -1, sizeof l.m->byte_id);
-    meg_str_printf(&l.m->unk_surface, " \xE2\x81\x87 ");
+    meg_str_printf(&l.unk_surface, " \xE2\x81\x87 ");
     if ((r = meg_tok_mmap_file(&file, path, e)) < 0 || (r = check_not_text(&file, path, e)) < 0 ||
         (r = read_model(&l, (struct meg_pb){ file.p, file.p + file.n, file.p, path }, e)) < 0 ||
         (r = resolve_special_ids(&l, path, e)) < 0)
@@ -351,6 +347,8 @@ out:
     meg_mmap_close(&file);
     meg_strtab_free(&l.matched);
     meg_strtab_free(&l.reserved);
+    meg_str_free(&l.text);
+    meg_str_free(&l.unk_surface);
     meg_str_free(&l.bos);
     meg_str_free(&l.eos);
     meg_str_free(&l.pad);
