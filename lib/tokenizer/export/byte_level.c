@@ -31,18 +31,12 @@ static json_t *read_merges(char *text)
  * Check that all 256 bytes are tokens.  Megatron-LM encodes a missing byte as id 0.  tokenizer.json cannot represent
  * this.
  */
-static int check_bytes(const json_t *vocab, const char *path, struct meg_err *e)
+static int check_bytes(const struct meg_bytebpe_files *f, const char *path, struct meg_err *e)
 {
     int nmissing = 0;
 
-    for (int b = 0; b < 256; b++) {
-        struct meg_str s = { 0 };
-        char c = (char)b;
-
-        meg_byte_alphabet_encode(&s, &c, 1);
-        nmissing += !json_object_get(vocab, s.s);
-        meg_str_free(&s);
-    }
+    for (int b = 0; b < 256; b++)
+        nmissing += f->vocab.byte_id[b] < 0;
     return nmissing
                ? meg_fail(e, MEG_EUSAGE,
                           "%s: %d of the 256 single bytes have no token; Megatron-LM encodes these bytes as id 0, but "
@@ -59,7 +53,7 @@ int meg_export_gpt2(struct meg_export_builder *b, struct meg_err *e)
     int r;
 
     if ((r = meg_json_load_regular(&vocab, path, e)) < 0 ||
-        (r = meg_tok_read_file(b->conf->merge_file, &merges, e)) < 0 || (r = check_bytes(vocab, path, e)) < 0)
+        (r = meg_tok_read_file(b->conf->merge_file, &merges, e)) < 0 || (r = check_bytes(b->tok->files, path, e)) < 0)
         goto out;
     b->model = meg_export_byte_level_bpe(json_incref(vocab), read_merges(merges.s), false);
     meg_export_byte_level(b, MEG_PRETOK_GPT2);

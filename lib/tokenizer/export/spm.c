@@ -15,7 +15,7 @@
 #include "base/strtab.h"
 #include "io/base64.h"
 #include "tokenizer/export/internal.h"
-#include "tokenizer/spm/model.h"
+#include "tokenizer/spm/spm.h"
 #include "unicode/utf8.h"
 
 static int fail_unsupported(struct meg_err *e, const char *path, const char *why)
@@ -358,30 +358,24 @@ static void add_tokens(struct meg_export_builder *b, const struct meg_spm_model 
 int meg_export_spm(struct meg_export_builder *b, struct meg_err *e)
 {
     const char *path = b->conf->tokenizer_model;
-    struct meg_spm_model *m;
-    int r = meg_spm_model_load(&m, path, e);
+    const struct meg_spm_model *m = meg_spm_model_of(b->tok);
+    int r;
 
-    if (r < 0)
-        return r;
     if (has_type(m, MEG_SPM_UNUSED))
-        r = fail_unsupported(e, path, "unused pieces");
-    else if (m->normalizer_spec.add_dummy_prefix && m->normalizer_spec.treat_whitespace_as_suffix)
-        r = fail_unsupported(e, path, "a space after the text (treat_whitespace_as_suffix)");
-    else
-        r = check_user_defined(m, path, e);
-    if (r < 0)
-        goto out;
+        return fail_unsupported(e, path, "unused pieces");
+    if (m->normalizer_spec.add_dummy_prefix && m->normalizer_spec.treat_whitespace_as_suffix)
+        return fail_unsupported(e, path, "a space after the text (treat_whitespace_as_suffix)");
+    if ((r = check_user_defined(m, path, e)) < 0)
+        return r;
     if (m->type == MEG_SPM_UNIGRAM)
         unigram_model(b, m);
     else if ((r = bpe_model(b, m, path, e)) < 0)
-        goto out;
+        return r;
     b->unk = m->unk;
     b->is_not_spm_bpe = m->type != MEG_SPM_BPE;
     b->has_no_prefix = !m->normalizer_spec.add_dummy_prefix;
     b->normalizer = normalizer(m);
     b->decoder = decoder(&m->normalizer_spec);
     add_tokens(b, m);
-out:
-    meg_spm_model_free(m);
-    return r;
+    return 0;
 }

@@ -43,7 +43,7 @@ static const struct meg_spm *spm_of(const struct meg_tokenizer *t)
     return ((const struct spm_files *)t->files)->spm;
 }
 
-static const struct meg_spm_model *model_of(const struct meg_tokenizer *t)
+const struct meg_spm_model *meg_spm_model_of(const struct meg_tokenizer *t)
 {
     return meg_spm_get_model(spm_of(t));
 }
@@ -186,7 +186,7 @@ static int gpt_open(struct meg_tokenizer *t, const struct meg_tok_conf *c, struc
     const int r = open_model(t, c, "_GPTSentencePieceTokenizer", 0, e);
 
     if (r == 0)
-        t->special_ids.pad = model_of(t)->pad;
+        t->special_ids.pad = meg_spm_model_of(t)->pad;
     return r;
 }
 
@@ -225,9 +225,9 @@ static int special_open(struct meg_tokenizer *t, const struct meg_tok_conf *c, s
     if ((r = open_model(t, c, "_SentencePieceTokenizer", extra_ids, e)) < 0)
         return r;
     s = &((struct spm_files *)t->files)->added;
-    if ((r = add_pieces(s, model_of(t), c->tokenizer_model, e)) < 0)
+    if ((r = add_pieces(s, meg_spm_model_of(t), c->tokenizer_model, e)) < 0)
         return r;
-    add_all(s, model_of(t), extra_ids, &t->special_ids);
+    add_all(s, meg_spm_model_of(t), extra_ids, &t->special_ids);
     t->vocab_size = s->token.n;
     return build_matcher(s, e);
 }

@@ -15,6 +15,7 @@ struct meg_spm;
 int meg_spm_open(struct meg_spm **out, const char *path, struct meg_err *e); /* fails as meg_spm_model_load does */
 void meg_spm_close(struct meg_spm *s);                                       /* accepts NULL */
 const struct meg_spm_model *meg_spm_get_model(const struct meg_spm *s);
+const struct meg_spm_model *meg_spm_model_of(const struct meg_tokenizer *t); /* the model of a SentencePiece type */
 
 /* The buffers and the word cache of one thread.  The model must outlive the encoder. */
 struct meg_spm_encoder;
