@@ -37,6 +37,21 @@ static int fail_pattern(const char *pattern, size_t offset, const char *why, str
     return meg_fail(e, MEG_EFORMAT, "regular expression '%.400s': byte %zu: %s", pattern, offset + 1, why);
 }
 
+/*
+ * Append the translation of a class of n bytes inside of brackets, and return n.  NULL: the class is negated and cannot
+ * be translated; return 0 with *e filled.
+ */
+static size_t add_class(const char *pattern, size_t offset, const char *translated, size_t n, struct meg_str *out,
+                        struct meg_err *e)
+{
+    if (!translated) {
+        fail_pattern(pattern, offset, "a negated class inside a class is not supported", e);
+        return 0;
+    }
+    meg_str_add(out, translated, strlen(translated));
+    return n;
+}
+
 static pcre2_code *compile(const struct meg_str *translated, int *error, size_t *offset)
 {
     return pcre2_compile((PCRE2_SPTR)(translated->s ? translated->s : ""), translated->n,
@@ -90,16 +105,8 @@ static size_t translate_escape(const char *pattern, size_t offset, bool is_insid
     size_t n = s[1] ? 2 : 1;
 
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
-        const char *translated = is_inside ? classes[i].set : classes[i].brackets;
-
-        if (s[1] != classes[i].letter)
-            continue;
-        if (!translated) {
-            fail_pattern(pattern, offset, "a negated class inside a class is not supported", e);
-            return 0;
-        }
-        meg_str_add(out, translated, strlen(translated));
-        return n;
+        if (s[1] == classes[i].letter)
+            return add_class(pattern, offset, is_inside ? classes[i].set : classes[i].brackets, n, out, e);
     }
     if (s[1] && strchr("CEGNQVX", s[1])) { /* these escapes differ in PCRE2, or refer to the start of the search */
         fail_pattern(pattern, offset, "this escape is not supported", e);
@@ -138,16 +145,8 @@ static size_t translate_posix(const char *pattern, size_t offset, struct meg_str
     size_t name = is_negated ? 3 : 2, n = (size_t)(strstr(s, ":]") - s);
 
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
-        const char *translated = is_negated ? classes[i].complement : classes[i].set;
-
-        if (n - name != strlen(classes[i].name) || memcmp(s + name, classes[i].name, n - name) != 0)
-            continue;
-        if (!translated) {
-            fail_pattern(pattern, offset, "a negated class inside a class is not supported", e);
-            return 0;
-        }
-        meg_str_add(out, translated, strlen(translated));
-        return n + 2;
+        if (n - name == strlen(classes[i].name) && memcmp(s + name, classes[i].name, n - name) == 0)
+            return add_class(pattern, offset, is_negated ? classes[i].complement : classes[i].set, n + 2, out, e);
     }
     meg_str_add(out, s, n + 2);
     return n + 2;

@@ -224,6 +224,8 @@ struct meg_hf_vocab {
 };
 int32_t meg_hf_vocab_find(const struct meg_hf_vocab *v, const char *s, int64_t n); /* returns the id, or -1 */
 void meg_hf_vocab_add(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t id);
+/* Set byte_id to the ids of <0x00> .. <0xFF> if byte_fallback is set; -1: no such token, or no byte_fallback. */
+void meg_hf_vocab_byte_ids(const struct meg_hf_vocab *v, bool byte_fallback, int32_t byte_id[256]);
 
 struct meg_hf_model {
     const struct meg_hf_model_type *type;

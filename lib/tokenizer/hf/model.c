@@ -2,6 +2,7 @@
  * model.c - models of tokenizer.json: select the model, load a vocabulary {token: id, ...}, implement WordPiece and
  * WordLevel.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "io/json.h"
@@ -25,6 +26,16 @@ void meg_hf_vocab_add(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t 
         v->id = meg_realloc_array(v->id, (size_t)v->tokens.cap, sizeof *v->id);
     v->id[k] = id;
     v->max_id = id > v->max_id ? id : v->max_id;
+}
+
+void meg_hf_vocab_byte_ids(const struct meg_hf_vocab *v, bool byte_fallback, int32_t byte_id[256])
+{
+    for (int i = 0; i < 256; i++) {
+        char name[8];
+
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
+        byte_id[i] = byte_fallback ? meg_hf_vocab_find(v, name, 6) : -1;
+    }
 }
 
 /* Append a token without adding it to the hash index.  Call meg_strtab_index after the last token. */

@@ -3,7 +3,6 @@
  * byte (tokenizer/bpe/byte_alphabet.h).
  */
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "io/json.h"
@@ -16,7 +15,7 @@
 struct bpe {
     struct meg_bpe merges;
     int32_t unk;          /* id of unknown characters; -1: drop them */
-    int32_t byte_id[256]; /* ids of <0x00> .. <0xFF> if byte_fallback is set; -1: no such token, or no byte_fallback */
+    int32_t byte_id[256]; /* see meg_hf_vocab_byte_ids */
     bool fuse_unk, ignore_merges;
     int32_t min_byte, max_byte; /* lowest and highest id in byte_id */
     bool has_all_bytes;         /* no byte_id is -1 */
@@ -237,11 +236,8 @@ static int bpe_load(struct meg_hf_model *m, const json_t *part, const char *wher
     b->unk = unk ? meg_hf_vocab_find(&m->vocab, unk, (int64_t)strlen(unk)) : -1;
     if (unk && b->unk < 0 && *unk)
         return meg_fail(e, MEG_EFORMAT, "%s: unk_token '%s' is not in the vocabulary", where, unk);
+    meg_hf_vocab_byte_ids(&m->vocab, byte_fallback, b->byte_id);
     for (int i = 0; i < 256; i++) {
-        char name[8];
-
-        snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
-        b->byte_id[i] = byte_fallback ? meg_hf_vocab_find(&m->vocab, name, 6) : -1;
         b->min_byte = i == 0 || b->byte_id[i] < b->min_byte ? b->byte_id[i] : b->min_byte;
         b->max_byte = i == 0 || b->byte_id[i] > b->max_byte ? b->byte_id[i] : b->max_byte;
     }

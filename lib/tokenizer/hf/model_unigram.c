@@ -24,7 +24,7 @@ struct unigram {
     int64_t ring;  /* size of the Viterbi ring buffer: a power of two, larger than the byte length of any token */
     double unk_score;
     int32_t unk;          /* id of the unknown token, or -1 */
-    int32_t byte_id[256]; /* ids of <0x00> .. <0xFF> if byte_fallback is set; -1: no such token, or no byte_fallback */
+    int32_t byte_id[256]; /* see meg_hf_vocab_byte_ids */
 };
 
 static void unigram_free(void *impl)
@@ -129,12 +129,7 @@ static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *
     if (unk < -1 || unk >= m->vocab.tokens.n)
         return meg_fail(e, MEG_EFORMAT, "%s: unk_id %" PRId64 " is not in the vocabulary", where, unk);
     u->unk = (int32_t)unk;
-    for (int i = 0; i < 256; i++) {
-        char name[8];
-
-        snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
-        u->byte_id[i] = byte_fallback ? meg_hf_vocab_find(&m->vocab, name, 6) : -1;
-    }
+    meg_hf_vocab_byte_ids(&m->vocab, byte_fallback, u->byte_id);
     return 0;
 }
 

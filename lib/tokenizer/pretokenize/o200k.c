@@ -57,18 +57,10 @@ static inline unsigned class_at(const char *s, const char *end, const char **nex
     return cp < 0x10000 ? table[cp] : classes_of(cp);
 }
 
-/* Return the end of the run of characters, beginning at s, that have one of the classes. */
-static inline const char *run(const char *s, const char *end, unsigned classes)
+/* Return the end of the run of characters, beginning at s, that have one of the classes or, if !has, none of them. */
+static inline const char *run(const char *s, const char *end, unsigned classes, bool has)
 {
-    for (const char *next; s < end && (class_at(s, end, &next) & classes); s = next)
-        ;
-    return s;
-}
-
-/* Return the end of the run of characters, beginning at s, that have none of the classes. */
-static inline const char *run_without(const char *s, const char *end, unsigned classes)
-{
-    for (const char *next; s < end && !(class_at(s, end, &next) & classes); s = next)
+    for (const char *next; s < end && !(class_at(s, end, &next) & classes) != has; s = next)
         ;
     return s;
 }
@@ -89,7 +81,7 @@ static const char *cased(const char *s, const char *end, bool is_second)
             break;
         both = c & LOWER ? next : both;
     }
-    low = run(up, end, LOWER);
+    low = run(up, end, LOWER, true);
     if (is_second)
         return up > s ? low : s;
     return low > up ? low : both ? both : s;
@@ -145,7 +137,7 @@ static const char *pretoken_end(enum meg_pretok pretok, const char *s, const cha
             next = stop;
         return next;
     }
-    stop = run_without(c & SPACE ? next : s, end, L | N | S);
+    stop = run(c & SPACE ? next : s, end, L | N | S, false);
     if (stop > (c & SPACE ? next : s)) {
         while (stop < end && (*stop == '\r' || *stop == '\n' || *stop == '/'))
             stop++;
