@@ -9,6 +9,7 @@
 #include "base/num.h"
 #include "data/blend/blend.h"
 #include "data/blend/data_group.h"
+#include "data/indexed/list_datasets.h"
 #include "file/file.h"
 #include "io/json.h"
 #include "tokenizer/megatron_release.h"
@@ -108,39 +109,20 @@ enum meg_data_sampler_type meg_data_conf_sampler_type(const struct meg_data_conf
 
 /* ---- parsing the lists of datasets ------------------------------------------------------------ */
 
-struct word_list {
-    char **v;
-    int64_t n;
-};
-
-static void add_word(struct word_list *w, const char *s, size_t n)
-{
-    w->v = meg_realloc_array(w->v, (size_t)w->n + 1, sizeof *w->v);
-    w->v[w->n++] = meg_strndup(s, n);
-}
-
-static void add_split_at_blanks(struct word_list *w, const char *text)
+static void add_split_at_blanks(struct meg_prefix_list *w, const char *text)
 {
     static const char blank[] = " \t\n\r\v\f";
     for (const char *p = text + strspn(text, blank); *p; p += strspn(p, blank)) {
         size_t n = strcspn(p, blank);
-        add_word(w, p, n);
+        meg_prefix_list_add(w, meg_strndup(p, n));
         p += n;
     }
 }
 
-static void free_words(struct word_list *w)
-{
-    for (int64_t i = 0; i < w->n; i++)
-        free(w->v[i]);
-    free(w->v);
-    *w = (struct word_list){ 0 };
-}
-
 /* Parse a list of prefixes or of WEIGHT PREFIX pairs; origin: option or file that contains the list, for messages. */
-static int parse_blend(struct meg_data_blend *b, const struct word_list *w, const char *origin, struct meg_err *e)
+static int parse_blend(struct meg_data_blend *b, const struct meg_prefix_list *w, const char *origin, struct meg_err *e)
 {
-    int64_t n = w->n, numbers = 0, step;
+    int64_t n = (int64_t)w->n, numbers = 0, step;
     double x;
 
     for (int64_t i = 0; n % 2 == 0 && i < n; i += 2)
@@ -167,20 +149,20 @@ static int parse_blend(struct meg_data_blend *b, const struct word_list *w, cons
 
 static int parse_list(struct meg_data_blend *b, const struct meg_str_list *list, const char *origin, struct meg_err *e)
 {
-    struct word_list w = { 0 };
+    struct meg_prefix_list w = { 0 };
     int r;
 
     for (int64_t i = 0; i < list->n; i++)
-        add_word(&w, list->v[i], strlen(list->v[i]));
+        meg_prefix_list_add(&w, meg_strdup(list->v[i]));
     r = parse_blend(b, &w, origin, e);
-    free_words(&w);
+    meg_prefix_list_free(&w);
     return r;
 }
 
 static int parse_file(struct meg_data_blend *b, const char *path, struct meg_err *e)
 {
     struct meg_str text = { 0 };
-    struct word_list w = { 0 };
+    struct meg_prefix_list w = { 0 };
     int r = meg_read_text(path, &text, e);
 
     if (r == 0) {
@@ -189,12 +171,13 @@ static int parse_file(struct meg_data_blend *b, const char *path, struct meg_err
                 : meg_fail(e, MEG_EUSAGE,
                            "%s: the file of --data-args-path is empty; it must contain a value of --data-path", path);
     }
-    free_words(&w);
+    meg_prefix_list_free(&w);
     meg_str_free(&text);
     return r;
 }
 
-static int add_json_words(struct word_list *w, const json_t *v, const char *path, const char *key, struct meg_err *e)
+static int add_json_words(struct meg_prefix_list *w, const json_t *v, const char *path, const char *key,
+                          struct meg_err *e)
 {
     const json_t *word;
     size_t i;
@@ -210,7 +193,7 @@ static int add_json_words(struct word_list *w, const json_t *v, const char *path
     {
         if (!json_is_string(word))
             return meg_fail(e, MEG_EFORMAT, "%s: \"%s\"[%zu] is not a string", path, key, i);
-        add_word(w, json_string_value(word), json_string_length(word));
+        meg_prefix_list_add(w, meg_strdup(json_string_value(word)));
     }
     return 0;
 }
@@ -221,10 +204,10 @@ static int parse_per_split_file(struct meg_data_blends *b, const char *path, str
     int r = meg_json_load(&o, path, e);
 
     for (int i = 0; i < MEG_NUM_SPLITS && r == 0; i++) {
-        struct word_list w = { 0 };
+        struct meg_prefix_list w = { 0 };
         if ((r = add_json_words(&w, json_object_get(o, meg_split_names[i]), path, meg_split_names[i], e)) == 0)
             r = parse_blend(meg_data_blends_add(b, i), &w, path, e);
-        free_words(&w);
+        meg_prefix_list_free(&w);
     }
     json_decref(o);
     return r;
