@@ -44,15 +44,14 @@ static int append(struct meg_indexed_writer **w, const char *prefix, const struc
 
     if ((r = meg_indexed_open(&d, prefix, e)) < 0)
         return r;
-    if (meg_indexed_sequences(d) > 0 && meg_indexed_has_modes(d) != c->multimodal)
+    if (d->sequences > 0 && d->has_modes != c->multimodal)
         r = meg_fail(e, MEG_EFORMAT, "%s.idx: %s", prefix,
                      c->multimodal ? "the sequences have no modes; remove --multimodal"
                                    : "the sequences have modes; add --multimodal");
-    else if (*w || (r = meg_indexed_create(w, c->prefix, meg_indexed_dtype(d), e)) == 0)
+    else if (*w || (r = meg_indexed_create(w, c->prefix, d->dtype, e)) == 0)
         r = meg_indexed_append_dataset(*w, d, e);
     if (r == 0)
-        meg_info("%s: %" PRId64 " documents, %" PRId64 " tokens", prefix, meg_indexed_documents(d),
-                 meg_indexed_tokens(d));
+        meg_info("%s: %" PRId64 " documents, %" PRId64 " tokens", prefix, d->documents, d->tokens);
     meg_indexed_close(d);
     return r;
 }

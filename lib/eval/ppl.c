@@ -58,7 +58,7 @@ static int read_dataset(void *ctx, int64_t first, int64_t count, int32_t *out, s
                                 "%s.bin: the id at offset %" PRId64 " of sequence %" PRId64
                                 " (both counted from 0) is %d; the vocabulary of the model has ids 0 to %" PRId64
                                 "; preprocess the text with the tokenizer of the model",
-                                meg_indexed_prefix(r->d), (first - begin + i), seq, out[i], r->vocab_size - 1);
+                                r->d->prefix, (first - begin + i), seq, out[i], r->vocab_size - 1);
         first += n;
         out += n;
         count -= n;
@@ -70,7 +70,7 @@ struct meg_token_stream meg_token_stream_from_dataset(struct meg_dataset_reader 
                                                       int64_t vocab_size)
 {
     *r = (struct meg_dataset_reader){ .d = d, .vocab_size = vocab_size };
-    return (struct meg_token_stream){ meg_indexed_tokens(d), r, read_dataset };
+    return (struct meg_token_stream){ d->tokens, r, read_dataset };
 }
 
 /* Add the number of bytes of the text of ids [n] to *total; end-of-document ids have no text. */

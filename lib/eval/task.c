@@ -212,7 +212,7 @@ static int ppl_of_dataset(const struct meg_eval_conf *c, const struct meg_loaded
     if ((r = meg_indexed_open(&d, c->data_path, e)) < 0)
         return r;
     corpus.tokens = meg_token_stream_from_dataset(&reader, d, m->g->conf.vocab_size);
-    corpus.documents = meg_indexed_documents(d);
+    corpus.documents = d->documents;
     r = ppl_of_corpus(c, m, &corpus, e);
     meg_indexed_close(d);
     return r;

@@ -20,10 +20,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     prefix[strlen(prefix) - strlen(".idx")] = '\0';
     if (meg_indexed_open(&d, prefix, &e) < 0)
         return 0;
-    for (int64_t s = 0; s < meg_indexed_sequences(d); s++)
+    for (int64_t s = 0; s < d->sequences; s++)
         meg_indexed_get(d, s, 0, meg_indexed_length(d, s), ids, &e);
-    for (int64_t i = 0; i <= meg_indexed_documents(d); i++)
-        if (meg_indexed_document(d, i) > meg_indexed_sequences(d))
+    for (int64_t i = 0; i <= d->documents; i++)
+        if (meg_indexed_document(d, i) > d->sequences)
             abort();
     meg_indexed_close(d);
     return 0;

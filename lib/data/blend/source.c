@@ -22,14 +22,14 @@ int meg_source_open(struct meg_source **out, const char *prefix, struct meg_err 
 
     if ((r = meg_indexed_open(&s->file, prefix, e)) < 0)
         goto out;
-    t = meg_indexed_dtype(s->file);
+    t = s->file->dtype;
     if (t == MEG_IDX_F32 || t == MEG_IDX_F64) {
         r = meg_fail(e, MEG_EFORMAT, "%s.idx: contains %s, not token ids", prefix, meg_idx_dtype_name(t));
         goto out;
     }
-    if (meg_indexed_sequences(s->file) == 0 || meg_indexed_sequences(s->file) > INT32_MAX) {
-        r = meg_fail(e, MEG_EFORMAT, "%s.idx: %" PRId64 " sequences, expected 1 to %d", prefix,
-                     meg_indexed_sequences(s->file), INT32_MAX);
+    if (s->file->sequences == 0 || s->file->sequences > INT32_MAX) {
+        r = meg_fail(e, MEG_EFORMAT, "%s.idx: %" PRId64 " sequences, expected 1 to %d", prefix, s->file->sequences,
+                     INT32_MAX);
         goto out;
     }
     *out = s;
@@ -64,7 +64,7 @@ void meg_source_close(struct meg_source *s)
 
 const char *meg_source_name(const struct meg_source *s)
 {
-    return s->file ? meg_indexed_prefix(s->file) : "mock data";
+    return s->file ? s->file->prefix : "mock data";
 }
 
 const struct meg_indexed *meg_source_indexed(const struct meg_source *s)
@@ -74,7 +74,7 @@ const struct meg_indexed *meg_source_indexed(const struct meg_source *s)
 
 int64_t meg_source_elements(const struct meg_source *s)
 {
-    return s->file ? meg_indexed_sequences(s->file) : MOCK_ELEMENTS;
+    return s->file ? s->file->sequences : MOCK_ELEMENTS;
 }
 
 int32_t meg_source_length(const struct meg_source *s, int64_t element)

@@ -10,18 +10,7 @@
 #include "base/num.h"
 #include "data/indexed/idx_format.h"
 #include "data/indexed/legacy_index.h"
-#include "file/file.h"
 #include "foreign/foreign.h"
-
-struct meg_indexed {
-    char *prefix;
-    struct meg_mmap idx, bin;
-    bool is_legacy;
-    enum meg_idx_dtype dtype;
-    size_t size;              /* bytes per token */
-    int64_t nseq, ndoc, ntok; /* sequences, documents, tokens; the document index has ndoc + 1 entries */
-    const unsigned char *lengths, *offsets, *docs, *modes; /* pointers into idx; modes may be NULL */
-};
 
 static const struct {
     const char *name;
@@ -123,12 +112,13 @@ static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, 
                         p, n, want, nseq, ndoc_entries, want + nseq);
     d->dtype = h[17];
     d->size = types[d->dtype].size;
-    d->nseq = (int64_t)nseq;
-    d->ndoc = (int64_t)ndoc_entries - 1;
+    d->sequences = (int64_t)nseq;
+    d->documents = (int64_t)ndoc_entries - 1;
     d->lengths = h + MEG_IDX_HEADER;
     d->offsets = d->lengths + 4 * nseq;
     d->docs = d->offsets + 8 * nseq;
-    d->modes = n == want ? NULL : d->docs + 8 * ndoc_entries;
+    d->has_modes = n != want;
+    d->modes = d->docs + 8 * ndoc_entries;
     return 0;
 }
 
@@ -137,7 +127,7 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
     const char *p = d->prefix;
     int64_t i, off = 0, prev = 0;
 
-    for (i = 0; i < d->nseq; i++) {
+    for (i = 0; i < d->sequences; i++) {
         int32_t n = length(d, i);
         if (n < 0)
             return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRId64 " has length %" PRId32 ", expected at least 0",
@@ -149,8 +139,8 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
                             p, i, offset_of(d, i), off);
         off += n * (int64_t)d->size;
     }
-    d->ntok = off / (int64_t)d->size;
-    for (i = 0; i <= d->ndoc; i++) {
+    d->tokens = off / (int64_t)d->size;
+    for (i = 0; i <= d->documents; i++) {
         int64_t s = load_i64(d->docs, i);
         if (i == 0 ? s != 0 : s < prev)
             return meg_fail(e, MEG_EFORMAT,
@@ -158,14 +148,14 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
                             s, i ? "at least" : "sequence", prev);
         prev = s;
     }
-    if (prev != d->nseq)
+    if (prev != d->sequences)
         return meg_fail(e, MEG_EFORMAT, "%s.idx: the document index ends at sequence %" PRId64 ", expected %" PRId64, p,
-                        prev, d->nseq);
+                        prev, d->sequences);
     if (d->bin.n < (uint64_t)off)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.bin: %zu bytes, expected %" PRId64 " for the %" PRId64 " %s "
                         "tokens of %s.idx; the file is truncated or belongs to another index",
-                        p, d->bin.n, off, d->ntok, types[d->dtype].name, p);
+                        p, d->bin.n, off, d->tokens, types[d->dtype].name, p);
     if (d->bin.n > (uint64_t)off)
         meg_warn("%s.bin: %zu bytes, but the index uses only %" PRId64 "; ignoring the rest", p, d->bin.n, off);
     return 0;
@@ -185,8 +175,8 @@ static int read_index(struct meg_indexed *d, struct meg_err *e)
     d->is_legacy = true;
     d->dtype = (enum meg_idx_dtype)l.dtype;
     d->size = types[d->dtype].size;
-    d->nseq = l.sequences;
-    d->ndoc = l.entries - 1;
+    d->sequences = l.sequences;
+    d->documents = l.entries - 1;
     d->lengths = l.sizes;
     d->offsets = l.offsets;
     d->docs = l.docs;
@@ -292,62 +282,27 @@ void meg_indexed_close(struct meg_indexed *d)
     free(d);
 }
 
-const char *meg_indexed_prefix(const struct meg_indexed *d)
-{
-    return d->prefix;
-}
-
-enum meg_idx_dtype meg_indexed_dtype(const struct meg_indexed *d)
-{
-    return d->dtype;
-}
-
-bool meg_indexed_is_legacy(const struct meg_indexed *d)
-{
-    return d->is_legacy;
-}
-
-int64_t meg_indexed_sequences(const struct meg_indexed *d)
-{
-    return d->nseq;
-}
-
-int64_t meg_indexed_documents(const struct meg_indexed *d)
-{
-    return d->ndoc;
-}
-
-int64_t meg_indexed_tokens(const struct meg_indexed *d)
-{
-    return d->ntok;
-}
-
-bool meg_indexed_has_modes(const struct meg_indexed *d)
-{
-    return d->modes != NULL;
-}
-
 int32_t meg_indexed_length(const struct meg_indexed *d, int64_t seq)
 {
-    MEG_ASSERT(seq >= 0 && seq < d->nseq);
+    MEG_ASSERT(seq >= 0 && seq < d->sequences);
     return length(d, seq);
 }
 
 int64_t meg_indexed_document(const struct meg_indexed *d, int64_t doc)
 {
-    MEG_ASSERT(doc >= 0 && doc <= d->ndoc);
+    MEG_ASSERT(doc >= 0 && doc <= d->documents);
     return load_i64(d->docs, doc);
 }
 
 int8_t meg_indexed_mode(const struct meg_indexed *d, int64_t seq)
 {
-    MEG_ASSERT(d->modes && seq >= 0 && seq < d->nseq);
+    MEG_ASSERT(d->has_modes && seq >= 0 && seq < d->sequences);
     return (int8_t)d->modes[seq];
 }
 
 const unsigned char *meg_indexed_bytes(const struct meg_indexed *d, int64_t seq)
 {
-    MEG_ASSERT(seq >= 0 && seq < d->nseq);
+    MEG_ASSERT(seq >= 0 && seq < d->sequences);
     return d->bin.p + offset_of(d, seq);
 }
 
@@ -365,7 +320,7 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
     const unsigned char *p;
     int64_t i, v;
 
-    MEG_ASSERT(seq >= 0 && seq < d->nseq && offset >= 0 && n >= 0 && offset + n <= length(d, seq));
+    MEG_ASSERT(seq >= 0 && seq < d->sequences && offset >= 0 && n >= 0 && offset + n <= length(d, seq));
     p = d->bin.p + offset_of(d, seq) + offset * (int64_t)d->size;
     switch (d->dtype) {
     case MEG_IDX_U8: CONVERT_IDS(uint8_t);

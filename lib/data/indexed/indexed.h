@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include "base/decls.h"
 #include "base/err.h"
+#include "file/file.h"
 
 MEG_BEGIN_DECLS
 
@@ -39,24 +40,24 @@ enum meg_idx_dtype meg_idx_dtype_for_vocab(int64_t vocab_size);
  * On failure, *out is unchanged.
  * An open dataset is read-only: any number of threads may use it.
  */
-struct meg_indexed;
+struct meg_indexed {
+    char *prefix;
+    enum meg_idx_dtype dtype;
+    int64_t sequences, documents, tokens; /* numbers of them; the document index has documents + 1 entries */
+    bool is_legacy;                       /* the index has the legacy format */
+    bool has_modes; /* each sequence has a mode; only sequences of multimodal datasets have modes */
+    /* private */
+    struct meg_mmap idx, bin;
+    size_t size;                                           /* bytes per token */
+    const unsigned char *lengths, *offsets, *docs, *modes; /* pointers into idx */
+};
 int meg_indexed_open(struct meg_indexed **out, const char *prefix, struct meg_err *e);
 void meg_indexed_close(struct meg_indexed *d); /* accepts NULL */
 
-const char *meg_indexed_prefix(const struct meg_indexed *d);
-enum meg_idx_dtype meg_indexed_dtype(const struct meg_indexed *d);
-bool meg_indexed_is_legacy(const struct meg_indexed *d);
-int64_t meg_indexed_sequences(const struct meg_indexed *d);
-int64_t meg_indexed_documents(const struct meg_indexed *d);
-int64_t meg_indexed_tokens(const struct meg_indexed *d);
 int32_t meg_indexed_length(const struct meg_indexed *d, int64_t seq); /* length in tokens */
 /* Return the first sequence of document doc; if doc equals the number of documents, return the number of sequences. */
 int64_t meg_indexed_document(const struct meg_indexed *d, int64_t doc);
-/*
- * meg_indexed_has_modes - return whether each sequence has a mode; only sequences of multimodal datasets have modes
- * meg_indexed_mode - return the mode of a sequence: 0 for text, 1 for an image; without modes, a call is a bug
- */
-bool meg_indexed_has_modes(const struct meg_indexed *d);
+/* Return the mode of a sequence: 0 for text, 1 for an image; without modes, a call is a bug. */
 int8_t meg_indexed_mode(const struct meg_indexed *d, int64_t seq);
 /* Return a pointer, possibly unaligned, to the tokens of a sequence in the mapped .bin. */
 const unsigned char *meg_indexed_bytes(const struct meg_indexed *d, int64_t seq);

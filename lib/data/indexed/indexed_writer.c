@@ -247,25 +247,24 @@ void meg_indexed_end_document(struct meg_indexed_writer *w)
 
 int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_indexed *d, struct meg_err *e)
 {
-    int64_t i, n = meg_indexed_sequences(d), nd = meg_indexed_documents(d), first = w->nseq;
+    int64_t i, n = d->sequences, nd = d->documents, first = w->nseq;
     int r;
 
     MEG_ASSERT_EQ(w->nseq_ended, w->nseq);
-    if (meg_indexed_dtype(d) != w->dtype)
+    if (d->dtype != w->dtype)
         return meg_fail(
             e, MEG_EFORMAT,
             "%s.idx: the dtype is %s, but the datasets before it have %s; preprocess all datasets with one vocabulary",
-            meg_indexed_prefix(d), meg_idx_dtype_name(meg_indexed_dtype(d)), meg_idx_dtype_name(w->dtype));
-    if (first > 0 && n > 0 && meg_indexed_has_modes(d) != has_modes(w))
+            d->prefix, meg_idx_dtype_name(d->dtype), meg_idx_dtype_name(w->dtype));
+    if (first > 0 && n > 0 && d->has_modes != has_modes(w))
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: the sequences have %s, but the datasets before it have %s; merge the "
                         "datasets with modes separately",
-                        meg_indexed_prefix(d), meg_indexed_has_modes(d) ? "modes" : "no modes",
-                        has_modes(w) ? "modes" : "no modes");
-    if (n > 0 && (r = meg_file_write(&w->bin, meg_indexed_bytes(d, 0),
-                                     (size_t)meg_indexed_tokens(d) * meg_idx_dtype_size(w->dtype), e)) < 0)
+                        d->prefix, d->has_modes ? "modes" : "no modes", has_modes(w) ? "modes" : "no modes");
+    if (n > 0 &&
+        (r = meg_file_write(&w->bin, meg_indexed_bytes(d, 0), (size_t)d->tokens * meg_idx_dtype_size(w->dtype), e)) < 0)
         return r;
-    if (meg_indexed_has_modes(d) && !has_modes(w) && (r = create(&w->modes, w->prefix, ".idx.modes", e)) < 0)
+    if (d->has_modes && !has_modes(w) && (r = create(&w->modes, w->prefix, ".idx.modes", e)) < 0)
         return r;
     for (i = 0; i < n; i++)
         add_sequence(w, meg_indexed_length(d, i));

@@ -46,11 +46,11 @@ static json_t *mean(const struct length_stats *all, int64_t tokens)
 
 static json_t *describe(const struct meg_indexed *d)
 {
-    const int64_t tokens = meg_indexed_tokens(d);
+    const int64_t tokens = d->tokens;
     struct length_stats seq = { 0 }, doc = { 0 };
     json_t *o = json_object();
 
-    for (int64_t i = 0; i < meg_indexed_documents(d); i++) {
+    for (int64_t i = 0; i < d->documents; i++) {
         int64_t length = 0;
 
         for (int64_t s = meg_indexed_document(d, i); s < meg_indexed_document(d, i + 1); s++) {
@@ -59,10 +59,10 @@ static json_t *describe(const struct meg_indexed *d)
         }
         add_length(&doc, length);
     }
-    json_object_set_new(o, "path", json_string(meg_indexed_prefix(d)));
-    json_object_set_new(o, "format", json_string(meg_indexed_is_legacy(d) ? "legacy" : "mmap"));
-    json_object_set_new(o, "dtype", json_string(meg_idx_dtype_name(meg_indexed_dtype(d))));
-    json_object_set_new(o, "modes", json_boolean(meg_indexed_has_modes(d)));
+    json_object_set_new(o, "path", json_string(d->prefix));
+    json_object_set_new(o, "format", json_string(d->is_legacy ? "legacy" : "mmap"));
+    json_object_set_new(o, "dtype", json_string(meg_idx_dtype_name(d->dtype)));
+    json_object_set_new(o, "modes", json_boolean(d->has_modes));
     json_object_set_new(o, "documents", json_integer(doc.n));
     json_object_set_new(o, "empty_documents", json_integer(doc.empty));
     json_object_set_new(o, "sequences", json_integer(seq.n));
@@ -201,14 +201,14 @@ int meg_inspect_decode(const struct meg_inspect_conf *c, const struct meg_tokeni
     int r;
 
     if ((r = meg_indexed_open(&d, c->decode.v[0], e)) < 0 ||
-        (r = parse_range(c->decode.n > 1 ? c->decode.v[1] : NULL, meg_indexed_documents(d), &i, &end, e)) < 0)
+        (r = parse_range(c->decode.n > 1 ? c->decode.v[1] : NULL, d->documents, &i, &end, e)) < 0)
         goto out;
     for (; i < end; i++) {
         if ((r = read_document(d, i, &ids, &lengths, e)) < 0)
             goto out;
         text.n = 0;
         if (tok && (r = meg_tokenizer_decode(tok, ids.v, ids.n, &text, &inner)) < 0) {
-            r = meg_fail(e, r, "%s.bin: document %" PRId64 ": %s", meg_indexed_prefix(d), i, inner.msg);
+            r = meg_fail(e, r, "%s.bin: document %" PRId64 ": %s", d->prefix, i, inner.msg);
             goto out;
         }
         if (c->json) {

@@ -24,7 +24,7 @@ static int min_sentences(const struct meg_data_splits *d)
 static int64_t num_documents(const struct meg_source *src)
 {
     const struct meg_indexed *d = meg_source_indexed(src);
-    return d ? meg_indexed_documents(d) : 0;
+    return d ? d->documents : 0;
 }
 
 static int plan_mid_dataset(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,

@@ -38,8 +38,7 @@ static int load_sentences(struct sentences *x, const struct meg_dataset *ds, int
     int r;
 
     *x = (struct sentences){ .target = meg_sentence_map_at(&ds->sentence_map, i, 2) };
-    if (begin < 0 || begin >= end || end > meg_indexed_sequences(d) || x->target < 1 ||
-        x->target > ds->masked_conf.seq_length)
+    if (begin < 0 || begin >= end || end > d->sequences || x->target < 1 || x->target > ds->masked_conf.seq_length)
         return meg_dataset_cache_mismatch(ds, e);
     meg_mt19937_seed(&x->rng, ds->masked_conf.seed + (uint32_t)i);
     x->nsentence = end - begin;

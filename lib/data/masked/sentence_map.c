@@ -9,7 +9,7 @@
 
 void meg_sentence_map_shape(struct meg_sentence_map *m, const struct meg_indexed *d)
 {
-    *m = (struct meg_sentence_map){ .is_uint64 = meg_indexed_sequences(d) > UINT32_MAX };
+    *m = (struct meg_sentence_map){ .is_uint64 = d->sequences > UINT32_MAX };
 }
 
 void meg_sentence_map_free(struct meg_sentence_map *m)

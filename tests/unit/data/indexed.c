@@ -54,10 +54,10 @@ static void reads_back_every_type(void **state)
         meg_indexed_end_document(w);
         assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
         assert_int_equal(meg_indexed_open(&d, "t", &e), 0);
-        assert_int_equal(meg_indexed_dtype(d), types[k]);
-        assert_int_equal(meg_indexed_sequences(d), 3);
-        assert_int_equal(meg_indexed_documents(d), 1);
-        assert_int_equal(meg_indexed_tokens(d), 5);
+        assert_int_equal(d->dtype, types[k]);
+        assert_int_equal(d->sequences, 3);
+        assert_int_equal(d->documents, 1);
+        assert_int_equal(d->tokens, 5);
         assert_int_equal(meg_indexed_length(d, 1), 0);
         assert_int_equal(meg_indexed_document(d, 1), 3);
         assert_int_equal(meg_indexed_get(d, 2, 1, 3, out, &e), 0);
@@ -150,7 +150,7 @@ static void offsets_beyond_2_gib_are_read(void **state)
     spew("hole.idx", idx, sizeof idx - 1);
     if (meg_indexed_open(&d, "hole", &e) < 0)
         fail_msg("%s", e.msg);
-    assert_true(meg_indexed_tokens(d) == (INT64_C(1) << 31) + 2);
+    assert_true(d->tokens == (INT64_C(1) << 31) + 2);
     assert_int_equal(meg_indexed_get(d, 2, 0, 2, ids, &e), 0);
     assert_int_equal(ids[0], 7);
     assert_int_equal(ids[1], 264);
@@ -372,11 +372,11 @@ static double value_at(const struct meg_indexed *d, const unsigned char *p, int6
     float f;
     double g;
     int64_t v = 0;
-    size_t size = meg_idx_dtype_size(meg_indexed_dtype(d));
+    size_t size = meg_idx_dtype_size(d->dtype);
     memcpy(&f, p + 4 * i, 4 * (size == 4));
     memcpy(&g, p + 8 * i, 8 * (size == 8));
     memcpy(&v, p + (size_t)i * size, size);
-    return meg_indexed_dtype(d) == MEG_IDX_F32 ? f : meg_indexed_dtype(d) == MEG_IDX_F64 ? g : (double)v;
+    return d->dtype == MEG_IDX_F32 ? f : d->dtype == MEG_IDX_F64 ? g : (double)v;
 }
 
 /* Each pair of .bin and .idx has the expected contents, and appending it to an empty dataset results in equal files. */
@@ -399,24 +399,24 @@ static void golden_files_are_read_and_rewritten(void **state)
         copy_golden(name);
         if (meg_indexed_open(&d, name, &e) < 0)
             fail_msg("%s", e.msg);
-        assert_string_equal(meg_idx_dtype_name(meg_indexed_dtype(d)), get_str(want, "dtype"));
-        assert_int_equal(meg_indexed_dtype(d), get_int(want, "dtype_code"));
-        assert_int_equal(meg_indexed_sequences(d), json_array_size(len));
-        assert_int_equal(meg_indexed_documents(d) + 1, json_array_size(doc));
-        for (int64_t i = 0; i <= meg_indexed_documents(d); i++)
+        assert_string_equal(meg_idx_dtype_name(d->dtype), get_str(want, "dtype"));
+        assert_int_equal(d->dtype, get_int(want, "dtype_code"));
+        assert_int_equal(d->sequences, json_array_size(len));
+        assert_int_equal(d->documents + 1, json_array_size(doc));
+        for (int64_t i = 0; i <= d->documents; i++)
             assert_int_equal(meg_indexed_document(d, i), int_at(doc, (size_t)i));
-        assert_int_equal(meg_indexed_has_modes(d), modes && !json_is_null(modes));
-        for (int64_t i = 0; i < meg_indexed_sequences(d); i++) {
+        assert_int_equal(d->has_modes, modes && !json_is_null(modes));
+        for (int64_t i = 0; i < d->sequences; i++) {
             json_t *seq = json_array_get(seqs, (size_t)i);
             assert_int_equal(meg_indexed_length(d, i), int_at(len, (size_t)i));
             assert_int_equal(meg_indexed_length(d, i), json_array_size(seq));
-            if (meg_indexed_has_modes(d))
+            if (d->has_modes)
                 assert_int_equal(meg_indexed_mode(d, i), int_at(modes, (size_t)i));
             for (int64_t k = 0; k < meg_indexed_length(d, i); k++)
                 assert_true(value_at(d, meg_indexed_bytes(d, i), k) ==
                             json_number_value(json_array_get(seq, (size_t)k)));
         }
-        assert_int_equal(meg_indexed_create(&w, "again", meg_indexed_dtype(d), &e), 0);
+        assert_int_equal(meg_indexed_create(&w, "again", d->dtype, &e), 0);
         assert_int_equal(meg_indexed_append_dataset(w, d, &e), 0);
         assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
         meg_indexed_close(d);

@@ -35,11 +35,11 @@ static void reads_sequences_and_documents(void **state)
     (void)state;
     if (open_it(&d, &x, sizeof x, &e) < 0)
         fail_msg("%s", e.msg);
-    assert_int_equal(meg_indexed_dtype(d), MEG_IDX_I32);
-    assert_int_equal(meg_indexed_sequences(d), 3);
-    assert_int_equal(meg_indexed_documents(d), 2);
+    assert_int_equal(d->dtype, MEG_IDX_I32);
+    assert_int_equal(d->sequences, 3);
+    assert_int_equal(d->documents, 2);
     assert_int_equal(meg_indexed_document(d, 1), 2);
-    assert_int_equal(meg_indexed_tokens(d), 4);
+    assert_int_equal(d->tokens, 4);
     assert_int_equal(meg_indexed_length(d, 0), 2);
     assert_int_equal(meg_indexed_get(d, 0, 0, 2, ids, &e), 0);
     assert_true(ids[0] == 7 && ids[1] == 8);
@@ -116,7 +116,7 @@ static void golden_files_are_read(void **state)
         snprintf(path, sizeof path, "fork/%s", name);
         if (meg_indexed_open(&d, golden_path(path), &e) < 0)
             fail_msg("%s", e.msg);
-        assert_int_equal(meg_indexed_documents(d), json_array_size(json_object_get(want, "documents")));
+        assert_int_equal(d->documents, json_array_size(json_object_get(want, "documents")));
         json_array_foreach(json_object_get(want, "documents"), i, doc)
         {
             const int64_t first = meg_indexed_document(d, (int64_t)i);
