@@ -1,6 +1,6 @@
 /*
- * self.c - the communicator of one rank.  Collectives copy their input to their output, or do nothing.  A call of send
- * or recv fails an assertion.
+ * self.c - the communicator of one rank.  Collectives copy their input to their output, or do nothing, and are complete
+ * when they return.  There is no peer to send to.
  */
 #include <string.h>
 #include "comm/comm.h"
@@ -51,41 +51,10 @@ static struct meg_work *broadcast(struct meg_comm *c, struct meg_stream *st, voi
     return NULL;
 }
 
-static struct meg_work *no_peer(void)
-{
-    MEG_ASSERT(!"point to point in a group of one rank");
-    return NULL;
-}
-
-static struct meg_work *send(struct meg_comm *c, struct meg_stream *st, const void *buf, int64_t n, enum meg_dtype t,
-                             int to)
-{
-    (void)c, (void)st, (void)buf, (void)n, (void)t, (void)to;
-    return no_peer();
-}
-
-static struct meg_work *recv(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                             int from)
-{
-    (void)c, (void)st, (void)buf, (void)n, (void)t, (void)from;
-    return no_peer();
-}
-
 static struct meg_work *barrier(struct meg_comm *c, struct meg_stream *st)
 {
     (void)c, (void)st;
     return NULL;
-}
-
-static void no_wait(struct meg_work *w, struct meg_stream *st)
-{
-    (void)w, (void)st;
-}
-
-static bool is_done(struct meg_work *w)
-{
-    (void)w;
-    return true;
 }
 
 static struct meg_comm *split(struct meg_comm *c, int color, const char *name)
@@ -110,11 +79,6 @@ static const struct meg_comm_ops tensor_ops = {
     .all_gather = gather,
     .all_to_all = gather,
     .broadcast = broadcast,
-    .send = send,
-    .recv = recv,
-    .barrier = barrier,
-    .wait = no_wait,
-    .test = is_done,
     .split = split,
     .set_timeout = no_timeout,
     .close = no_close,
@@ -125,8 +89,6 @@ static const struct meg_comm_ops host_ops = {
     .all_gather = host_gather,
     .broadcast = broadcast,
     .barrier = barrier,
-    .wait = no_wait,
-    .test = is_done,
 };
 
 struct meg_comm meg_comm_self = { .op = &tensor_ops, .host = &host_ops, .name = "self", .size = 1 };
