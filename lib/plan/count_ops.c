@@ -25,18 +25,18 @@ static void count(struct meg_stream *st, const struct meg_op_row *row, const voi
     cost_traffic(st, nbytes);
 }
 
+/* clang-format off */
+#define COUNTED_OPS(X)                                                                                                 \
+    X(act_bwd) X(scale) X(glu_fwd) X(glu_bwd) X(rope) X(qk_norm_fwd) X(qk_norm_bwd) X(norm_fwd) X(norm_bwd)            \
+    X(add_fwd) X(add_norm_fwd) X(attn_merge) X(attn_delta) X(xent_partial) X(xent_combine) X(xent_bwd) X(weighted_sum)
+/* clang-format on */
+
 #define COUNTED(name)                                                                                                  \
     static void name(struct meg_stream *st, const struct meg_##name##_args *a)                                         \
     {                                                                                                                  \
         count(st, &meg_row_##name, a);                                                                                 \
-    }                                                                                                                  \
-    struct meg_##name##_args
-/* clang-format off */
-COUNTED(act_bwd); COUNTED(scale); COUNTED(glu_fwd); COUNTED(glu_bwd); COUNTED(rope); COUNTED(qk_norm_fwd);
-COUNTED(qk_norm_bwd); COUNTED(norm_fwd); COUNTED(norm_bwd); COUNTED(add_fwd); COUNTED(add_norm_fwd);
-COUNTED(attn_merge); COUNTED(attn_delta); COUNTED(xent_partial); COUNTED(xent_combine);
-COUNTED(xent_bwd); COUNTED(weighted_sum);
-/* clang-format on */
+    }
+COUNTED_OPS(COUNTED)
 
 /* ---- operations that read or write a part of their tensors, or read them twice ---- */
 
@@ -145,6 +145,8 @@ static void event_record(struct meg_stream *st, struct meg_event *event)
     (void)st, (void)event;
 }
 
+/* clang-format off */
+#define MEMBER(name) .name = name,
 const struct meg_ops cost_count_ops = {
     .name = "count",
     .is_host_memory = true,
@@ -164,21 +166,8 @@ const struct meg_ops cost_count_ops = {
     .linear_fwd = cost_linear_fwd,
     .linear_bwd_data = cost_linear_bwd_data,
     .linear_bwd_weight = cost_linear_bwd_weight,
-    .act_bwd = act_bwd,
-    .scale = scale,
-    .glu_fwd = glu_fwd,
-    .glu_bwd = glu_bwd,
-    .rope = rope,
-    .qk_norm_fwd = qk_norm_fwd,
-    .qk_norm_bwd = qk_norm_bwd,
-    .norm_fwd = norm_fwd,
-    .norm_bwd = norm_bwd,
-    .add_fwd = add_fwd,
     .add_bwd = add_bwd,
-    .add_norm_fwd = add_norm_fwd,
     .attn_fwd = cost_attn_fwd,
-    .attn_merge = attn_merge,
-    .attn_delta = attn_delta,
     .attn_bwd = cost_attn_bwd,
     .attn_bwd_nbytes = cost_attn_bwd_nbytes,
     .copy_heads = copy_heads,
@@ -186,10 +175,8 @@ const struct meg_ops cost_count_ops = {
     .embed_bwd = embed_bwd,
     .position_fwd = position_fwd,
     .position_bwd = position_bwd,
-    .xent_partial = xent_partial,
-    .xent_combine = xent_combine,
-    .xent_bwd = xent_bwd,
     .xent_fwd_bwd = xent_fwd_bwd,
-    .weighted_sum = weighted_sum,
     .cast = cast,
+    COUNTED_OPS(MEMBER)
 };
+/* clang-format on */
