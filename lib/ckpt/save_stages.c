@@ -8,46 +8,26 @@
 #include "ckpt/save_internal.h"
 #include "io/json.h"
 
-static int pwrite_all(int fd, const struct ckpt_extent *x, const char *path, struct meg_err *e)
-{
-    const char *p = x->data;
-    int64_t offset = x->offset;
-    size_t n = x->nbytes;
-
-    while (n > 0) {
-        const ssize_t k = pwrite(fd, p, n, (off_t)offset);
-
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k < 0)
-            return meg_fail_errno(e, "%s: write failed", path);
-        p += k;
-        n -= (size_t)k;
-        offset += k;
-    }
-    return 0;
-}
-
 /*
  * Create a tensor file with its header and its final size.  The directory is temporary, so the file needs no temporary
  * name; the write of the manifest fsyncs the directory.
  */
-static int create_file(const char *dir, const struct ckpt_file *f, struct meg_err *e)
+static int create_file(const char *dir, const struct ckpt_file *file, struct meg_err *e)
 {
-    const struct ckpt_extent header = { .data = f->header.s, .nbytes = f->header.n };
-    char *path = ckpt_path(dir, f->name);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    struct meg_file f = { .path = ckpt_path(dir, file->name) };
     int r;
 
-    if (fd < 0)
-        r = meg_fail_errno(e, "%s: cannot create this file", path);
-    else if ((r = pwrite_all(fd, &header, path, e)) == 0 && ftruncate(fd, (off_t)f->nbytes) < 0)
-        r = meg_fail_errno(e, "%s: cannot set the file size to %" PRId64 " bytes", path, f->nbytes);
-    else if (r == 0 && fsync(fd) < 0)
-        r = meg_fail_errno(e, "%s: fsync failed", path);
-    if (fd >= 0 && close(fd) < 0 && r == 0)
-        r = meg_fail_errno(e, "%s: close failed", path);
-    free(path);
+    f.fd = open(f.path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (f.fd < 0)
+        r = meg_fail_errno(e, "%s: cannot create this file", f.path);
+    else if ((r = meg_file_pwrite(&f, file->header.s, file->header.n, 0, e)) == 0 &&
+             ftruncate(f.fd, (off_t)file->nbytes) < 0)
+        r = meg_fail_errno(e, "%s: cannot set the file size to %" PRId64 " bytes", f.path, file->nbytes);
+    else if (r == 0)
+        r = meg_file_close(&f, e);
+    if (f.fd >= 0)
+        close(f.fd);
+    free(f.path);
     return r;
 }
 
@@ -74,8 +54,8 @@ struct pinned_buffer {
  * Write the extents [first, last) of one file from device memory.  While one extent is written, the next extent is
  * copied to pinned memory.
  */
-static int write_device_extents(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, int fd,
-                                const char *path, const struct pinned_buffer buffer[2], struct meg_err *e)
+static int write_device_extents(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, struct meg_file *f,
+                                const struct pinned_buffer buffer[2], struct meg_err *e)
 {
     const struct meg_device *d = v->device;
     int r = 0;
@@ -86,12 +66,10 @@ static int write_device_extents(const struct meg_ckpt_async_save *v, int64_t fir
             d->op->event_record(d->copy, buffer[i % 2].copied);
         }
         if (i > first) {
-            const int64_t previous = i - 1;
-            struct ckpt_extent x = v->extent[previous];
+            const struct pinned_buffer *previous = &buffer[(i - 1) % 2];
 
-            x.data = buffer[previous % 2].bytes;
-            meg_device_wait(d, buffer[previous % 2].copied);
-            r = pwrite_all(fd, &x, path, e);
+            meg_device_wait(d, previous->copied);
+            r = meg_file_pwrite(f, previous->bytes, v->extent[i - 1].nbytes, v->extent[i - 1].offset, e);
         }
     }
     meg_device_synchronize(d, d->copy);
@@ -99,34 +77,33 @@ static int write_device_extents(const struct meg_ckpt_async_save *v, int64_t fir
 }
 
 /* Write extent x of a file.  With a reader, first read the elements of the extent. */
-static int write_extent(const struct meg_ckpt_async_save *v, const struct ckpt_extent *x, int fd, const char *path,
+static int write_extent(const struct meg_ckpt_async_save *v, const struct ckpt_extent *x, struct meg_file *f,
                         struct meg_err *e)
 {
     const enum meg_dtype dtype = meg_param_dtype(x->row, v->dtype);
-    struct ckpt_extent read = *x;
     char *bytes;
     int r;
 
     if (!v->reader)
-        return pwrite_all(fd, x, path, e);
-    read.data = bytes = malloc(x->nbytes);
+        return meg_file_pwrite(f, x->data, x->nbytes, x->offset, e);
+    bytes = malloc(x->nbytes);
     if (!bytes)
-        return meg_fail(e, MEG_EFAIL, "%s: out of memory for a buffer of %zu bytes", path, x->nbytes);
+        return meg_fail(e, MEG_EFAIL, "%s: out of memory for a buffer of %zu bytes", f->path, x->nbytes);
     if ((r = meg_ckpt_read(v->reader, x->row, x->first, (int64_t)(x->nbytes / meg_dtype_size(dtype)), dtype, bytes,
                            e)) == 0)
-        r = pwrite_all(fd, &read, path, e);
+        r = meg_file_pwrite(f, bytes, x->nbytes, x->offset, e);
     free(bytes);
     return r;
 }
 
 /* Write the extents [first, last) of one file. */
-static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, int fd, const char *path,
+static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, struct meg_file *f,
                          const struct pinned_buffer buffer[2], struct meg_err *e)
 {
     int r = 0;
 
     if (v->device)
-        return write_device_extents(v, first, last, fd, path, buffer, e);
+        return write_device_extents(v, first, last, f, buffer, e);
 #pragma omp parallel for schedule(dynamic) num_threads(v->threads)
     for (int64_t i = first; i < last; i++) {
         struct meg_err local_error;
@@ -134,7 +111,7 @@ static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int
 
 #pragma omp atomic read
         is_failed = r;
-        if (is_failed < 0 || write_extent(v, &v->extent[i], fd, path, &local_error) == 0)
+        if (is_failed < 0 || write_extent(v, &v->extent[i], f, &local_error) == 0)
             continue;
 #pragma omp critical(ckpt_write)
         {
@@ -150,25 +127,23 @@ static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int
 static int write_file(const struct meg_ckpt_async_save *v, int64_t first, int64_t last,
                       const struct pinned_buffer buffer[2], struct meg_err *e)
 {
-    char *path = ckpt_path(v->path, v->file[v->extent[first].file].name);
-    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    struct meg_file f = { .path = ckpt_path(v->path, v->file[v->extent[first].file].name) };
     int r;
 
-    if (fd >= 0)
-        r = write_extents(v, first, last, fd, path, buffer, e);
-    else if (errno == ENOENT)
+    f.fd = open(f.path, O_WRONLY | O_CLOEXEC);
+    if (f.fd < 0 && errno == ENOENT)
         r = meg_fail(
             e, MEG_EIO,
             "%s: rank 0 created this file, but it does not exist on this rank; --save requires a directory on a file "
             "system that all ranks use",
-            path);
-    else
-        r = meg_fail_errno(e, "%s", path);
-    if (r == 0 && fsync(fd) < 0)
-        r = meg_fail_errno(e, "%s: fsync failed", path);
-    if (fd >= 0 && close(fd) < 0 && r == 0)
-        r = meg_fail_errno(e, "%s: close failed", path);
-    free(path);
+            f.path);
+    else if (f.fd < 0)
+        r = meg_fail_errno(e, "%s", f.path);
+    else if ((r = write_extents(v, first, last, &f, buffer, e)) == 0)
+        r = meg_file_close(&f, e);
+    if (f.fd >= 0)
+        close(f.fd);
+    free(f.path);
     return r;
 }
 

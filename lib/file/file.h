@@ -69,6 +69,7 @@ int meg_read_small(const char *path, size_t max, struct meg_str *out, struct sta
  *   meg_file_commit     closes the file, renames it to PATH and calls fsync on the directory.  On failure, removes the
  *                       temporary file.  PATH is unchanged after a failure, unless only the last fsync failed.
  *   meg_file_abandon    removes the temporary file; has no effect after a commit and on { 0 }
+ * meg_file_pwrite and meg_file_close also work on a file of which the caller has set only fd and path.
  * After a failure of any of these functions, call meg_file_abandon.  If SIGHUP, SIGINT or SIGTERM ends the process by
  * its default action, up to 32 temporary files of the process are removed first (meg_temporary_register).
  */
