@@ -292,20 +292,6 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
     return r;
 }
 
-/* Broadcast a text from rank 0; on the other ranks, *text must be { 0 }. */
-static void broadcast_text(struct meg_comm *world, struct meg_str *text)
-{
-    int64_t n = (int64_t)text->n;
-
-    meg_host_broadcast(world, &n, 1, MEG_DTYPE_I64, 0);
-    if (world->rank == 0)
-        meg_str_add(text, "\0\0\0", 4); /* pad, because the broadcast transfers 32-bit integers */
-    else
-        *text = (struct meg_str){ .s = meg_new((size_t)n + 4) };
-    meg_host_broadcast(world, text->s, n / 4 + 1, MEG_DTYPE_I32, 0);
-    text->n = (size_t)n;
-}
-
 static int unpack(struct meg_ckpt **out, const struct meg_str *text, struct meg_err *e)
 {
     struct meg_ckpt *c = meg_new(sizeof *c);
@@ -350,7 +336,7 @@ int meg_ckpt_open_on_all(struct meg_ckpt **out, const char *dir, int64_t step, s
         meg_json_dump(packed, 0, &text);
         json_decref(packed);
     }
-    broadcast_text(world, &text);
+    meg_host_broadcast_str(world, &text, 0);
     if (!is_rank0)
         r = unpack(out, &text, e);
     meg_str_free(&text);

@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
+#include "base/mem.h"
 #include "tensor/dtype.h"
 #include "watchdog/watchdog.h"
 
@@ -220,6 +221,9 @@ static inline void meg_host_broadcast(struct meg_comm *c, void *buf, int64_t n, 
 {
     meg_host_wait(c, c->host->broadcast(c, NULL, buf, n, t, root));
 }
+
+/* Broadcast a text from rank `root`; on the other ranks, *text must be { 0 }. */
+void meg_host_broadcast_str(struct meg_comm *c, struct meg_str *text, int root);
 
 static inline void meg_host_barrier(struct meg_comm *c)
 {

@@ -119,6 +119,19 @@ struct meg_comm *meg_comm_split(struct meg_comm *world, int color, const char *n
     return world->op->split(world, color, name);
 }
 
+void meg_host_broadcast_str(struct meg_comm *c, struct meg_str *text, int root)
+{
+    int64_t n = (int64_t)text->n;
+
+    meg_host_broadcast(c, &n, 1, MEG_DTYPE_I64, root);
+    if (c->rank == root)
+        meg_str_add(text, "\0\0\0", 4); /* pad, because the broadcast transfers 32-bit integers */
+    else
+        *text = (struct meg_str){ .s = meg_new((size_t)n + 4) };
+    meg_host_broadcast(c, text->s, n / 4 + 1, MEG_DTYPE_I32, root);
+    text->n = (size_t)n;
+}
+
 static double waited_s;
 
 double meg_comm_waited_s(void)

@@ -47,20 +47,6 @@ int64_t meg_majority_value(const int64_t *v, int n)
     return best;
 }
 
-/* Broadcast the text of rank root and return it on all ranks; the caller frees it. */
-static char *broadcast_text(struct meg_comm *world, const char *mine, int root)
-{
-    int32_t n = (int32_t)strlen(mine);
-    char *text;
-
-    meg_host_broadcast(world, &n, 1, MEG_DTYPE_I32, root);
-    text = meg_new(((size_t)n / 4 + 1) * 4);
-    if (world->rank == root)
-        memcpy(text, mine, (size_t)n);
-    meg_host_broadcast(world, text, n / 4 + 1, MEG_DTYPE_I32, root);
-    return text;
-}
-
 /* ---- the line that differs ---- */
 
 static size_t line_length(const char *line)
@@ -121,10 +107,9 @@ static void append_difference(struct meg_str *s, const char *own, int own_rank, 
 int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e)
 {
     const int64_t mine = (int64_t)meg_xxh3_64(lines, strlen(lines));
-    struct meg_str difference = { 0 };
+    struct meg_str expected = { 0 }, difference = { 0 };
     char host[64] = "?", others[40] = "";
     int64_t *hash, majority;
-    char *expected;
     int root = 0, first = -1, differing = 0;
 
     if (is_equal_on_all(world, mine))
@@ -139,17 +124,19 @@ int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, c
             first = i;
             differing++;
         }
-    expected = broadcast_text(world, lines, root);
+    if (world->rank == root)
+        meg_str_add(&expected, lines, strlen(lines));
+    meg_host_broadcast_str(world, &expected, root);
     if (world->rank != first)
         meg_host_barrier(world); /* blocks until the meg_die of the first rank that differs ends this process */
     gethostname(host, sizeof host - 1);
     if (differing > 1)
         snprintf(others, sizeof others, ", as do %d others", differing - 1);
-    append_difference(&difference, lines, world->rank, expected, root);
+    append_difference(&difference, lines, world->rank, expected.s, root);
     meg_fail(e, code, "rank %d of %d on %s differs from rank %d%s: %s; %s", first, world->size, host, root, others,
              difference.s, rule);
     meg_str_free(&difference);
-    free(expected);
+    meg_str_free(&expected);
     free(hash);
     return code;
 }
