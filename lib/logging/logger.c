@@ -12,15 +12,14 @@
 
 struct meg_logger {
     const struct meg_logging_conf *conf;
-    struct meg_metrics *metrics;         /* NULL without --log-json */
-    struct meg_tensorboard *tensorboard; /* NULL without --tensorboard-dir */
+    struct meg_append_file metrics, tensorboard; /* not open without --log-json, --tensorboard-dir */
     struct meg_progress progress;
     int64_t first_iteration; /* iteration of the first call of remaining_s */
     double first_s;          /* time of that call in seconds; 0 before it */
 };
 
 /* Write each line "name = value" of `options` as a TensorBoard text. */
-static int write_options(struct meg_tensorboard *t, const char *options, int64_t step, struct meg_err *e)
+static int write_options(struct meg_append_file *t, const char *options, int64_t step, struct meg_err *e)
 {
     char *copy = meg_strdup(options), *rest = copy, *line;
     int r = 0;
@@ -46,7 +45,7 @@ int meg_logger_open(struct meg_logger **out, const struct meg_logging_conf *c, i
     meg_progress_init(&l->progress, 0);
     if ((c->log_json && (r = meg_metrics_open(&l->metrics, c->log_json, resumed, e)) < 0) ||
         (c->tensorboard_dir && ((r = meg_tensorboard_open(&l->tensorboard, c->tensorboard_dir, resumed, e)) < 0 ||
-                                (r = write_options(l->tensorboard, options, resumed, e)) < 0)))
+                                (r = write_options(&l->tensorboard, options, resumed, e)) < 0)))
         goto out;
     *out = l;
     l = NULL;
@@ -60,24 +59,16 @@ void meg_logger_close(struct meg_logger *l)
     if (!l)
         return;
     meg_progress_end(&l->progress);
-    meg_metrics_close(l->metrics);
-    meg_tensorboard_close(l->tensorboard);
+    meg_append_file_close(&l->metrics);
+    meg_append_file_close(&l->tensorboard);
     free(l);
 }
 
-/* Stop writing the --log-json file after an error, such as a full disk, which must not end the run. */
-static void disable_metrics(struct meg_logger *l, const struct meg_err *e)
+/* Stop writing the file of an option after an error, such as a full disk, which must not end the run. */
+static void disable(struct meg_append_file *a, const char *option, const struct meg_err *e)
 {
-    meg_warn("%s; the run continues without --log-json", e->msg);
-    meg_metrics_close(l->metrics);
-    l->metrics = NULL;
-}
-
-static void disable_tensorboard(struct meg_logger *l, const struct meg_err *e)
-{
-    meg_warn("%s; the run continues without --tensorboard-dir", e->msg);
-    meg_tensorboard_close(l->tensorboard);
-    l->tensorboard = NULL;
+    meg_warn("%s; the run continues without --%s", e->msg, option);
+    meg_append_file_close(a);
 }
 
 /*
@@ -93,8 +84,8 @@ static int scalar(struct meg_logger *l, const char *name, double value, const st
     if (isnan(value))
         return 0;
     meg_str_printf(&vs_samples, "%s" MEG_TENSORBOARD_VS_SAMPLES, name);
-    if ((r = meg_tensorboard_scalar(l->tensorboard, name, value, stats->iteration, e)) == 0)
-        r = meg_tensorboard_scalar(l->tensorboard, vs_samples.s, value, stats->consumed_samples, e);
+    if ((r = meg_tensorboard_scalar(&l->tensorboard, name, value, stats->iteration, e)) == 0)
+        r = meg_tensorboard_scalar(&l->tensorboard, vs_samples.s, value, stats->consumed_samples, e);
     meg_str_free(&vs_samples);
     return r;
 }
@@ -114,7 +105,7 @@ static int write_events(struct meg_logger *l, const struct meg_iteration_stats *
         { "num-zeros", stats->num_zeros < 0 ? NAN : (double)stats->num_zeros },
         { "params-norm", stats->params_norm },
     };
-    struct meg_tensorboard *t = l->tensorboard;
+    struct meg_append_file *t = &l->tensorboard;
     int r;
 
     for (size_t i = 0; i < sizeof scalars / sizeof *scalars; i++) {
@@ -154,8 +145,9 @@ void meg_logger_step(struct meg_logger *l, const struct meg_iteration_stats *sta
     meg_progress_show(&l->progress, "iteration %" PRId64 "/%" PRId64 "  %s %.4f  %.0f tokens/s  %" PRId64 ":%02d left",
                       stats->iteration, stats->train_iters, stats->loss.name[0], stats->loss.value[0],
                       stats->tokens_per_s, left_s / 60, (int)(left_s % 60));
-    if (l->tensorboard && stats->iteration % l->conf->tensorboard_log_interval == 0 && write_events(l, stats, &e) < 0)
-        disable_tensorboard(l, &e);
+    if (l->tensorboard.path && stats->iteration % l->conf->tensorboard_log_interval == 0 &&
+        write_events(l, stats, &e) < 0)
+        disable(&l->tensorboard, "tensorboard-dir", &e);
 }
 
 /* Print and free s.  Write errors are reported when the program ends, because a full disk must not stop the run. */
@@ -175,8 +167,8 @@ void meg_logger_interval(struct meg_logger *l, const struct meg_iteration_stats 
     localtime_r(&now, &when);
     meg_training_log_line(&s, stats, l->conf->log_throughput, &when);
     print(&s);
-    if (l->metrics && meg_metrics_interval(l->metrics, stats, &e) < 0)
-        disable_metrics(l, &e);
+    if (l->metrics.path && meg_metrics_interval(&l->metrics, stats, &e) < 0)
+        disable(&l->metrics, "log-json", &e);
 }
 
 static int write_evaluation(struct meg_logger *l, const char *group, const struct meg_iteration_stats *stats,
@@ -215,10 +207,10 @@ void meg_logger_evaluation(struct meg_logger *l, const struct meg_evaluation *v)
                  is_valid ? "validation" : v->split);
     meg_training_log_evaluation(&s, v->group, where, &v->loss);
     print(&s);
-    if (l->metrics && meg_metrics_evaluation(l->metrics, v, &e) < 0)
-        disable_metrics(l, &e);
-    if (l->tensorboard && is_valid && write_evaluation(l, v->group, &stats, &e) < 0)
-        disable_tensorboard(l, &e);
+    if (l->metrics.path && meg_metrics_evaluation(&l->metrics, v, &e) < 0)
+        disable(&l->metrics, "log-json", &e);
+    if (l->tensorboard.path && is_valid && write_evaluation(l, v->group, &stats, &e) < 0)
+        disable(&l->tensorboard, "tensorboard-dir", &e);
 }
 
 void meg_logger_eval_progress(struct meg_logger *l, const char *split, int64_t done, int64_t total)

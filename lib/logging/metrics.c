@@ -9,11 +9,6 @@
 #include <sys/stat.h>
 #include "io/json.h"
 #include "io/line_reader.h"
-#include "logging/append_file.h"
-
-struct meg_metrics {
-    struct meg_append_file file;
-};
 
 /*
  * Return the iteration of a line of the file, INT64_MAX if the line is an evaluation after training, or -1 if this
@@ -83,37 +78,22 @@ static bool is_regular_or_new(const char *path)
     return stat(path, &st) < 0 || S_ISREG(st.st_mode);
 }
 
-int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed, struct meg_err *e)
+int meg_metrics_open(struct meg_append_file *a, const char *path, int64_t resumed, struct meg_err *e)
 {
-    struct meg_metrics *m = meg_new(sizeof *m);
     int64_t end = -1;
-    int r = 0;
+    int r = is_regular_or_new(path) ? find_resume_offset(path, resumed, &end, e) : 0;
 
-    if ((is_regular_or_new(path) && (r = find_resume_offset(path, resumed, &end, e)) < 0) ||
-        (r = meg_append_file_open(&m->file, path, end, e)) < 0) {
-        meg_metrics_close(m);
-        return r;
-    }
-    *out = m;
-    return 0;
-}
-
-void meg_metrics_close(struct meg_metrics *m)
-{
-    if (!m)
-        return;
-    meg_append_file_close(&m->file);
-    free(m);
+    return r < 0 ? r : meg_append_file_open(a, path, end, e);
 }
 
 /* Complete the JSON object in s, write it as a line, and free s. */
-static int write_line(struct meg_metrics *m, struct meg_str *s, struct meg_err *e)
+static int write_line(struct meg_append_file *a, struct meg_str *s, struct meg_err *e)
 {
     int r;
 
     meg_json_end(s, '}');
     meg_str_add(s, "\n", 1);
-    r = meg_append_file_write(&m->file, s->s, s->n, e);
+    r = meg_append_file_write(a, s->s, s->n, e);
     meg_str_free(s);
     return r;
 }
@@ -132,7 +112,7 @@ static void set_losses(struct meg_str *s, const struct meg_named_losses *loss)
     }
 }
 
-int meg_metrics_interval(struct meg_metrics *m, const struct meg_iteration_stats *stats, struct meg_err *e)
+int meg_metrics_interval(struct meg_append_file *a, const struct meg_iteration_stats *stats, struct meg_err *e)
 {
     struct meg_str s = { 0 };
 
@@ -157,10 +137,10 @@ int meg_metrics_interval(struct meg_metrics *m, const struct meg_iteration_stats
     meg_json_set_f64(&s, "tokens_per_s", stats->tokens_per_s);
     meg_json_set_f64(&s, "flops_per_iteration", stats->flops);
     meg_json_set_f64(&s, "tflops_per_s", stats->flops / stats->iteration_ms * 1e-9);
-    return write_line(m, &s, e);
+    return write_line(a, &s, e);
 }
 
-int meg_metrics_evaluation(struct meg_metrics *m, const struct meg_evaluation *v, struct meg_err *e)
+int meg_metrics_evaluation(struct meg_append_file *a, const struct meg_evaluation *v, struct meg_err *e)
 {
     struct meg_str s = { 0 };
 
@@ -173,5 +153,5 @@ int meg_metrics_evaluation(struct meg_metrics *m, const struct meg_evaluation *v
     meg_json_set_bool(&s, "after_training", v->is_last);
     set_losses(&s, &v->loss);
     meg_json_set_f64(&s, "ppl", meg_training_log_perplexity(v->loss.value[0]));
-    return write_line(m, &s, e);
+    return write_line(a, &s, e);
 }

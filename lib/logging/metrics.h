@@ -10,21 +10,19 @@
  */
 #ifndef MEG_LOGGING_METRICS_H
 #define MEG_LOGGING_METRICS_H
+#include "logging/append_file.h"
 #include "logging/training_log.h"
 
 MEG_BEGIN_DECLS
 
-struct meg_metrics;
-
 /*
  * Open or create the file `path`.  Truncate it as described above; if `resumed` is 0, remove all lines.  If a line was
  * not written by this module, return MEG_EFORMAT and leave the file unchanged.  A pipe or device is neither checked nor
- * truncated.
+ * truncated.  Close the file with meg_append_file_close.
  */
-int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed, struct meg_err *e);
-int meg_metrics_interval(struct meg_metrics *m, const struct meg_iteration_stats *stats, struct meg_err *e);
-int meg_metrics_evaluation(struct meg_metrics *m, const struct meg_evaluation *v, struct meg_err *e);
-void meg_metrics_close(struct meg_metrics *m);
+int meg_metrics_open(struct meg_append_file *a, const char *path, int64_t resumed, struct meg_err *e);
+int meg_metrics_interval(struct meg_append_file *a, const struct meg_iteration_stats *stats, struct meg_err *e);
+int meg_metrics_evaluation(struct meg_append_file *a, const struct meg_evaluation *v, struct meg_err *e);
 
 MEG_END_DECLS
 #endif

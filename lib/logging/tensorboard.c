@@ -8,12 +8,7 @@
 #include "base/mem.h"
 #include "file/file.h"
 #include "io/protobuf.h"
-#include "logging/append_file.h"
 #include "logging/tensorboard_internal.h"
-
-struct meg_tensorboard {
-    struct meg_append_file file;
-};
 
 static uint32_t crc32c(const unsigned char *p, size_t n)
 {
@@ -77,7 +72,7 @@ static void put_source_metadata(struct meg_str *event)
 }
 
 /* Write an event with `body`, an encoded message or a string, as field number `field`.  Frees `body`. */
-static int write_event(struct meg_tensorboard *t, int64_t step, int field, struct meg_str *body, struct meg_err *e)
+static int write_event(struct meg_append_file *a, int64_t step, int field, struct meg_str *body, struct meg_err *e)
 {
     struct meg_str event = { 0 }, record = { 0 };
     struct timespec now;
@@ -102,13 +97,13 @@ static int write_event(struct meg_tensorboard *t, int64_t step, int field, struc
     meg_str_add(&record, event.s, event.n);
     crc = meg_tensorboard_crc(event.s, event.n);
     meg_str_add(&record, &crc, sizeof crc);
-    r = meg_append_file_write(&t->file, record.s, record.n, e);
+    r = meg_append_file_write(a, record.s, record.n, e);
     meg_str_free(&event);
     meg_str_free(&record);
     return r;
 }
 
-int meg_tensorboard_scalar(struct meg_tensorboard *t, const char *tag, double value, int64_t step, struct meg_err *e)
+int meg_tensorboard_scalar(struct meg_append_file *a, const char *tag, double value, int64_t step, struct meg_err *e)
 {
     struct meg_str item = { 0 }, summary = { 0 };
     float v = (float)value;
@@ -117,10 +112,10 @@ int meg_tensorboard_scalar(struct meg_tensorboard *t, const char *tag, double va
     put_varint(&item, 2 << 3 | MEG_PB_I32); /* simple_value */
     meg_str_add(&item, &v, sizeof v);
     put_message(&summary, 1, &item);
-    return write_event(t, step, EVENT_SUMMARY, &summary, e);
+    return write_event(a, step, EVENT_SUMMARY, &summary, e);
 }
 
-int meg_tensorboard_text(struct meg_tensorboard *t, const char *tag, const char *text, int64_t step, struct meg_err *e)
+int meg_tensorboard_text(struct meg_append_file *a, const char *tag, const char *text, int64_t step, struct meg_err *e)
 {
     struct meg_str item = { 0 }, summary = { 0 }, tensor = { 0 }, shape = { 0 }, dim = { 0 }, plugin = { 0 },
                    meta = { 0 };
@@ -141,39 +136,25 @@ int meg_tensorboard_text(struct meg_tensorboard *t, const char *tag, const char 
     put_message(&meta, 1, &plugin);
     put_message(&item, 9, &meta);
     put_message(&summary, 1, &item);
-    return write_event(t, step, EVENT_SUMMARY, &summary, e);
+    return write_event(a, step, EVENT_SUMMARY, &summary, e);
 }
 
-int meg_tensorboard_open(struct meg_tensorboard **out, const char *dir, int64_t resumed, struct meg_err *e)
+int meg_tensorboard_open(struct meg_append_file *a, const char *dir, int64_t resumed, struct meg_err *e)
 {
-    struct meg_tensorboard *t = meg_new(sizeof *t);
     struct meg_str body = { 0 }, path = { 0 };
     char host[256] = "localhost";
     int r;
 
     if ((r = meg_mkdirs(dir, e)) < 0)
-        goto out;
+        return r;
     if (resumed > 0)
         meg_tensorboard_trim(dir, resumed);
     gethostname(host, sizeof host - 1);
     meg_str_printf(&path, "%s/" EVENT_FILE_PREFIX "%" PRId64 ".%s.%ld", dir, (int64_t)time(NULL), host, (long)getpid());
     meg_str_printf(&body, "brain.Event:2");
-    if ((r = meg_append_file_open(&t->file, path.s, -1, e)) < 0 ||
-        (r = write_event(t, 0, EVENT_FILE_VERSION, &body, e)) < 0)
-        goto out;
-    *out = t;
-    t = NULL;
-out:
+    if ((r = meg_append_file_open(a, path.s, -1, e)) == 0)
+        r = write_event(a, 0, EVENT_FILE_VERSION, &body, e);
     meg_str_free(&path);
     meg_str_free(&body);
-    meg_tensorboard_close(t);
     return r;
-}
-
-void meg_tensorboard_close(struct meg_tensorboard *t)
-{
-    if (!t)
-        return;
-    meg_append_file_close(&t->file);
-    free(t);
 }

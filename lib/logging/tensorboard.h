@@ -9,28 +9,23 @@
  */
 #ifndef MEG_LOGGING_TENSORBOARD_H
 #define MEG_LOGGING_TENSORBOARD_H
-#include <stddef.h>
-#include <stdint.h>
-#include "base/err.h"
+#include "logging/append_file.h"
 
 MEG_BEGIN_DECLS
-
-struct meg_tensorboard;
 
 /*
  * Create the file events.out.tfevents.TIME.HOST.PID in dir, and dir itself if it does not exist.  If `resumed` is above
  * 0, first truncate the files of earlier runs (meg_tensorboard_trim in tensorboard_internal.h).
+ * Close the file with meg_append_file_close, even after a failure.
  */
-int meg_tensorboard_open(struct meg_tensorboard **out, const char *dir, int64_t resumed, struct meg_err *e);
+int meg_tensorboard_open(struct meg_append_file *a, const char *dir, int64_t resumed, struct meg_err *e);
 
 /* Suffix of the tags whose step is the number of consumed samples instead of the iteration. */
 #define MEG_TENSORBOARD_VS_SAMPLES " vs samples"
 
 /* Append one value or text.  Writes are unbuffered: a crash of the process does not lose the event. */
-int meg_tensorboard_scalar(struct meg_tensorboard *t, const char *tag, double value, int64_t step, struct meg_err *e);
-int meg_tensorboard_text(struct meg_tensorboard *t, const char *tag, const char *text, int64_t step, struct meg_err *e);
-
-void meg_tensorboard_close(struct meg_tensorboard *t);
+int meg_tensorboard_scalar(struct meg_append_file *a, const char *tag, double value, int64_t step, struct meg_err *e);
+int meg_tensorboard_text(struct meg_append_file *a, const char *tag, const char *text, int64_t step, struct meg_err *e);
 
 /* Compute the masked CRC-32C (Castagnoli) of n bytes: the CRC, rotated right by 15 bits, plus a constant. */
 uint32_t meg_tensorboard_crc(const void *bytes, size_t n);

@@ -37,7 +37,7 @@ static void write_text(const char *text)
 
 static void a_line_has_the_numbers_that_were_given(void **state)
 {
-    struct meg_metrics *m;
+    struct meg_append_file m = { 0 };
     struct meg_iteration_stats stats = { 0 };
     const struct meg_evaluation last = {
         .split = "valid", .is_last = true, .iteration = 5, .consumed_samples = 40, .loss = { 1, { "lm loss" }, { 0 } }
@@ -60,9 +60,9 @@ static void a_line_has_the_numbers_that_were_given(void **state)
     stats.num_skipped_iterations = 2;
     stats.num_nan_iterations = 1;
     assert_int_equal(meg_metrics_open(&m, path, 0, NULL), 0);
-    assert_int_equal(meg_metrics_interval(m, &stats, NULL), 0);
-    assert_int_equal(meg_metrics_evaluation(m, &last, NULL), 0);
-    meg_metrics_close(m);
+    assert_int_equal(meg_metrics_interval(&m, &stats, NULL), 0);
+    assert_int_equal(meg_metrics_evaluation(&m, &last, NULL), 0);
+    meg_append_file_close(&m);
     content_is("{\"iteration\":5,\"consumed_samples\":40,\"skipped_samples\":6,\"global_batch_size\":8,"
                "\"lm_loss\":2.5,\"sop_loss\":0.5,"
                "\"learning_rate\":0.0001,\"loss_scale\":1,\"grad_norm\":null,\"skipped_iterations\":2,"
@@ -75,25 +75,25 @@ static void a_line_has_the_numbers_that_were_given(void **state)
 
 static void a_resumed_run_removes_later_lines(void **state)
 {
-    struct meg_metrics *m;
+    struct meg_append_file m = { 0 };
 
     (void)state;
     write_text(L1 L2 L3 L4 "{\"iteration\":40,\"lm_");
     assert_int_equal(meg_metrics_open(&m, path, 20, NULL), 0);
-    meg_metrics_close(m);
+    meg_append_file_close(&m);
     content_is(L1 L2 L3);
     write_text(L1 L2 L3 LAST);
     assert_int_equal(meg_metrics_open(&m, path, 20, NULL), 0);
-    meg_metrics_close(m);
+    meg_append_file_close(&m);
     content_is(L1 L2 L3);
     assert_int_equal(meg_metrics_open(&m, path, 0, NULL), 0);
-    meg_metrics_close(m);
+    meg_append_file_close(&m);
     content_is("");
 }
 
 static void a_file_of_another_program_is_refused_and_unchanged(void **state)
 {
-    struct meg_metrics *m = NULL;
+    struct meg_append_file m = { 0 };
     struct meg_err e;
 
     static const char *const texts[] = { L1 "dear diary\n", L1 "dear diary", L1 "{\"text\":\"dear diary\"}" };
@@ -103,7 +103,7 @@ static void a_file_of_another_program_is_refused_and_unchanged(void **state)
         write_text(texts[i]);
         assert_int_equal(meg_metrics_open(&m, path, 0, &e), MEG_EFORMAT);
         assert_non_null(strstr(e.msg, "line 2: not a JSON object of metrics"));
-        assert_null(m);
+        assert_null(m.path);
         content_is(texts[i]);
     }
 }

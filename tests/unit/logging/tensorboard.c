@@ -141,16 +141,16 @@ static void checksums_are_masked_crc32c(void **state)
 static void scalars_and_texts_are_read_back(void **state)
 {
     char tmp[TMP_NAME], dir[TMP_PATH];
-    struct meg_tensorboard *t;
+    struct meg_append_file t = { 0 };
     struct event ev[8];
 
     (void)state;
     assert_non_null(tmp_dir(tmp, "events"));
     snprintf(dir, sizeof dir, "%s/a/b", tmp);
     assert_int_equal(meg_tensorboard_open(&t, dir, 0, NULL), 0);
-    assert_int_equal(meg_tensorboard_scalar(t, "lm loss", 2.5, 301, NULL), 0);
-    assert_int_equal(meg_tensorboard_text(t, "seed", "1234", 300, NULL), 0);
-    meg_tensorboard_close(t);
+    assert_int_equal(meg_tensorboard_scalar(&t, "lm loss", 2.5, 301, NULL), 0);
+    assert_int_equal(meg_tensorboard_text(&t, "seed", "1234", 300, NULL), 0);
+    meg_append_file_close(&t);
     assert_int_equal(read_events(dir, ev, 8), 3);
     assert_string_equal(ev[0].version, "brain.Event:2");
     assert_string_equal(ev[0].writer, "meg-train");
@@ -200,17 +200,17 @@ static void write_foreign(const char *path)
 /* Write events of iterations resumed + 1 to last, of four samples each; rename the file, and store its path. */
 static void write_run(const char *dir, int64_t resumed, int64_t last, char path[TMP_PATH])
 {
-    struct meg_tensorboard *t;
+    struct meg_append_file t = { 0 };
     char to[TMP_PATH];
     glob_t g;
 
     assert_int_equal(meg_tensorboard_open(&t, dir, resumed, NULL), 0);
-    assert_int_equal(meg_tensorboard_text(t, "seed", "1234", resumed, NULL), 0);
+    assert_int_equal(meg_tensorboard_text(&t, "seed", "1234", resumed, NULL), 0);
     for (int64_t i = resumed + 1; i <= last; i++) {
-        assert_int_equal(meg_tensorboard_scalar(t, "lm loss", 2.5, i, NULL), 0);
-        assert_int_equal(meg_tensorboard_scalar(t, "lm loss vs samples", 2.5, 4 * i, NULL), 0);
+        assert_int_equal(meg_tensorboard_scalar(&t, "lm loss", 2.5, i, NULL), 0);
+        assert_int_equal(meg_tensorboard_scalar(&t, "lm loss vs samples", 2.5, 4 * i, NULL), 0);
     }
-    meg_tensorboard_close(t);
+    meg_append_file_close(&t);
     snprintf(to, sizeof to, "%s/events.out.tfevents.[0-9]*", dir);
     assert_int_equal(glob(to, 0, NULL, &g), 0);
     assert_int_equal(g.gl_pathc, 1);
