@@ -54,8 +54,9 @@ static void trace_start(const struct meg_work *w)
     meg_str_free(&s);
 }
 
-/* Create an operation on n elements (struct meg_comm_ops). */
-static struct meg_work *work_new(struct meg_comm *c, const char *op_name, int64_t n, enum meg_dtype t)
+/* Create an operation on n elements (struct meg_comm_ops), in which this rank sends nbytes_sent. */
+static struct meg_work *work_new(struct meg_comm *c, const char *op_name, int64_t n, enum meg_dtype t,
+                                 double nbytes_sent)
 {
     struct meg_comm_group *g = meg_comm_group_of(c);
     struct meg_work *w = meg_new(g->transport->work_nbytes);
@@ -65,6 +66,7 @@ static struct meg_work *work_new(struct meg_comm *c, const char *op_name, int64_
     w->op_number = ++g->nops;
     w->n = n;
     w->dtype = t;
+    c->nbytes_sent += nbytes_sent;
     trace_start(w);
     return w;
 }
@@ -213,10 +215,9 @@ static bool reduce_received(struct meg_work *w)
 static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
                                    enum meg_reduce_op op)
 {
-    struct meg_work *w = work_new(c, "all-reduce", n, t);
+    struct meg_work *w = work_new(c, "all-reduce", n, t, meg_comm_volume_all_reduce(c->size, nbytes_of(n, t)));
 
     (void)st;
-    c->nbytes_sent += meg_comm_volume_all_reduce(c->size, nbytes_of(n, t));
     w->buf = buf;
     w->op = op;
     if (w->g->transport->all_reduce) {
@@ -233,10 +234,9 @@ static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, vo
 static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                        enum meg_dtype t, enum meg_reduce_op op)
 {
-    struct meg_work *w = work_new(c, "reduce-scatter", n, t);
+    struct meg_work *w = work_new(c, "reduce-scatter", n, t, meg_comm_volume_sharded(c->size, nbytes_of(n, t)));
 
     (void)st;
-    c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
     w->buf = out;
     w->op = op;
     w->next_stage = reduce_received;
@@ -249,10 +249,9 @@ static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st
 static struct meg_work *all_gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                    enum meg_dtype t)
 {
-    struct meg_work *w = work_new(c, "all-gather", n, t);
+    struct meg_work *w = work_new(c, "all-gather", n, t, meg_comm_volume_sharded(c->size, nbytes_of(n, t)));
 
     (void)st;
-    c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
     w->g->transport->all_gather(w, out, in, n);
     return w;
 }
@@ -260,10 +259,9 @@ static struct meg_work *all_gather(struct meg_comm *c, struct meg_stream *st, vo
 static struct meg_work *all_to_all(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                    enum meg_dtype t)
 {
-    struct meg_work *w = work_new(c, "all-to-all", n, t);
+    struct meg_work *w = work_new(c, "all-to-all", n, t, meg_comm_volume_sharded(c->size, nbytes_of(n, t)));
 
     (void)st;
-    c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
     w->g->transport->all_to_all(w, out, in, n);
     return w;
 }
@@ -271,10 +269,9 @@ static struct meg_work *all_to_all(struct meg_comm *c, struct meg_stream *st, vo
 static struct meg_work *broadcast(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
                                   int root)
 {
-    struct meg_work *w = work_new(c, "broadcast", n, t);
+    struct meg_work *w = work_new(c, "broadcast", n, t, nbytes_of(n, t));
 
     (void)st;
-    c->nbytes_sent += nbytes_of(n, t);
     w->g->transport->broadcast(w, buf, n, root);
     return w;
 }
@@ -282,10 +279,9 @@ static struct meg_work *broadcast(struct meg_comm *c, struct meg_stream *st, voi
 static struct meg_work *send(struct meg_comm *c, struct meg_stream *st, const void *buf, int64_t n, enum meg_dtype t,
                              int to)
 {
-    struct meg_work *w = work_new(c, "send", n, t);
+    struct meg_work *w = work_new(c, "send", n, t, nbytes_of(n, t));
 
     (void)st;
-    c->nbytes_sent += nbytes_of(n, t);
     w->g->transport->send(w, buf, n, to);
     return w;
 }
@@ -293,7 +289,7 @@ static struct meg_work *send(struct meg_comm *c, struct meg_stream *st, const vo
 static struct meg_work *recv(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
                              int from)
 {
-    struct meg_work *w = work_new(c, "receive", n, t);
+    struct meg_work *w = work_new(c, "receive", n, t, 0);
 
     (void)st;
     w->g->transport->recv(w, buf, n, from);
@@ -302,7 +298,7 @@ static struct meg_work *recv(struct meg_comm *c, struct meg_stream *st, void *bu
 
 static struct meg_work *barrier(struct meg_comm *c, struct meg_stream *st)
 {
-    struct meg_work *w = work_new(c, "barrier", 0, MEG_DTYPE_I32);
+    struct meg_work *w = work_new(c, "barrier", 0, MEG_DTYPE_I32, 0);
 
     (void)st;
     w->g->transport->barrier(w);
