@@ -190,7 +190,7 @@ static void bench_ops(void)
 enum { N = 16384, H = 4096, V = 50304, HEADS = 32, GROUPS = 8, D = 128 };
 
 struct rows {
-    struct meg_mat a, b, c, wide, wide2, logits;
+    struct meg_mat a, logits;
     void *db;
     float *mean, *rstd, *part, *loss, *lse;
     int32_t *ids, *positions;
@@ -211,36 +211,6 @@ static void column_sums(void *arg)
     const struct rows *x = arg;
 
     MEG_CALL(op, stream, add_bwd, .dy = x->a, .dbias = x->db, .grad = MEG_DTYPE_F32, .dz = x->a, .accumulate = true);
-}
-
-static void glu_fwd(void *arg)
-{
-    const struct rows *x = arg;
-    const struct meg_glu unit = { .type = MEG_GLU_SILU };
-
-    MEG_CALL(op, stream, glu_fwd, .unit = &unit, .y = x->a, .x = x->wide);
-}
-
-static void glu_bwd(void *arg)
-{
-    const struct rows *x = arg;
-    const struct meg_glu unit = { .type = MEG_GLU_SILU };
-
-    MEG_CALL(op, stream, glu_bwd, .unit = &unit, .dx = x->wide2, .dy = x->a, .x = x->wide);
-}
-
-static void act_bwd(void *arg)
-{
-    const struct rows *x = arg;
-
-    MEG_CALL(op, stream, act_bwd, .dx = x->c, .dy = x->a, .pre = x->b, .act = MEG_ACT_GELU_TANH);
-}
-
-static void scale(void *arg)
-{
-    const struct rows *x = arg;
-
-    MEG_CALL(op, stream, scale, .y = x->c, .x = x->a, .factor = 0.3f);
 }
 
 static void rope(void *arg)
@@ -346,10 +316,6 @@ static void bench_rows(void)
     int32_t *ids = meg_new(N * sizeof *ids);
     struct rows x = {
         .a = random_mat(MEG_DTYPE_BF16, N, H),
-        .b = random_mat(MEG_DTYPE_BF16, N, H),
-        .c = random_mat(MEG_DTYPE_BF16, N, H),
-        .wide = random_mat(MEG_DTYPE_BF16, N, 2 * H),
-        .wide2 = random_mat(MEG_DTYPE_BF16, N, 2 * H),
         .logits = random_mat(MEG_DTYPE_BF16, 2 * N, V),
         .db = random_memory(H * 4),
         .mean = random_memory((size_t)N * D / 2 * 4),
@@ -380,10 +346,6 @@ static void bench_rows(void)
         report_bytes(name, 2.0 * (double)x.copied, copy, &x);
     }
     report_bytes("add_bwd, dbias only", row, column_sums, &x);
-    report_bytes("glu_fwd", 3 * row, glu_fwd, &x);
-    report_bytes("glu_bwd", 5 * row, glu_bwd, &x);
-    report_bytes("act_bwd gelu_tanh", 3 * row, act_bwd, &x);
-    report_bytes("scale", 2 * row, scale, &x);
     report_bytes("rope", 2 * row + 2.0 * N * D / 2 * 4, rope, &x);
     report_bytes("embed_fwd", 2 * row, embed_fwd, &x);
     report_bytes("embed_bwd, f32 gradients", 5 * row, embed_bwd, &x);

@@ -1,12 +1,12 @@
 /*
- * check_elementwise.c - cases of activation functions, biases, factors, gated linear units, casts, copies of heads and
+ * check_elementwise.c - cases of activation functions and biases, which linear layers compute, copies of heads and
  * uploads.
  */
 #include <stdlib.h>
 #include "check.h"
 #include "cuda/internal.h"
 
-enum { ACTS = MEG_ACT_RELU + 1, GLUS = MEG_GLU_SQUARED_RELU + 1, TYPES = MEG_DTYPE_F16 + 1 };
+enum { ACTS = MEG_ACT_RELU + 1, TYPES = MEG_DTYPE_F16 + 1 };
 
 /*
  * Shapes.  The first has rows at multiples of 16 bytes and only complete vectors.  The next two have an incomplete last
@@ -28,16 +28,6 @@ static struct twin random_twin(enum meg_dtype t, struct shape s, float range)
             twin_set(&x, r, c, range * twin_get(&x, r, c));
     twin_upload(&x);
     return x;
-}
-
-/* Set elements of row 1 of a matrix to special values. */
-static void set_special(struct twin *x)
-{
-    static const float special[] = { 0, -0.0f, 30, -30, 200, -200, INFINITY, -INFINITY, NAN, 6e4f, -6e4f, 1e-7f };
-
-    for (int64_t c = 0; c < x->host.cols && c < (int64_t)(sizeof special / sizeof *special); c++)
-        twin_set(x, 1, c, special[c]);
-    twin_upload(x);
 }
 
 /* ---- activation functions and biases ---- */
@@ -103,40 +93,6 @@ static void act_fwd_tails(void)
         }
 }
 
-static void act_bwd_one(enum meg_dtype tdx, enum meg_dtype tdy, enum meg_dtype tp, enum meg_act act, struct shape s,
-                        bool is_in_place, bool is_special)
-{
-    const struct twin dy = random_twin(tdy, s, 1), dx = is_in_place ? dy : twin_output(tdx, s.rows, s.cols, s.pad + 8);
-    struct twin pre = random_twin(tp, s, 6);
-
-    if (is_special)
-        set_special(&pre);
-    MEG_CALL(cpu, NULL, act_bwd, .dx = dx.host, .dy = dy.host, .pre = pre.host, .act = act);
-    MEG_CALL(gpu, stream, act_bwd, .dx = dx.dev, .dy = dy.dev, .pre = pre.dev, .act = act);
-    expect_near(&dx, op_tolerance(dx.host.dtype), "dx");
-}
-
-static void act_bwd_types(void)
-{
-    for (int act = 0; act < ACTS; act++)
-        for (int i = 0; i < TYPES * TYPES * TYPES; i++)
-            for (int s = 0; s < SMALL_SHAPES; s++)
-                act_bwd_one((enum meg_dtype)(i / TYPES / TYPES), (enum meg_dtype)(i / TYPES % TYPES),
-                            (enum meg_dtype)(i % TYPES), (enum meg_act)act, shapes[s], false, false);
-}
-
-static void act_bwd_shapes(void)
-{
-    for (int i = 0; i < TYPES; i++)
-        act_bwd_one(MEG_DTYPE_F32, (enum meg_dtype)i, MEG_DTYPE_F32, MEG_ACT_GELU_ERF, shapes[0], true, false);
-    for (int act = 0; act < ACTS; act++)
-        act_bwd_one(MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, (enum meg_act)act, shapes[1], false, true);
-    for (int s = SMALL_SHAPES; s < SHAPES; s++) {
-        act_bwd_one(MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_ACT_GELU_TANH, shapes[s], false, false);
-        act_bwd_one(MEG_DTYPE_BF16, MEG_DTYPE_F16, MEG_DTYPE_F32, MEG_ACT_GELU_TANH, shapes[s], false, false);
-    }
-}
-
 static void add_bias_one(enum meg_dtype ty, enum meg_dtype tb, struct shape s, int64_t offset)
 {
     struct twin y = random_twin(ty, s, 1), b = twin_random(tb, 1, s.cols + offset, 0);
@@ -155,168 +111,6 @@ static void add_bias(void)
             add_bias_one((enum meg_dtype)(i / TYPES), (enum meg_dtype)(i % TYPES), shapes[s], 0);
     for (int s = 0; s < SHAPES; s++)
         add_bias_one(MEG_DTYPE_F32, MEG_DTYPE_BF16, shapes[s], 1);
-}
-
-static void scale_one(enum meg_dtype ty, enum meg_dtype tx, struct shape s, bool is_in_place)
-{
-    const struct twin x = random_twin(tx, s, 3), y = is_in_place ? x : twin_output(ty, s.rows, s.cols, s.pad + 8);
-
-    MEG_CALL(cpu, NULL, scale, .y = y.host, .x = x.host, .factor = 0.3f);
-    MEG_CALL(gpu, stream, scale, .y = y.dev, .x = x.dev, .factor = 0.3f);
-    expect_equal(&y, "y");
-}
-
-static void scale(void)
-{
-    for (int i = 0; i < TYPES * TYPES; i++)
-        for (int s = 0; s < SMALL_SHAPES; s++)
-            scale_one((enum meg_dtype)(i / TYPES), (enum meg_dtype)(i % TYPES), shapes[s], false);
-    for (int s = 0; s < SHAPES; s++)
-        scale_one(MEG_DTYPE_BF16, MEG_DTYPE_BF16, shapes[s], true);
-}
-
-/* ---- gated linear units ---- */
-
-static const struct meg_glu limits[] = { { 0, 0, 0 }, { 0, 1.5f, 1 }, { 0, 0, 0.5f } };
-enum { LIMITS = sizeof limits / sizeof *limits };
-
-static struct meg_glu unit_of(int type, int limit)
-{
-    struct meg_glu unit = limits[limit];
-
-    unit.type = (enum meg_glu_type)type;
-    return unit;
-}
-
-/* Return the shape of x.  Its rows may be aligned although the second halves of the rows are not. */
-static struct shape x_shape(struct shape s)
-{
-    return (struct shape){ s.rows, 2 * s.cols, s.cols + s.pad };
-}
-
-static void glu_fwd_one(struct meg_glu unit, enum meg_dtype ty, enum meg_dtype tx, struct shape s, bool is_special)
-{
-    struct twin x = random_twin(tx, x_shape(s), 3);
-    const struct twin y = twin_output(ty, s.rows, s.cols, s.pad + 8);
-
-    if (is_special)
-        set_special(&x);
-    MEG_CALL(cpu, NULL, glu_fwd, .unit = &unit, .y = y.host, .x = x.host);
-    MEG_CALL(gpu, stream, glu_fwd, .unit = &unit, .y = y.dev, .x = x.dev);
-    expect_near(&y, op_tolerance(ty), "y");
-}
-
-static void glu_fwd_types(void)
-{
-    for (int type = 0; type < GLUS; type++)
-        for (int i = 0; i < TYPES * TYPES * LIMITS; i++)
-            glu_fwd_one(unit_of(type, i % LIMITS), (enum meg_dtype)(i / LIMITS / TYPES),
-                        (enum meg_dtype)(i / LIMITS % TYPES), shapes[(type + i) % SMALL_SHAPES], false);
-}
-
-static void glu_fwd_shapes(void)
-{
-    for (int s = 0; s < SHAPES; s++)
-        glu_fwd_one(unit_of(MEG_GLU_SILU, 0), MEG_DTYPE_BF16, MEG_DTYPE_BF16, shapes[s], false);
-    glu_fwd_one(unit_of(MEG_GLU_SILU, 0), MEG_DTYPE_BF16, MEG_DTYPE_BF16, (struct shape){ 0, 8, 0 }, false);
-    for (int type = 0; type < GLUS; type++)
-        for (int limit = 0; limit < LIMITS; limit++)
-            glu_fwd_one(unit_of(type, limit), MEG_DTYPE_F32, MEG_DTYPE_F32, shapes[0], true);
-}
-
-static void glu_bwd_one(struct meg_glu unit, enum meg_dtype tdx, enum meg_dtype tdy, enum meg_dtype tx, struct shape s,
-                        bool is_in_place, bool is_special)
-{
-    struct twin x = random_twin(tx, x_shape(s), 3);
-    const struct twin dy = random_twin(tdy, s, 1);
-    const struct twin dx = is_in_place ? x : twin_output(tdx, s.rows, 2 * s.cols, s.cols + s.pad + 8);
-
-    if (is_special)
-        set_special(&x);
-    MEG_CALL(cpu, NULL, glu_bwd, .unit = &unit, .dx = dx.host, .dy = dy.host, .x = x.host);
-    MEG_CALL(gpu, stream, glu_bwd, .unit = &unit, .dx = dx.dev, .dy = dy.dev, .x = x.dev);
-    expect_near(&dx, op_tolerance(dx.host.dtype), "dx");
-}
-
-static void glu_bwd_types(void)
-{
-    for (int type = 0; type < GLUS; type++)
-        for (int i = 0; i < TYPES * TYPES * TYPES * LIMITS; i++)
-            glu_bwd_one(unit_of(type, i % LIMITS), (enum meg_dtype)(i / LIMITS / TYPES / TYPES),
-                        (enum meg_dtype)(i / LIMITS / TYPES % TYPES), (enum meg_dtype)(i / LIMITS % TYPES),
-                        shapes[(type + i) % SMALL_SHAPES], false, false);
-}
-
-static void glu_bwd_shapes(void)
-{
-    for (int s = 0; s < SHAPES; s++)
-        glu_bwd_one(unit_of(MEG_GLU_SILU, 0), MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_BF16, shapes[s], true, false);
-    for (int type = 0; type < GLUS; type++)
-        for (int limit = 0; limit < LIMITS; limit++)
-            glu_bwd_one(unit_of(type, limit), MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, shapes[0], false, true);
-}
-
-/* ---- cast ---- */
-
-/* Cast elements of src to elements of dst that begin at these offsets.  NaN may have any bits. */
-static void cast_one(enum meg_dtype to, enum meg_dtype from, const struct twin *src, int64_t src0, int64_t dst0)
-{
-    const int64_t n = src->host.cols - src0;
-    const struct twin dst = twin_output(to, 1, dst0 + n, 0);
-
-    MEG_CALL(cpu, NULL, cast, .dst = meg_element(dst.host.p, dst0, to), .dst_type = to,
-             .src = meg_element(src->host.p, src0, from), .src_type = from, .n = n);
-    MEG_CALL(gpu, stream, cast, .dst = meg_element(dst.dev.p, dst0, to), .dst_type = to,
-             .src = meg_element(src->dev.p, src0, from), .src_type = from, .n = n);
-    expect_near(&dst, 0, "dst");
-}
-
-static void cast_sizes(void)
-{
-    static const int64_t sizes[] = { 1, 2, 7, 8, 9, 31, 64, 2049, 4096 };
-
-    for (int i = 0; i < TYPES * TYPES; i++)
-        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
-            const struct twin src = twin_random((enum meg_dtype)(i % TYPES), 1, sizes[k], 0);
-
-            for (int64_t offsets = 0; offsets < 4; offsets++)
-                cast_one((enum meg_dtype)(i / TYPES), (enum meg_dtype)(i % TYPES), &src, offsets % 2, offsets / 2);
-        }
-}
-
-/*
- * Cast all 2^16 values of bf16 and of f16, and f32 numbers with all values of the upper 16 bits.  The lower bits are
- * such that most numbers are between two values of bf16, a third of them at the middle.
- */
-static void cast_values(void)
-{
-    for (int i = 0; i < TYPES * TYPES; i++) {
-        const enum meg_dtype from = (enum meg_dtype)(i % TYPES);
-        const struct twin src = twin_output(from, 1, 1 << 16, 0);
-
-        for (uint32_t k = 0; k < 1 << 16; k++)
-            if (from == MEG_DTYPE_F32)
-                ((uint32_t *)src.host.p)[k] = k << 16 | (k % 3 ? k * 40503 % (1 << 16) : 0x8000);
-            else
-                ((uint16_t *)src.host.p)[k] = (uint16_t)k;
-        twin_upload(&src);
-        cast_one((enum meg_dtype)(i / TYPES), from, &src, 0, 0);
-    }
-}
-
-/*
- * Cast f32 values that are f16 numbers, between two of them, or at their midpoint: around 1, the least normal number,
- * the least subnormal number, and the greatest number.
- */
-static void cast_f16_rounding(void)
-{
-    static const float bases[] = { 1.0f, 0x1p-14f, 0x1p-24f, 65504.0f };
-    const struct twin src = twin_output(MEG_DTYPE_F32, 1, 4 * 1024, 0);
-
-    for (int i = 0; i < 4 * 1024; i++)
-        ((float *)src.host.p)[i] = bases[i / 1024] * (1 + (float)(i % 1024 - 512) * 0x1p-13f);
-    twin_upload(&src);
-    cast_one(MEG_DTYPE_F16, MEG_DTYPE_F32, &src, 0, 0);
 }
 
 /* ---- copy_heads ---- */
@@ -403,17 +197,7 @@ const struct check_case cases_elementwise[] = {
     { "act_fwd: types and activation functions", act_fwd_types },
     { "act_fwd: shapes", act_fwd_shapes },
     { "act_fwd: small results are accurate", act_fwd_tails },
-    { "act_bwd: types and activation functions", act_bwd_types },
-    { "act_bwd: shapes, in place, infinity and NaN", act_bwd_shapes },
     { "add_bias: types and shapes", add_bias },
-    { "scale: types, shapes, in place", scale },
-    { "glu_fwd: types and units", glu_fwd_types },
-    { "glu_fwd: shapes, infinity and NaN", glu_fwd_shapes },
-    { "glu_bwd: types and units", glu_bwd_types },
-    { "glu_bwd: shapes, in place, infinity and NaN", glu_bwd_shapes },
-    { "cast: sizes and alignment", cast_sizes },
-    { "cast: all values of 16 bits", cast_values },
-    { "cast: f16 rounds to nearest even", cast_f16_rounding },
     { "copy_heads: types, strides and alignment", copy_heads },
     { "upload: more numbers than staging buffers", uploads },
     { NULL, NULL },

@@ -72,7 +72,8 @@ static void expect_result(const struct op_call *c, const struct op_tensor *t, co
 
     for (int64_t i = 0; i < t->numel; i++)
         difference_add(&d, i / cols, i % cols, got[i], want[i]);
-    expect_small(&d, tol, t->name);
+    if (tol > 0 || memcmp(dev, host, t->nbytes) != 0)
+        expect_small(&d, tol > 0 ? tol : -1, t->name);
     free(got);
     free(want);
 }

@@ -46,16 +46,16 @@ static void check_gradient(struct op_call *bwd, struct op_call *fwd, const struc
     for (int s = 0; x && s < SAMPLES && s < x->numel; s++) {
         const int64_t i = x->numel <= SAMPLES ? s : op_below(x->numel);
         const double x0 = x->v[i];
-        double d[2], got;
+        double at[5], got;
 
-        for (int k = 0; k < 2; k++) { /* steps h and 2h */
-            x->v[i] = x0 + (k + 1) * h;
-            d[k] = loss(bwd, fwd);
-            x->v[i] = x0 - (k + 1) * h;
-            d[k] = (d[k] - loss(bwd, fwd)) / (2 * (k + 1) * h);
-            x->v[i] = x0;
+        for (int k = 0; k < 5; k++) {
+            x->v[i] = x0 + (k - 2) * h;
+            at[k] = loss(bwd, fwd);
         }
-        got = (4 * d[0] - d[1]) / 3;
+        x->v[i] = x0;
+        got = (8 * (at[3] - at[1]) - (at[4] - at[0])) / (12 * h);
+        if (fabs(at[4] - 2 * at[2] + at[0]) > 0.1 * h * (1 + fabs(got))) /* a kink */
+            continue;
         if (fabs(got - dx->want[i]) > 1e-6 * (1 + fabs(got)))
             fail_msg("the reference of %s[%lld] is %.12g, but differences of that of %s give %.12g", dx->name,
                      (long long)i, dx->want[i], fwd->test->row->name, got);
@@ -92,11 +92,16 @@ static void check_gradients(struct op_call *bwd)
 
 /* ---- values ---- */
 
-/* Return whether a result agrees with the reference.  A value that is not a number may be infinite. */
+/*
+ * Return whether a result agrees with the reference.  A value that is not a number may be infinite, and is undefined if
+ * tol is infinite.
+ */
 static bool agrees(enum meg_dtype t, double got, double want, double tol)
 {
     const double error = fabs(got - want);
 
+    if (isinf(tol))
+        return true;
     if (isnan(want))
         return !isfinite(got);
     if (got == want)

@@ -436,66 +436,6 @@ static void copy_heads(const struct meg_ops *ops)
     }
 }
 
-/*
- * Return x rounded to a significand of `bits` bits, ties to even, with exponents of at least `least`; infinite above
- * `most`.
- */
-static double rounded(double x, int bits, int least, double most)
-{
-    const double ulp = x == 0.0 || isinf(x) ? 1.0 : ldexp(1.0, (int)fmax(ilogb(x), least) - bits + 1);
-    const double r = nearbyint(x / ulp) * ulp;
-    return fabs(r) > most ? copysign(INFINITY, r) : r;
-}
-
-/* Each f16 and bf16 value survives conversion to f32 and back; midpoints and their neighbours round to nearest even. */
-static void cast(const struct meg_ops *ops)
-{
-    enum { ALL = 1 << 16 };
-    const struct {
-        enum meg_dtype t;
-        int bits, least;
-        double most;
-    } of[] = { { MEG_DTYPE_BF16, 8, -126, 0x1.fep127 }, { MEG_DTYPE_F16, 11, -14, 65504.0 } };
-    uint16_t *h = zeros(ALL, 2), *back = zeros(ALL, 2);
-    float *f = zeros(ALL, 4), *g = zeros(ALL, 4);
-    for (int k = 0; k < ALL; k++)
-        h[k] = (uint16_t)k;
-    for (size_t i = 0; i < LEN(of); i++) {
-        const enum meg_dtype t = of[i].t;
-        for (int threads = 1; threads <= 2; threads++) {
-            omp_set_num_threads(threads);
-            MEG_CALL(ops, NULL, cast, .dst = f, .dst_type = MEG_DTYPE_F32, .src = h, .src_type = t, .n = ALL);
-            MEG_CALL(ops, NULL, cast, .dst = back, .dst_type = t, .src = f, .src_type = MEG_DTYPE_F32, .n = ALL);
-        }
-        for (int k = 0; k < ALL; k++)
-            assert_true(isnan(f[k]) || back[k] == h[k]);
-        for (int offset = -1; offset <= 1; offset++) {
-            for (int k = 0; k < ALL; k++) {
-                const int is_most = (double)fabsf(f[k]) == of[i].most;
-                const float half = f[k] + (is_most ? f[k] - f[k - 1] : f[(k + 1) & (ALL - 1)] - f[k]) / 2;
-                g[k] = !offset ? half : nextafterf(half, (float)offset * INFINITY);
-            }
-            MEG_CALL(ops, NULL, cast, .dst = back, .dst_type = t, .src = g, .src_type = MEG_DTYPE_F32, .n = ALL);
-            MEG_CALL(ops, NULL, cast, .dst = f, .dst_type = MEG_DTYPE_F32, .src = back, .src_type = t, .n = ALL);
-            for (int k = 0; k < ALL; k++)
-                if (isnan(g[k]))
-                    assert_true(isnan(f[k]));
-                else
-                    assert_true((double)f[k] == rounded(g[k], of[i].bits, of[i].least, of[i].most));
-            MEG_CALL(ops, NULL, cast, .dst = f, .dst_type = MEG_DTYPE_F32, .src = h, .src_type = t, .n = ALL);
-        }
-    }
-    MEG_CALL(ops, NULL, cast, .dst = back, .dst_type = MEG_DTYPE_F16, .src = h, .src_type = MEG_DTYPE_BF16, .n = ALL);
-    for (int k = 0; k < ALL; k++)
-        assert_true(back[k] == meg_to_f16(meg_from_bf16(h[k])));
-    MEG_CALL(ops, NULL, cast, .dst = g, .dst_type = MEG_DTYPE_F32, .src = f, .src_type = MEG_DTYPE_F32, .n = ALL);
-    assert_memory_equal(f, g, ALL * 4);
-    free(h);
-    free(back);
-    free(f);
-    free(g);
-}
-
 int main(void)
 {
     static const struct ops_case cases[] = {
@@ -509,7 +449,6 @@ int main(void)
         { "a sum of large squares is finite", sum_of_large_squares_is_finite },
         { "memory is zeroed and aligned", memory },
         { "copy_heads copies the heads only", copy_heads },
-        { "casts round to nearest even", cast },
     };
     return run_cases(cases, LEN(cases));
 }
