@@ -187,13 +187,13 @@ static void bench_ops(void)
 
 /* ---- memory-bound operations ---- */
 
-enum { N = 16384, H = 4096, V = 50304, HEADS = 32, GROUPS = 8, D = 128 };
+enum { N = 16384, H = 4096, V = 50304 };
 
 struct rows {
     struct meg_mat a, logits;
     void *db;
-    float *mean, *rstd, *part, *loss, *lse;
-    int32_t *ids, *positions;
+    float *part, *loss, *lse;
+    int32_t *ids;
     double *sum;
     struct meg_loss_weight weight;
     size_t copied; /* bytes */
@@ -211,15 +211,6 @@ static void column_sums(void *arg)
     const struct rows *x = arg;
 
     MEG_CALL(op, stream, add_bwd, .dy = x->a, .dbias = x->db, .grad = MEG_DTYPE_F32, .dz = x->a, .accumulate = true);
-}
-
-static void rope(void *arg)
-{
-    const struct rows *x = arg;
-    const struct meg_heads h = { x->a.p, x->a.dtype, H, H, (HEADS / GROUPS) * D, D };
-
-    MEG_CALL(op, stream, rope, .x = h, .s = N, .b = 1, .g = GROUPS, .heads = HEADS / GROUPS, .half = D / 2,
-             .cos = x->mean, .sin = x->rstd, .position = x->positions, .sign = 1);
 }
 
 static void embed_fwd(void *arg)
@@ -318,13 +309,10 @@ static void bench_rows(void)
         .a = random_mat(MEG_DTYPE_BF16, N, H),
         .logits = random_mat(MEG_DTYPE_BF16, 2 * N, V),
         .db = random_memory(H * 4),
-        .mean = random_memory((size_t)N * D / 2 * 4),
-        .rstd = random_memory((size_t)N * D / 2 * 4),
         .part = random_memory(N * 8),
         .loss = random_memory(N * 4),
         .lse = random_memory(N * 4),
         .ids = op->alloc(N * sizeof *ids),
-        .positions = op->alloc(N * sizeof *ids),
         .sum = op->alloc(8),
         .weight = { random_memory(N * 4), factors, factors },
     };
@@ -333,9 +321,6 @@ static void bench_rows(void)
     for (int i = 0; i < N; i++)
         ids[i] = (int32_t)((uint32_t)i * 2654435761u % V);
     op->upload(stream, x.ids, ids, N * sizeof *ids);
-    for (int i = 0; i < N; i++)
-        ids[i] = i;
-    op->upload(stream, x.positions, ids, N * sizeof *ids);
     x.logits.rows = N;
     for (int i = 0; i < 3; i++) { /* 128 and 64 MiB: as much traffic as 2 and 1 of the following matrices */
         static const int mib[] = { 1024, 128, 64 };
@@ -346,7 +331,6 @@ static void bench_rows(void)
         report_bytes(name, 2.0 * (double)x.copied, copy, &x);
     }
     report_bytes("add_bwd, dbias only", row, column_sums, &x);
-    report_bytes("rope", 2 * row + 2.0 * N * D / 2 * 4, rope, &x);
     report_bytes("embed_fwd", 2 * row, embed_fwd, &x);
     report_bytes("embed_bwd, f32 gradients", 5 * row, embed_bwd, &x);
     report_bytes("xent_partial [16384,50304]", logits, xent_partial, &x);

@@ -348,8 +348,8 @@ static void run_op(struct op_call *c)
 int main(int argc, char **argv)
 {
     static const struct check_case *const files[] = {
-        cases_elementwise, cases_rope,   cases_embedding, cases_xent,  cases_sample, cases_reduce,
-        cases_optim,       cases_linear, cases_attention, cases_cudnn, cases_graph,
+        cases_elementwise, cases_embedding, cases_xent,      cases_sample, cases_reduce,
+        cases_optim,       cases_linear,    cases_attention, cases_cudnn,  cases_graph,
     };
     const struct op_test *t;
     struct meg_err e = { 0 };

@@ -24,8 +24,8 @@ struct check_case {
     void (*run)(void);
 };
 /* The cases of a file end with an entry without name. */
-extern const struct check_case cases_elementwise[], cases_rope[], cases_embedding[], cases_xent[], cases_reduce[],
-    cases_optim[], cases_sample[], cases_linear[], cases_attention[], cases_cudnn[], cases_graph[];
+extern const struct check_case cases_elementwise[], cases_embedding[], cases_xent[], cases_reduce[], cases_optim[],
+    cases_sample[], cases_linear[], cases_attention[], cases_cudnn[], cases_graph[];
 
 /*
  * A matrix in host memory, for the CPU, and in device memory.  The row padding, pad elements between rows, is NaN in

@@ -1,7 +1,4 @@
-/*
- * check_elementwise.c - cases of activation functions and biases, which linear layers compute, copies of heads and
- * uploads.
- */
+/* check_elementwise.c - cases of activation functions and biases, which linear layers compute, and of uploads. */
 #include <stdlib.h>
 #include "check.h"
 #include "cuda/internal.h"
@@ -113,69 +110,6 @@ static void add_bias(void)
         add_bias_one(MEG_DTYPE_F32, MEG_DTYPE_BF16, shapes[s], 1);
 }
 
-/* ---- copy_heads ---- */
-
-enum { MAX_B = 4 };
-
-static struct twin_bytes random_bytes(size_t nbytes)
-{
-    unsigned char *p = malloc(nbytes + 1);
-    struct twin_bytes b;
-
-    for (size_t i = 0; i < nbytes; i++)
-        p[i] = (unsigned char)op_below(256);
-    b = twin_bytes(p, nbytes);
-    free(p);
-    return b;
-}
-
-/*
- * Copy heads [s,b,g,d], which begin at element `offset` and are `gap` elements apart, and have the order s, b, g in src
- * and g, b, s in dst.  If is_reversed is set, the sequences have the reverse order in dst.
- */
-static void copy_heads_one(enum meg_dtype t, int64_t s, int64_t b, int64_t g, int64_t d, int64_t gap, int64_t offset,
-                           bool is_reversed)
-{
-    const int64_t ld = d + gap, n = s * b * g * ld + offset;
-    const size_t nbytes = (size_t)n * meg_dtype_size(t);
-    const struct twin_bytes from = random_bytes(nbytes), to = random_bytes(nbytes);
-    struct meg_heads src = { meg_element(from.host, offset, t), t, b * g * ld, g * ld, ld, 0 };
-    struct meg_heads dst = { meg_element(to.host, offset, t), t, ld, s * ld, s * b * ld, 0 };
-
-    int64_t dst_offset[MAX_B];
-    struct twin_bytes offsets;
-
-    for (int64_t i = 0; i < b; i++)
-        dst_offset[i] = (b - 1 - i) * s * ld;
-    offsets = twin_bytes(dst_offset, sizeof dst_offset);
-    MEG_CALL(cpu, NULL, copy_heads, .dst = dst, .dst_offset = is_reversed ? offsets.host : NULL, .src = src, .s = s,
-             .b = b, .g = g, .d = d);
-    src.p = meg_element(from.dev, offset, t);
-    dst.p = meg_element(to.dev, offset, t);
-    MEG_CALL(gpu, stream, copy_heads, .dst = dst, .dst_offset = is_reversed ? offsets.dev : NULL, .src = src, .s = s,
-             .b = b, .g = g, .d = d);
-    expect_equal_bytes(&to, "dst");
-}
-
-static void copy_heads(void)
-{
-    for (int t = 0; t < MEG_DTYPES; t++) {
-        for (int n = 0; n < 2; n++) {
-            copy_heads_one((enum meg_dtype)t, 3, 2, 4, 16, 8, 8, n);
-            copy_heads_one((enum meg_dtype)t, 2, 3, 3, 16, 7, 0, n);
-            copy_heads_one((enum meg_dtype)t, 1, 4, 2, 16, 0, 0, n);
-        }
-        copy_heads_one((enum meg_dtype)t, 3, 2, 4, 16, 0, 0, false);
-        copy_heads_one((enum meg_dtype)t, 3, 2, 3, 12, 4, 4, false);
-        copy_heads_one((enum meg_dtype)t, 2, 3, 3, 16, 8, 2, false);
-        copy_heads_one((enum meg_dtype)t, 4, 1, 2, 5, 2, 1, false);
-        copy_heads_one((enum meg_dtype)t, 4, 1, 2, 5, 3, 0, false);
-        copy_heads_one((enum meg_dtype)t, 1, 1, 1, 5000, 0, 0, false);
-        copy_heads_one((enum meg_dtype)t, 0, 2, 3, 8, 0, 0, false);
-    }
-    copy_heads_one(MEG_DTYPE_BF16, 1025, 4, 1, 2, 0, 0, false);
-}
-
 /* Upload more numbers than cuda.c has staging buffers, while another operation delays the copies. */
 static void uploads(void)
 {
@@ -194,11 +128,7 @@ static void uploads(void)
 }
 
 const struct check_case cases_elementwise[] = {
-    { "act_fwd: types and activation functions", act_fwd_types },
-    { "act_fwd: shapes", act_fwd_shapes },
-    { "act_fwd: small results are accurate", act_fwd_tails },
-    { "add_bias: types and shapes", add_bias },
-    { "copy_heads: types, strides and alignment", copy_heads },
-    { "upload: more numbers than staging buffers", uploads },
-    { NULL, NULL },
+    { "act_fwd: types and activation functions", act_fwd_types }, { "act_fwd: shapes", act_fwd_shapes },
+    { "act_fwd: small results are accurate", act_fwd_tails },     { "add_bias: types and shapes", add_bias },
+    { "upload: more numbers than staging buffers", uploads },     { NULL, NULL },
 };

@@ -110,6 +110,15 @@ static void set_shape(const struct op_call *c, struct op_tensor *x, const char *
     }
 }
 
+/* Return the shape of a field, which the test may replace. */
+static const char *shape_of(const struct op_test *test, const struct meg_op_field *f)
+{
+    for (const struct op_extra *e = test->extra; e->name; e++)
+        if (!strcmp(e->name, f->name))
+            return e->shape;
+    return f->shape;
+}
+
 static void add_field(struct op_call *c, const struct meg_op_field *f)
 {
     const struct meg_op_row *row = c->test->row;
@@ -120,7 +129,7 @@ static void add_field(struct op_call *c, const struct meg_op_field *f)
         return;
     x = add_tensor(c, f->name, meg_op_mat(&c->sizes, row, f, c->args).dtype, f->offset, p);
     x->role = f->role;
-    set_shape(c, x, f->shape);
+    set_shape(c, x, shape_of(c->test, f));
     if (f->type == MEG_FIELD_MAT) {
         x->stride[0] = ((const struct meg_mat *)meg_op_field(f, c->args))->ld;
     } else if (f->type == MEG_FIELD_HEADS) {
@@ -204,14 +213,11 @@ static void add_qk_norm(struct op_call *c, const struct meg_op_field *f)
 
 static void add_extra(struct op_call *c, const struct op_extra *e)
 {
-    struct op_tensor *x = op_find(c, e->name);
     void *p;
 
     memcpy(&p, (const char *)c->args + e->offset, sizeof p);
-    if (!x && p)
-        x = add_tensor(c, e->name, e->dtype, e->offset, p);
-    if (x)
-        set_shape(c, x, e->shape);
+    if (p && !op_find(c, e->name))
+        set_shape(c, add_tensor(c, e->name, e->dtype, e->offset, p), e->shape);
 }
 
 void op_set_special(struct op_call *c, const char *name, int64_t first)
@@ -358,7 +364,7 @@ struct op_call *op_forward_of(struct op_call *bwd)
             struct op_tensor *y = add_tensor(c, f->name, MEG_DTYPE_F64, f->offset, NULL);
 
             y->role = f->role;
-            set_shape(c, y, f->shape);
+            set_shape(c, y, shape_of(test, f));
             y->v = meg_new((size_t)y->numel * sizeof *y->v);
             if (x && f->role & MEG_ROLE_IN)
                 memcpy(y->v, x->v, (size_t)y->numel * sizeof *y->v);

@@ -1,4 +1,4 @@
-/* ops_optim.c - steps of the optimizers and sums over flat buffers against f64; memory, copies and casts. */
+/* ops_optim.c - steps of the optimizers and sums over flat buffers against f64; memory. */
 #include "ops.h"
 #include "base/philox.h"
 #include "tensor/half.h"
@@ -412,30 +412,6 @@ static void memory(const struct meg_ops *ops)
     ops->release(NULL);
 }
 
-static void copy_heads(const struct meg_ops *ops)
-{
-    enum { S = 3, B = 2, G = 2, D = 5 };
-    for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++) {
-        struct meg_mat src = rnd_mat_of((enum meg_dtype)t, 1, S * B * 40, 0);
-        struct meg_mat dst = meg_mat(zeros(100 * B * G * D, 4), (enum meg_dtype)t, 1, 100 * B * G * D);
-        const struct meg_heads from = { (char *)src.p + 7 * meg_dtype_size(src.dtype), src.dtype, B * 40, 40, 15, 0 };
-        const struct meg_heads to = { dst.p, dst.dtype, D, 100 * G * D, 100 * D, 0 };
-        for (int n = 0; n < 2; n++) {
-            const int64_t offset[] = { 50 * D, 10 * D }; /* offsets of the sequences in dst */
-            MEG_CALL(ops, NULL, copy_heads, .dst = to, .dst_offset = n ? offset : NULL, .src = from, .s = S, .b = B,
-                     .g = G, .d = D);
-            for (int k = 0; k < S * B * G * D; k++) {
-                const int c = k % D, j = k / D % G, i = k / D / G % B, s = k / D / G / B;
-                assert_true(at(dst, 0, (n ? offset[i] : i * 100 * G * D) + j * 100 * D + s * D + c) ==
-                            at(src, 0, 7 + (s * B + i) * 40 + j * 15 + c));
-            }
-            assert_true(at(dst, 0, S * D) == 0.0f);
-        }
-        free(src.p);
-        free(dst.p);
-    }
-}
-
 int main(void)
 {
     static const struct ops_case cases[] = {
@@ -448,7 +424,6 @@ int main(void)
         { "sums over ranges are those over their elements", sums_of_ranges },
         { "a sum of large squares is finite", sum_of_large_squares_is_finite },
         { "memory is zeroed and aligned", memory },
-        { "copy_heads copies the heads only", copy_heads },
     };
     return run_cases(cases, LEN(cases));
 }
