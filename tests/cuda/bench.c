@@ -194,7 +194,6 @@ struct rows {
     void *db;
     float *part, *loss, *lse;
     int32_t *ids;
-    double *sum;
     struct meg_loss_weight weight;
     size_t copied; /* bytes */
 };
@@ -211,22 +210,6 @@ static void column_sums(void *arg)
     const struct rows *x = arg;
 
     MEG_CALL(op, stream, add_bwd, .dy = x->a, .dbias = x->db, .grad = MEG_DTYPE_F32, .dz = x->a, .accumulate = true);
-}
-
-static void embed_fwd(void *arg)
-{
-    const struct rows *x = arg;
-    const struct meg_mat word = meg_mat(x->logits.p, MEG_DTYPE_BF16, V, H);
-
-    MEG_CALL(op, stream, embed_fwd, .x = x->a, .token = x->ids, .word = word);
-}
-
-static void embed_bwd(void *arg)
-{
-    const struct rows *x = arg;
-    const struct meg_mat dword = meg_mat(x->logits.p, MEG_DTYPE_F32, V, H);
-
-    MEG_CALL(op, stream, embed_bwd, .dword = dword, .dx = x->a, .token = x->ids, .accumulate = true);
 }
 
 static void xent_partial(void *arg)
@@ -248,14 +231,6 @@ static void xent_fwd_bwd(void *arg)
     const struct rows *x = arg;
 
     MEG_CALL(op, stream, xent_fwd_bwd, .loss = x->loss, .logits = x->logits, .target = x->ids, .weight = x->weight);
-}
-
-static void sumsq(void *arg)
-{
-    const struct rows *x = arg;
-
-    MEG_CALL(op, stream, sumsq, .out = x->sum, .x = x->logits.p, .type = MEG_DTYPE_BF16,
-             .n = x->logits.rows * x->logits.cols);
 }
 
 /* Operands of sampling the next token of each of SEQUENCES sequences from f32 logits. */
@@ -313,7 +288,6 @@ static void bench_rows(void)
         .loss = random_memory(N * 4),
         .lse = random_memory(N * 4),
         .ids = op->alloc(N * sizeof *ids),
-        .sum = op->alloc(8),
         .weight = { random_memory(N * 4), factors, factors },
     };
 
@@ -331,12 +305,9 @@ static void bench_rows(void)
         report_bytes(name, 2.0 * (double)x.copied, copy, &x);
     }
     report_bytes("add_bwd, dbias only", row, column_sums, &x);
-    report_bytes("embed_fwd", 2 * row, embed_fwd, &x);
-    report_bytes("embed_bwd, f32 gradients", 5 * row, embed_bwd, &x);
     report_bytes("xent_partial [16384,50304]", logits, xent_partial, &x);
     report_bytes("xent_bwd", 2 * logits, xent_bwd, &x);
     report_bytes("xent_fwd_bwd", 2 * logits, xent_fwd_bwd, &x);
-    report_bytes("sumsq bf16", logits, sumsq, &x);
     free(ids);
 }
 

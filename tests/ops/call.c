@@ -110,18 +110,26 @@ static void set_shape(const struct op_call *c, struct op_tensor *x, const char *
     }
 }
 
-/* Return the shape of a field, which the test may replace. */
-static const char *shape_of(const struct op_test *test, const struct meg_op_field *f)
+/* Return what the test says of a field, or NULL. */
+static const struct op_extra *extra_of(const struct op_test *test, const struct meg_op_field *f)
 {
     for (const struct op_extra *e = test->extra; e->name; e++)
         if (!strcmp(e->name, f->name))
-            return e->shape;
-    return f->shape;
+            return e;
+    return NULL;
+}
+
+static const char *shape_of(const struct op_test *test, const struct meg_op_field *f)
+{
+    const struct op_extra *e = extra_of(test, f);
+
+    return e ? e->shape : f->shape;
 }
 
 static void add_field(struct op_call *c, const struct meg_op_field *f)
 {
     const struct meg_op_row *row = c->test->row;
+    const struct op_extra *e = extra_of(c->test, f);
     const void *p = meg_op_pointer(f, c->args);
     struct op_tensor *x;
 
@@ -129,6 +137,8 @@ static void add_field(struct op_call *c, const struct meg_op_field *f)
         return;
     x = add_tensor(c, f->name, meg_op_mat(&c->sizes, row, f, c->args).dtype, f->offset, p);
     x->role = f->role;
+    if (e && e->dtype < MEG_DTYPES)
+        x->dtype = e->dtype;
     set_shape(c, x, shape_of(c->test, f));
     if (f->type == MEG_FIELD_MAT) {
         x->stride[0] = ((const struct meg_mat *)meg_op_field(f, c->args))->ld;
@@ -213,11 +223,16 @@ static void add_qk_norm(struct op_call *c, const struct meg_op_field *f)
 
 static void add_extra(struct op_call *c, const struct op_extra *e)
 {
+    const struct meg_op_field *type = field_of(c->test->row, "type");
+    enum meg_dtype t = e->dtype;
     void *p;
 
     memcpy(&p, (const char *)c->args + e->offset, sizeof p);
-    if (p && !op_find(c, e->name))
-        set_shape(c, add_tensor(c, e->name, e->dtype, e->offset, p), e->shape);
+    if (!p || field_of(c->test->row, e->name))
+        return;
+    if (t == MEG_DTYPES)
+        t = *(const enum meg_dtype *)meg_op_field(type, c->args);
+    set_shape(c, add_tensor(c, e->name, t, e->offset, p), e->shape);
 }
 
 void op_set_special(struct op_call *c, const char *name, int64_t first)

@@ -126,8 +126,8 @@ static void rope_bench(void)
 
 /* The tables have OP_POSITIONS rows. */
 OP_TEST(rope, .fill = rope_fill, .ref = rope_ref, .bench = rope_bench,
-        .extra = { { "cos", offsetof(struct meg_rope_args, cos), MEG_DTYPE_F32, "19 half" },
-                   { "sin", offsetof(struct meg_rope_args, sin), MEG_DTYPE_F32, "19 half" } },
+        .extra = { { "cos", offsetof(struct meg_rope_args, cos), MEG_DTYPES, "19 half" },
+                   { "sin", offsetof(struct meg_rope_args, sin), MEG_DTYPES, "19 half" } },
         .group = { { "types and shapes", rope_halves }, { "interleaved pairs", rope_interleaved } });
 
 /* ---- QK-norm ---- */
@@ -398,5 +398,5 @@ static double copy_cuda(const struct op_call *c, const struct op_tensor *t)
 }
 
 OP_TEST(copy_heads, .fill = copy_fill, .ref = copy_ref, .cuda = copy_cuda,
-        .extra = { { "dst", offsetof(struct meg_copy_heads_args, dst), MEG_DTYPE_F32, "s b g 1 d" } },
+        .extra = { { "dst", offsetof(struct meg_copy_heads_args, dst), MEG_DTYPES, "s b g 1 d" } },
         .group = { { "types, strides and alignment", copy_types }, { "many heads", copy_many } });

@@ -52,8 +52,8 @@ struct op_call {
 /* A tensor that the row of an operation does not describe, or describes with another shape. */
 struct op_extra {
     const char *name;
-    size_t offset; /* in the struct of the arguments */
-    enum meg_dtype dtype;
+    size_t offset;        /* in the struct of the arguments */
+    enum meg_dtype dtype; /* MEG_DTYPES: that of the row or, if the row lacks the tensor, of its value `type` */
     const char *shape;
 };
 

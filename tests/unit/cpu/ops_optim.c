@@ -1,4 +1,4 @@
-/* ops_optim.c - steps of the optimizers and sums over flat buffers against f64; memory. */
+/* ops_optim.c - steps of the optimizers against f64; memory. */
 #include "ops.h"
 #include "base/philox.h"
 #include "tensor/half.h"
@@ -311,84 +311,6 @@ static void rounding_is_unbiased(const struct meg_ops *ops)
     free(s);
 }
 
-static void sums_of_ranges(const struct meg_ops *ops)
-{
-    static const struct meg_range range[] = { { 0, 1 }, { 1, 1 }, { 3, 1500 }, { 100, N } };
-    static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16 };
-
-    for (size_t k = 0; k < LEN(types); k++) {
-        const struct meg_mat x = rnd_mat_of(types[k], 1, N, 0);
-        double got[] = { 1, 2, 3, 4 }, want[] = { 1, 2, 3, 4 };
-
-        MEG_CALL(ops, NULL, sumsq_ranges, .out = got, .x = x.p, .type = types[k], .range = range,
-                 .nranges = LEN(range));
-        for (size_t i = 0; i < LEN(range); i++)
-            MEG_CALL(ops, NULL, sumsq, .out = want + i, .x = element(x, 0, range[i].begin), .type = types[k],
-                     .n = range[i].end - range[i].begin);
-        assert_memory_equal(got, want, sizeof got);
-        free(x.p);
-    }
-}
-
-static void sums_of(const struct meg_ops *ops, enum meg_dtype t)
-{
-    static const int64_t lengths[] = { 0, 1, 7, 1023, 1024, 1025, N };
-    struct meg_mat x = rnd_mat_of(t, 1, N, 0);
-    put(x, 0, 3, 0.0f);
-    put(x, 0, 5, -0.0f);
-    put(x, 0, N - 1, 0.0f);
-    for (size_t i = 0; i < LEN(lengths); i++) {
-        double want = 0.0, got[2] = { 0.0, 0.0 };
-        int64_t zeros_in = 0, found[2] = { 0, 0 };
-        for (int64_t k = 0; k < lengths[i]; k++) {
-            want += (double)at(x, 0, k) * at(x, 0, k);
-            zeros_in += at(x, 0, k) == 0.0f;
-        }
-        for (int k = 0; k < 2; k++) {
-            omp_set_num_threads(k ? 2 : 1);
-            MEG_CALL(ops, NULL, sumsq, .out = got + k, .x = x.p, .type = t, .n = lengths[i]);
-            MEG_CALL(ops, NULL, count_zeros, .out = found + k, .x = x.p, .type = t, .n = lengths[i]);
-            near(got[k], want, 1e-13 * want, "sumsq", lengths[i], 0);
-            assert_int_equal(found[k], zeros_in);
-        }
-        assert_memory_equal(got, got + 1, sizeof *got);
-        MEG_CALL(ops, NULL, sumsq, .out = got, .x = x.p, .type = t, .n = lengths[i]);
-        MEG_CALL(ops, NULL, count_zeros, .out = found, .x = x.p, .type = t, .n = lengths[i]);
-        assert_true(got[0] == 2.0 * got[1]);
-        assert_int_equal(found[0], 2 * zeros_in);
-    }
-    for (int64_t k = 0; k < N; k += 4999) {
-        const float keep = at(x, 0, k);
-        double got = 0.0;
-        put(x, 0, k, NAN);
-        MEG_CALL(ops, NULL, sumsq, .out = &got, .x = x.p, .type = t, .n = N);
-        assert_true(isnan(got));
-        put(x, 0, k, -INFINITY);
-        got = 0.0;
-        MEG_CALL(ops, NULL, sumsq, .out = &got, .x = x.p, .type = t, .n = N);
-        assert_true(isinf(got));
-        put(x, 0, k, keep);
-    }
-    free(x.p);
-}
-
-static void sums(const struct meg_ops *ops)
-{
-    for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++)
-        sums_of(ops, (enum meg_dtype)t);
-}
-
-/* Squares that overflow f32 are summed in f64: a norm of 3e39 is finite. */
-static void sum_of_large_squares_is_finite(const struct meg_ops *ops)
-{
-    float x[100];
-    double got = 0.0;
-    for (int k = 0; k < 100; k++)
-        x[k] = 3e38f;
-    MEG_CALL(ops, NULL, sumsq, .out = &got, .x = x, .type = MEG_DTYPE_F32, .n = 100);
-    near(got, 100.0 * 3e38f * (double)3e38f, 1e-13 * got, "sumsq", 0, 0);
-}
-
 static void memory(const struct meg_ops *ops)
 {
     static const size_t sizes[] = { 1, 64, 100, 3u << 20, (9u << 20) + 5 };
@@ -420,10 +342,7 @@ int main(void)
         { "AdamW rounds bf16 arrays stochastically, as defined", adamw_rounds_bf16_stochastically },
         { "stochastic rounding does not depend on shards", rounding_does_not_depend_on_shards },
         { "stochastic rounding is unbiased", rounding_is_unbiased },
-        { "sums over buffers agree with f64", sums },
-        { "sums over ranges are those over their elements", sums_of_ranges },
-        { "a sum of large squares is finite", sum_of_large_squares_is_finite },
-        { "memory is zeroed and aligned", memory },
+                    { "memory is zeroed and aligned", memory },
     };
     return run_cases(cases, LEN(cases));
 }
