@@ -6,7 +6,7 @@
 
 #define C struct meg_optim_conf
 const struct meg_opt meg_optim_opts[] = {
-    { "optimizer", 0, MEG_ENUM(C, optimizer), "adam|sgd", "adam", "optimizer: AdamW, or SGD with momentum" },
+    { "optimizer", 0, MEG_ENUM(C, optimizer), meg_optimizer_choices, "adam", "optimizer: AdamW, or SGD with momentum" },
     { "lr", 0, MEG_F64(C, lr), "RATE", NULL, "maximum learning rate" },
     { "min-lr", 0, MEG_F64(C, min_lr), "RATE", "0", "minimum learning rate, reached at the end of the decay" },
     { "lr-decay-style", 0, MEG_ENUM(C, lr_decay_style), "constant|linear|cosine|inverse-square-root|WSD", "linear",

@@ -1,4 +1,4 @@
-/* optim.c - the optimizer step on one rank's shard: AdamW or SGD, gradient clipping, norms over the model. */
+/* optim.c - the optimizer step on one rank's shard: gradient clipping, norms over the model. */
 #include "optim/optim.h"
 #include <math.h>
 #include <stdlib.h>
@@ -17,21 +17,11 @@ void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_co
     const size_t n = (size_t)meg_zero_shard_numel(params, l);
 
     m->state = 0;
-    for (int i = 0; i < meg_optim_num_states(c); i++)
-        m->state += n * meg_dtype_size(meg_optim_state_dtype(c, i));
+    for (int i = 0; i < meg_optimizer_of(c)->nstates; i++)
+        m->state += n * meg_dtype_size(meg_optimizer_state_dtype(c, i));
     m->main = has_main_params(c, run) ? n * sizeof(float) : 0;
     m->grads = run->shards_grads ? n * meg_dtype_size(run->grad_dtype) : 0;
     m->params = run->dtype == MEG_DTYPE_F32 || !run->shards_params ? 0 : n * meg_dtype_size(run->dtype);
-}
-
-int meg_optim_num_states(const struct meg_optim_conf *c)
-{
-    return c->optimizer == MEG_OPTIMIZER_SGD ? 1 : 2;
-}
-
-enum meg_dtype meg_optim_state_dtype(const struct meg_optim_conf *c, int i)
-{
-    return c->optimizer == MEG_OPTIMIZER_SGD ? MEG_DTYPE_F32 : i == 0 ? c->exp_avg_dtype : c->exp_avg_sq_dtype;
 }
 
 /* ---- the elements of one bucket shard ------------------------------------------------------------ */
@@ -213,7 +203,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     is_short = !(o->record = o->op->alloc(sizeof *o->record));
     for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++)
         is_short |= !(o->result[i] = o->op->alloc_pinned(sizeof *o->result[i]));
-    for (int i = 0; i < o->nstates; i++)
+    for (int i = 0; i < o->optimizer->nstates; i++)
         is_short |= !(b->state[i] = o->op->alloc(n * meg_dtype_size(o->state_dtype[i])));
     is_short |= has_main_params(c, &o->model->run) && !(b->main = alloc_main(o, m.main));
     is_short |= m.grads && !(b->grad_shards = meg_mesh_alloc(o->mesh, d, m.grads));
@@ -244,17 +234,14 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     o->model = model;
     o->mesh = model->mesh;
     o->params = &model->params;
-    o->is_sgd = c->optimizer == MEG_OPTIMIZER_SGD;
+    o->optimizer = meg_optimizer_of(c);
+    for (int i = 0; i < o->optimizer->nstates; i++)
+        o->state_dtype[i] = meg_optimizer_state_dtype(c, i);
     o->adam.beta1 = (float)c->adam_beta1;
     o->adam.beta2 = (float)c->adam_beta2;
     o->adam.eps = (float)c->adam_eps;
     o->momentum = (float)c->sgd_momentum;
     o->clip = (float)c->clip_grad;
-    o->nstates = meg_optim_num_states(c);
-    for (int i = 0; i < o->nstates; i++)
-        o->state_dtype[i] = meg_optim_state_dtype(c, i);
-    o->state_name[0] = o->is_sgd ? "momentum_buffer" : "exp_avg";
-    o->state_name[1] = o->is_sgd ? NULL : "exp_avg_sq";
     meg_zero_shard_make(&o->shard, o->params, &o->mesh->layout, o->mesh->dp[MEG_DP_DENSE].shard->rank);
     list_norm_ranges(o);
     if ((r = allocate(o, c, e)) < 0) {
@@ -283,7 +270,7 @@ void meg_optim_close(struct meg_optim *o)
     d = o->model->device;
     meg_zero_sync_free(&o->sync);
     meg_graphs_free(&o->graphs, d);
-    for (int i = 0; i < o->nstates; i++)
+    for (int i = 0; i < o->optimizer->nstates; i++)
         o->op->release(o->buf.state[i]);
     o->op->release(o->ranges);
     release_main(o);
@@ -510,19 +497,13 @@ void meg_optim_decide(struct meg_optim *o, const struct meg_optim_step *s)
 static void update_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
     const struct meg_array param = param_shard(o, v);
-    const struct meg_update_range *ranges = o->ranges + v->first_range;
     struct meg_update_arrays x = { .w = main_shard(o, v), .g = grad_shard(o, v), .seed = o->model->run.seed };
 
     if (x.w.p != param.p)
         x.copy = param;
-    for (int i = 0; i < o->nstates; i++)
+    for (int i = 0; i < o->optimizer->nstates; i++)
         x.state[i] = in_shards(o->buf.state[i], o->state_dtype[i], v);
-    if (o->is_sgd)
-        MEG_CALL(o->op, o->stream, sgd, .arrays = &x, .range = ranges, .nranges = v->nranges, .momentum = o->momentum,
-                 .step = &o->record->hparams);
-    else
-        MEG_CALL(o->op, o->stream, adamw, .arrays = &x, .range = ranges, .nranges = v->nranges, .adam = &o->adam,
-                 .step = &o->record->hparams);
+    o->optimizer->update(o, &x, o->ranges + v->first_range, v->nranges);
 }
 
 static void update_shards(const void *optim)

@@ -2,8 +2,7 @@
  * optim.h - the optimizer of a run: options, state, and the step from gradients to weights.
  *
  * In ZeRO stage 0, a rank updates all elements of the flat parameter buffer (params/param.h).  In stages 1 to 3, it
- * updates its shard of each bucket (optim/zero/shard.h).  AdamW keeps exp_avg and exp_avg_sq in f32 or bf16; SGD keeps
- * its momentum in f32.  If the parameters are bf16 or f16, the optimizer updates f32 main parameters and rounds the
+ * updates its shard of each bucket (optim/zero/shard.h).  optim/optimizer.h lists the optimizers.  If the parameters are bf16 or f16, the optimizer updates f32 main parameters and rounds the
  * result to the model's dtype; with --main-params-dtype bf16, it updates bf16 parameters in place.  An f32 run has main
  * parameters only with ZeRO-3; they are the rank's parameter shards.
  */
@@ -13,17 +12,15 @@
 #include "model/model.h"
 #include "optim/lr.h"
 #include "optim/nan_guard.h"
+#include "optim/optimizer.h"
 #include "optim/zero/shard.h"
 #include "optim/zero/sync.h"
 #include "option/opt.h"
 
 MEG_BEGIN_DECLS
 
-/* Values of --optimizer, in the order in which the option lists them. */
-enum meg_optimizer { MEG_OPTIMIZER_ADAM, MEG_OPTIMIZER_SGD };
-
 struct meg_optim_conf {
-    enum meg_optimizer optimizer;
+    int optimizer; /* index in the list of optimizers, such as MEG_OPTIMIZER_ADAM (optim/optimizer.h) */
     double lr, min_lr, lr_warmup_init, lr_warmup_fraction, decoupled_lr, decoupled_min_lr;
     enum meg_lr_style lr_decay_style;
     enum meg_wsd_style lr_wsd_decay_style;
@@ -62,7 +59,7 @@ struct meg_optim_memory {
 
 /* Arrays [shard.numel] in device memory, each of which concatenates this rank's bucket shards. */
 struct meg_optim_buffers {
-    void *state[2];     /* optimizer states, named by state_name, initially zero; state[1] is NULL with SGD */
+    void *state[MEG_MAX_STATES]; /* the states of the optimizer, initially zero */
     float *main;        /* f32 main parameters; NULL: the optimizer updates parameters of the model's dtype in place */
     void *param_shards; /* ZeRO-3 with bf16 or f16 parameters: shards in this dtype; else NULL */
     void *grad_shards;  /* ZeRO-2/3: gradient shards in the dtype of the gradients; else NULL */
@@ -77,7 +74,8 @@ struct meg_optim {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
 
-    bool is_sgd;
+    const struct meg_optimizer *optimizer;
+    enum meg_dtype state_dtype[MEG_MAX_STATES];
     struct meg_adam adam;
     float momentum, clip;
 
@@ -86,9 +84,6 @@ struct meg_optim {
     int num_norm_ranges;
     struct meg_update_range *ranges; /* [shard.nparam_ranges] hyper-parameters of shard.param_range, in device memory */
 
-    int nstates;
-    const char *state_name[2]; /* exp_avg and exp_avg_sq, or momentum_buffer */
-    enum meg_dtype state_dtype[2];
     struct meg_optim_buffers buf;
     struct meg_optim_memory used;
 
@@ -104,10 +99,6 @@ struct meg_optim {
     int64_t num_ended, num_read; /* calls of meg_optim_end and meg_optim_result */
     int64_t step_count;          /* number of updates so far, among the steps whose results were read */
 };
-
-/* Return the number of states of the optimizer, and the dtype of state i. */
-int meg_optim_num_states(const struct meg_optim_conf *c);
-enum meg_dtype meg_optim_state_dtype(const struct meg_optim_conf *c, int i);
 
 /* Compute the sizes of the buffers that meg_optim_create allocates.  meg_zero_fit must have set l->zero. */
 void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,

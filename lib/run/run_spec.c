@@ -153,9 +153,9 @@ int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
     const struct meg_opt_rule optim_rules[] = {
         { o->main_params_dtype == MEG_DTYPE_BF16 && s->precision.params != MEG_DTYPE_BF16, "main-params-dtype",
           ": requires --bf16" },
-        { o->exp_avg_dtype == MEG_DTYPE_BF16 && o->optimizer != MEG_OPTIMIZER_ADAM, "exp-avg-dtype",
+        { o->exp_avg_dtype == MEG_DTYPE_BF16 && !meg_optimizer_has_state(o, "exp_avg"), "exp-avg-dtype",
           ": requires --optimizer adam" },
-        { o->exp_avg_sq_dtype == MEG_DTYPE_BF16 && o->optimizer != MEG_OPTIMIZER_ADAM, "exp-avg-sq-dtype",
+        { o->exp_avg_sq_dtype == MEG_DTYPE_BF16 && !meg_optimizer_has_state(o, "exp_avg_sq"), "exp-avg-sq-dtype",
           ": requires --optimizer adam" },
         { 0 },
     };

@@ -21,9 +21,9 @@ int meg_train_list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard
         shard[n].name = MEG_CKPT_MAIN_PARAMS;
         shard[n++].data = o->buf.main;
     }
-    for (int i = 0; i < o->nstates; i++) {
+    for (int i = 0; i < o->optimizer->nstates; i++) {
         shard[n] = common;
-        shard[n].name = o->state_name[i];
+        shard[n].name = o->optimizer->state[i].name;
         shard[n].dtype = o->state_dtype[i];
         shard[n++].data = o->buf.state[i];
     }

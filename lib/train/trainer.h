@@ -312,7 +312,7 @@ int meg_train_resolve_schedule(struct meg_trainer *t, const json_t *saved, const
 
 /* ---- checkpoint_shards.c ---- */
 
-enum { MEG_TRAIN_MAX_OPTIM_SHARDS = 4 };
+enum { MEG_TRAIN_MAX_OPTIM_SHARDS = 2 + MEG_MAX_STATES };
 /*
  * Set `shard` to this rank's shards of the main parameters and of the optimizer states.  Main parameters are omitted if
  * the optimizer has none, or if the weights are f32 and so equal to them.  Return the number of shards.
