@@ -39,13 +39,19 @@ states() { # NAME: print the number of optimizer states of a tensor of layer 0
 }
 is 'a frozen weight has no optimizer state' "$(states mlp.linear_fc1.weight)" 0
 is 'a factor has two' "$(states mlp.linear_fc1.adapter.linear_in.weight)" 2
-mib() { # MODEL TENSORS: print the MiB of gradients or optimizer state in the plan of a model
-    train --model "$1" --hidden-size 512 --dry-run 2>"$T/err" | awk -v tensors="$2" 'index($0, "  " tensors " ") == 1 { print $NF }'
+mib() { # MODEL TENSORS OPTION...: print the MiB of gradients or optimizer state in the plan of a model
+    model=$1 tensors=$2
+    shift 2
+    train --model "$model" --hidden-size 512 --dry-run "$@" 2>"$T/err" |
+        awk -v tensors="$tensors" 'index($0, "  " tensors " ") == 1 { print $NF }'
 }
-for tensors in gradients 'optimizer state'; do
-    gpt=$(mib gpt "$tensors") low=$(mib low-rank "$tensors")
-    ok "the planned memory of $tensors is smaller: $low MiB instead of $gpt" \
-        awk -v gpt="$gpt" -v low="$low" 'BEGIN { exit !(gpt > 10 && low < gpt / 10) }'
+for zero in 0 2 3; do
+    for tensors in gradients 'optimizer state'; do
+        gpt=$(mib gpt "$tensors" --world-size 2 --zero-stage $zero)
+        low=$(mib low-rank "$tensors" --world-size 2 --zero-stage $zero)
+        ok "the planned memory of $tensors is smaller with ZeRO-$zero: $low MiB instead of $gpt" \
+            awk -v gpt="$gpt" -v low="$low" 'BEGIN { exit !(gpt > 10 && low < gpt / 10) }'
+    done
 done
 
 train --save "$T/half" --exit-interval 5 >"$T/log" 2>"$T/err"
@@ -58,4 +64,21 @@ equals_one_rank 2 --tensor-model-parallel-size 2 --sequence-parallel
 equals_one_rank 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
 equals_one_rank 2 --context-parallel-size 2 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
 equals_one_rank 4 --tensor-model-parallel-size 2 --zero-stage 3
+equals_one_rank 2 --zero-stage 2 --overlap-grad-reduce --overlap-param-gather
+equals_one_rank 4 --zero-stage 3 --overlap-grad-reduce --overlap-param-gather --micro-batch-size 1
+
+# ZeRO-3 shards frozen weights, which have no gradients.
+ranks 2 meg-train -q --config "$T/conf" --load "$T/all" --ckpt-step 5 --train-iters 5 --override-opt_param-scheduler \
+    --save "$T/zero3" --zero-stage 3 >"$T/out" 2>&1
+ok 'ZeRO-3 loads and saves the files of one rank' same_tensors "$T/all/iter_0000005" "$T/zero3/iter_0000005"
+in_bf16() { # NAME N OPTION...: train in bf16 on N ranks, and save to $T/NAME.d
+    name=$1 n=$2
+    shift 2
+    train_ranks "$name" "$n" --bf16 --save "$T/$name.d" "$@"
+}
+in_bf16 bf16 2 --zero-stage 3
+in_bf16 half_bf16 2 --zero-stage 3 --exit-interval 5
+in_bf16 half_bf16 2 --zero-stage 3 --load "$T/half_bf16.d"
+ok 'a run in bf16 with ZeRO-3 that is resumed is bit-identical' \
+    same_tensors "$T/bf16.d/iter_0000010" "$T/half_bf16.d/iter_0000010"
 done_testing

@@ -49,11 +49,10 @@ struct meg_ckpt_shard {
     const char *name;                /* fp32_param, exp_avg, exp_avg_sq or momentum_buffer; NULL: the weights */
     void *data;                      /* the elements of the ranges, concatenated */
     const struct meg_device *device; /* device on which data is; NULL: host memory */
-    enum meg_dtype dtype;
+    enum meg_dtype dtype;            /* the weights have some parameters in f32 (meg_param_dtype) */
     /*
      * Element ranges of the flat buffer, in ascending order; NULL: the full buffer, in which each parameter is
-     * replicated over the ranks of its data-parallel group.  The full buffer of the weights has some parameters in f32
-     * (meg_param_dtype).
+     * replicated over the ranks of its data-parallel group.
      */
     const struct meg_elem_range *ranges;
     int nranges;

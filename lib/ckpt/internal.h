@@ -310,23 +310,22 @@ int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e);
 /* ---- tensors.c: the tensor files of a checkpoint (the same on every rank), and the bytes that a rank writes ---- */
 
 /*
- * Return the dtype of a parameter in a shard, and the address of element i of a shard.  In a shard without ranges, the
- * weights are those of a flat buffer of parameters (params/param.h), which has some of them in f32.
+ * Return the dtype of a parameter in a shard, and the address of element i of a shard.  The weights have some parameters
+ * in f32 (params/param.h).
  */
-static inline bool ckpt_is_flat_buffer(const struct meg_ckpt_shard *shard)
-{
-    return !shard->name && !shard->ranges;
-}
-
 static inline enum meg_dtype ckpt_shard_dtype(const struct meg_ckpt_shard *shard, const struct meg_param *row)
 {
-    return ckpt_is_flat_buffer(shard) ? meg_param_dtype(row, shard->dtype) : shard->dtype;
+    return shard->name ? shard->dtype : meg_param_dtype(row, shard->dtype);
 }
 
 static inline void *ckpt_shard_element(const struct meg_ckpt_shard *shard, const struct meg_params *p, int64_t i)
 {
-    return ckpt_is_flat_buffer(shard) ? meg_params_element(p, shard->data, i, shard->dtype)
-                                      : meg_element(shard->data, i, shard->dtype);
+    const struct meg_elem_range full = { 0, p->flat_numel };
+
+    if (shard->name)
+        return meg_element(shard->data, i, shard->dtype);
+    return meg_params_shard_element(p, shard->ranges ? shard->ranges : &full, shard->ranges ? shard->nranges : 1,
+                                    shard->data, i, shard->dtype);
 }
 
 /* Return whether a checkpoint has the elements of a parameter in a shard.  It has no optimizer state of frozen ones. */

@@ -460,10 +460,9 @@ void meg_model_memory_size(struct meg_model_memory *m, const struct meg_model_co
     model_buffers_suballoc(st, run, &activations, &workspace);
     model_state_free(st, NULL);
     meg_model_params(&p, c, mesh);
-    m->params = run->shards_params ? (size_t)meg_params_unsharded_numel(&p) * meg_dtype_size(run->dtype)
-                                   : meg_params_nbytes(&p, run->dtype);
+    m->params = run->shards_params ? meg_params_unsharded_nbytes(&p, run->dtype) : meg_params_nbytes(&p, run->dtype);
     m->grads =
-        (size_t)(run->shards_grads ? meg_params_unsharded_numel(&p) : p.grad_numel) * meg_dtype_size(run->grad_dtype);
+        (size_t)(run->shards_grads ? p.unsharded[MEG_UNSHARDED_GRADS] : p.grad_numel) * meg_dtype_size(run->grad_dtype);
     if (!run->is_training)
         m->grads = 0;
     m->activations = activations.used;

@@ -52,8 +52,7 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
                             .err = e,
                             .w = g->w,
                             .g = g->g,
-                            .is_w_layerwise = g->run.shards_params,
-                            .is_g_layerwise = g->run.shards_grads };
+                            .is_w_layerwise = g->run.shards_params };
     struct meg_block_env env = {
         .tp = st->dim.tp,
         .tp_rank = st->dim.tp_rank,
@@ -79,20 +78,6 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
     if (st->dim.has_head)
         model_bind_heads(&b, st->head, &st->desc, &env);
     return b.status;
-}
-
-/* Return how many bytes of the unsharded buffers of ZeRO-2/3 are in use. */
-static size_t unsharded_nbytes(const struct meg_params *p, enum meg_dtype t)
-{
-    int64_t most = 0;
-
-    for (int i = 0; i < p->nlayer_groups; i++) {
-        const struct meg_elem_range group = p->layer_group[i];
-        const int64_t end = meg_params_unsharded_offset(p, i) + group.end - group.begin;
-
-        most = group.end > group.begin && end > most ? end : most;
-    }
-    return (size_t)most * meg_dtype_size(t);
 }
 
 static void create_events(struct meg_model *g)
@@ -163,10 +148,6 @@ static int open_state(struct meg_model *g, struct meg_err *e)
     g->loss_sum = st->loss_sum;
     MEG_ASSERT_EQ(activations.used, g->used.activations);
     MEG_ASSERT_EQ(workspace.used, g->used.workspace);
-    if (g->run.shards_params)
-        g->used.params = unsharded_nbytes(&g->params, g->run.dtype);
-    if (g->run.shards_grads)
-        g->used.grads = unsharded_nbytes(&g->params, g->run.grad_dtype);
     bind_all(g, MEG_BIND_POINTERS, e);
     st->embed.v0 = meg_partition_begin(st->desc.v, st->dim.tp, st->dim.tp_rank);
     st->embed.is_tied = !st->desc.is_untied && st->dim.has_head;
@@ -210,8 +191,8 @@ int meg_model_create(struct meg_model **out, const struct meg_model_conf *c, con
         if (run->shards_params)
             meg_placement_undefined(g->w, g->used.params); /* until they are gathered */
         else
-            meg_placement_params(&g->params, g->w, run->dtype, false, false);
-        meg_placement_params(&g->params, g->g, run->grad_dtype, true, run->shards_grads);
+            meg_placement_params(&g->params, g->w, run->dtype, false);
+        meg_placement_params(&g->params, g->g, run->grad_dtype, true);
         *out = g;
         g = NULL;
     }

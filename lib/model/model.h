@@ -41,7 +41,7 @@ struct meg_model {
     struct meg_params params;
     const struct meg_device *device;
     const struct meg_ops *op; /* device->op */
-    /* Flat buffers (params/param.h), or the unsharded buffers of ZeRO-2/3 (meg_params_unsharded_numel). */
+    /* Flat buffers, or the unsharded buffers of ZeRO-2/3 (params/param.h). */
     void *w; /* parameters in run.dtype; unsharded buffers if run.shards_params */
     void *g; /* gradients in run.grad_dtype; unsharded buffers if run.shards_grads; NULL when not training */
     /*

@@ -8,11 +8,10 @@ static void upload_ranges(struct meg_nan_guard *w)
     const struct meg_params *p = w->params;
     struct meg_range *range = meg_new((size_t)p->n * sizeof *range);
 
-    for (int group = 0; group < p->nlayer_groups; group++)
-        for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++) {
-            range[i].begin = p->row[i].offset - p->layer_group[group].begin;
-            range[i].end = range[i].begin + (p->row[i].is_frozen ? 0 : p->row[i].shard_numel);
-        }
+    for (int i = 0; i < p->n; i++) {
+        range[i].begin = p->row[i].grad_offset;
+        range[i].end = range[i].begin + (p->row[i].is_frozen ? 0 : p->row[i].shard_numel);
+    }
     w->device->op->upload(w->device->compute, w->ranges, range, (size_t)p->n * sizeof *range);
     free(range);
 }
@@ -49,7 +48,7 @@ void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on)
 static bool has_grads(const struct meg_params *p, int group)
 {
     for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++)
-        if (p->row[i].shard_numel > 0 && p->row[i].offset < p->grad_numel)
+        if (p->row[i].shard_numel > 0 && !p->row[i].is_frozen)
             return true;
     return false;
 }

@@ -13,8 +13,7 @@ struct meg_nan_guard {
     const struct meg_params *params;
     const struct meg_device *device;
     double *sums; /* [params->n] sum of squares of each parameter's gradient, in device memory; see meg_step_finish */
-    struct meg_range
-        *ranges; /* [params->n] element range of each parameter, relative to its layer group; in device memory */
+    struct meg_range *ranges; /* [params->n] the gradients of each parameter (grad_offset), in device memory */
     bool is_on;
 };
 
@@ -24,10 +23,7 @@ void meg_nan_guard_free(struct meg_nan_guard *w);
 
 /* Begin a step.  If is_on is false, this step's gradients are not checked. */
 void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on);
-/*
- * If is_on, queue the check of a layer group, whose gradients begin at g: add the sum of squares of each parameter's
- * gradient to `sums`.
- */
+/* If is_on, queue the check of a layer group: add the sum of squares of each parameter's gradient in g to `sums`. */
 void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum meg_dtype dtype);
 MEG_END_DECLS
 #endif

@@ -8,7 +8,7 @@
 /* Return whether the optimizer has f32 main parameters.  The array is empty on a rank that updates no elements. */
 static bool has_main_params(const struct meg_optim_conf *c, const struct meg_model_run *run)
 {
-    return run->dtype == MEG_DTYPE_F32 ? run->shards_params : c->main_params_dtype == MEG_DTYPE_F32;
+    return run->dtype != MEG_DTYPE_F32 && c->main_params_dtype == MEG_DTYPE_F32;
 }
 
 void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
@@ -21,7 +21,7 @@ void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_co
         m->state += n * meg_dtype_size(meg_optimizer_state_dtype(c, i));
     m->main = has_main_params(c, run) ? n * sizeof(float) : 0;
     m->grads = run->shards_grads ? n * meg_dtype_size(run->grad_dtype) : 0;
-    m->params = run->dtype == MEG_DTYPE_F32 || !run->shards_params ? 0 : n * meg_dtype_size(run->dtype);
+    m->params = run->shards_params ? meg_zero_shard_nbytes(params, l, run->dtype) : 0;
 }
 
 /* ---- the elements of one bucket shard ------------------------------------------------------------ */
@@ -32,27 +32,23 @@ static struct meg_array in_shards(void *base, enum meg_dtype dtype, const struct
     return (struct meg_array){ meg_element(base, v->shard_offset, dtype), dtype };
 }
 
-void *meg_optim_param_shards(const struct meg_optim *o)
-{
-    return !o->model->run.shards_params ? NULL : o->buf.param_shards ? o->buf.param_shards : o->buf.main;
-}
-
 /* Return the parameters of bucket shard v, as the model uses them. */
 static struct meg_array param_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
+    const struct meg_zero_shard *s = &o->shard;
     const enum meg_dtype dtype = o->model->run.dtype;
-    void *shards = meg_optim_param_shards(o);
 
-    if (shards)
-        return in_shards(shards, dtype, v);
-    return (struct meg_array){ meg_params_element(o->params, o->model->w, v->begin, dtype),
+    return (struct meg_array){ s->params ? meg_params_shard_element(o->params, s->range, s->nbucket_shards, s->params,
+                                                                    v->shard_offset, dtype)
+                                         : meg_params_element(o->params, o->model->w, v->begin, dtype),
                                meg_params_dtype(o->params, v->begin, dtype) };
 }
 
-/* Return the parameters of bucket shard v that the optimizer updates. */
+/* Return the parameters of bucket shard v that the optimizer updates.  Frozen parameters have no main parameters. */
 static struct meg_array main_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
-    return o->buf.main ? in_shards(o->buf.main, MEG_DTYPE_F32, v) : param_shard(o, v);
+    return o->buf.main && v->begin < o->params->grad_numel ? in_shards(o->buf.main, MEG_DTYPE_F32, v)
+                                                           : param_shard(o, v);
 }
 
 /* Return the gradients of bucket shard v. */
@@ -60,8 +56,8 @@ static struct meg_array grad_shard(const struct meg_optim *o, const struct meg_z
 {
     const enum meg_dtype dtype = o->model->run.grad_dtype;
 
-    if (o->buf.grad_shards)
-        return in_shards(o->buf.grad_shards, dtype, v);
+    if (o->shard.grads)
+        return in_shards(o->shard.grads, dtype, v);
     return (struct meg_array){ meg_element(o->model->g, v->begin, dtype), dtype };
 }
 
@@ -126,7 +122,7 @@ static void upload_ranges(struct meg_optim *o)
         const struct meg_param_span span = span_of(o, r);
 
         range[i].begin = r->begin;
-        range[i].end = row->is_frozen ? r->begin : r->end;
+        range[i].end = r->end;
         range[i].wd_mult = row->is_decayed ? 1 : 0;
         range[i].lr_mult = 1;
         range[i].lr_index = row->is_decoupled;
@@ -140,25 +136,18 @@ static void upload_ranges(struct meg_optim *o)
     free(range);
 }
 
-static void place_shard(const struct meg_optim *o, const struct meg_zero_param_range *r, struct meg_array x)
-{
-    const struct meg_param *row = &o->params->row[r->row];
-
-    meg_placement_param_shard(row, meg_element(x.p, r->begin, x.dtype), r->end - r->begin, x.dtype,
-                              o->mesh->dp[row->dp_group].shard);
-}
-
 /* Declare the placements of the shards of parameters that are not in the model's flat buffer. */
 static void place_shards(const struct meg_optim *o)
 {
     for (int i = 0; i < o->shard.nparam_ranges; i++) {
         const struct meg_zero_param_range *r = &o->shard.param_range[i];
         const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[r->bucket_shard];
+        const struct meg_param *row = &o->params->row[r->row];
+        const struct meg_array x[] = { main_shard(o, v), param_shard(o, v) };
 
-        if (o->buf.main)
-            place_shard(o, r, main_shard(o, v));
-        if (o->buf.param_shards)
-            place_shard(o, r, param_shard(o, v));
+        for (int k = o->buf.main ? 0 : 1; k < (o->shard.params ? 2 : 1); k++)
+            meg_placement_param_shard(row, meg_element(x[k].p, r->begin, x[k].dtype), r->end - r->begin, x[k].dtype,
+                                      o->mesh->dp[row->dp_group].shard);
     }
 }
 
@@ -172,42 +161,23 @@ static void on_grads_ready(void *user, int group)
     meg_zero_grads_ready(&((struct meg_optim *)user)->sync, group);
 }
 
-/* Return whether the main parameters are all-gathered: those in f32 are the parameter shards of ZeRO-3. */
-static bool gathers_main(const struct meg_optim *o)
-{
-    return o->model->run.dtype == MEG_DTYPE_F32;
-}
-
-static float *alloc_main(const struct meg_optim *o, size_t nbytes)
-{
-    return gathers_main(o) ? meg_mesh_alloc(o->mesh, o->model->device, nbytes) : o->op->alloc(nbytes);
-}
-
-static void release_main(const struct meg_optim *o)
-{
-    if (gathers_main(o))
-        meg_mesh_release(o->mesh, o->model->device, o->buf.main);
-    else
-        o->op->release(o->buf.main);
-}
-
 static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct meg_err *e)
 {
     const size_t n = (size_t)o->shard.numel;
     const struct meg_device *d = o->model->device;
     struct meg_optim_buffers *b = &o->buf;
-    struct meg_optim_memory m;
+    struct meg_optim_memory *m = &o->used;
     bool is_short;
 
-    meg_optim_memory_size(&m, c, o->params, &o->mesh->layout, &o->model->run);
+    meg_optim_memory_size(m, c, o->params, &o->mesh->layout, &o->model->run);
     is_short = !(o->record = o->op->alloc(sizeof *o->record));
     for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++)
         is_short |= !(o->result[i] = o->op->alloc_pinned(sizeof *o->result[i]));
     for (int i = 0; i < o->optimizer->nstates; i++)
         is_short |= !(b->state[i] = o->op->alloc(n * meg_dtype_size(o->state_dtype[i])));
-    is_short |= has_main_params(c, &o->model->run) && !(b->main = alloc_main(o, m.main));
-    is_short |= m.grads && !(b->grad_shards = meg_mesh_alloc(o->mesh, d, m.grads));
-    is_short |= m.params && !(b->param_shards = meg_mesh_alloc(o->mesh, d, m.params));
+    is_short |= has_main_params(c, &o->model->run) && !(b->main = o->op->alloc(m->main));
+    is_short |= m->grads && !(o->shard.grads = meg_mesh_alloc(o->mesh, d, m->grads));
+    is_short |= m->params && !(o->shard.params = meg_mesh_alloc(o->mesh, d, m->params));
     is_short |= meg_nan_guard_init(&o->nan_guard, o->params, o->model->device) < 0;
     is_short |= meg_tp_grads_init(&o->tp_grads, o->mesh, o->params, d, o->model->run.grad_dtype) < 0;
     is_short |= !(o->ranges = o->op->alloc(((size_t)o->shard.nparam_ranges + 1) * sizeof *o->ranges));
@@ -215,11 +185,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
         return meg_fail(e, MEG_EFAIL,
                         "out of memory: the optimizer requires %.1f MiB; use more data-parallel ranks with "
                         "--use-distributed-optimizer, or --zero-stage 2 or 3",
-                        (double)(m.params + m.grads + m.main + m.state) / 0x1p20);
-    o->used.params = b->param_shards ? n * meg_dtype_size(o->model->run.dtype) : 0;
-    o->used.grads = b->grad_shards ? n * meg_dtype_size(o->model->run.grad_dtype) : 0;
-    o->used.main = b->main ? n * sizeof(float) : 0;
-    o->used.state = m.state;
+                        (double)(m->params + m->grads + m->main + m->state) / 0x1p20);
     return 0;
 }
 
@@ -248,8 +214,7 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
         meg_optim_close(o);
         return r;
     }
-    meg_zero_sync_init(&o->sync, zero, model, &o->nan_guard, &o->tp_grads, meg_optim_param_shards(o),
-                       o->buf.grad_shards);
+    meg_zero_sync_init(&o->sync, zero, model, &o->nan_guard, &o->tp_grads, &o->shard);
     for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++)
         o->result_done[i] = o->op->event_create();
     upload_ranges(o);
@@ -273,9 +238,9 @@ void meg_optim_close(struct meg_optim *o)
     for (int i = 0; i < o->optimizer->nstates; i++)
         o->op->release(o->buf.state[i]);
     o->op->release(o->ranges);
-    release_main(o);
-    meg_mesh_release(o->mesh, d, o->buf.param_shards);
-    meg_mesh_release(o->mesh, d, o->buf.grad_shards);
+    o->op->release(o->buf.main);
+    meg_mesh_release(o->mesh, d, o->shard.params);
+    meg_mesh_release(o->mesh, d, o->shard.grads);
     meg_nan_guard_free(&o->nan_guard);
     meg_tp_grads_free(&o->tp_grads);
     o->op->release(o->record);
@@ -291,17 +256,15 @@ void meg_optim_close(struct meg_optim *o)
 
 /* ---- main parameters ----------------------------------------------------------------------------- */
 
-/* Convert the main parameters to the model's parameters, or back.  Do nothing without main parameters. */
-static void convert_main(struct meg_optim *o, bool is_back)
+/* Set the main parameters, if there are any, to the model's parameters. */
+static void set_main(const struct meg_optim *o)
 {
-    for (int k = 0; k < o->shard.nbucket_shards && o->buf.main; k++) {
+    for (int k = 0; k < o->shard.nupdated && o->buf.main; k++) {
         const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[k];
         const struct meg_array main = main_shard(o, v), param = param_shard(o, v);
-        const struct meg_array to = is_back ? main : param, from = is_back ? param : main;
 
-        if (to.p != from.p)
-            MEG_CALL(o->op, o->stream, cast, .dst = to.p, .dst_type = to.dtype, .src = from.p, .src_type = from.dtype,
-                     .n = v->end - v->begin);
+        MEG_CALL(o->op, o->stream, cast, .dst = main.p, .dst_type = main.dtype, .src = param.p, .src_type = param.dtype,
+                 .n = v->end - v->begin);
     }
 }
 
@@ -313,7 +276,7 @@ void meg_optim_finish_param_sync(struct meg_optim *o)
 void meg_optim_reload_params(struct meg_optim *o, bool has_main)
 {
     if (!has_main)
-        convert_main(o, true);
+        set_main(o);
     meg_zero_params_loaded(&o->sync);
 }
 
@@ -334,7 +297,7 @@ static void init_shard(struct meg_optim *o, uint32_t seed)
         const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[r->bucket_shard];
         const struct meg_param *row = &o->params->row[r->row];
         const int64_t n = r->end - r->begin;
-        const struct meg_array to = main_shard(o, v);
+        const struct meg_array to = param_shard(o, v);
         float *host = meg_new((size_t)n * sizeof *host);
 
         meg_param_init_shard(row, seed, v->begin + r->begin - row->offset, n, host);
@@ -342,7 +305,6 @@ static void init_shard(struct meg_optim *o, uint32_t seed)
         o->op->upload(o->stream, meg_element(to.p, r->begin, to.dtype), host, (size_t)n * meg_dtype_size(to.dtype));
         free(host);
     }
-    convert_main(o, false);
 }
 
 void meg_optim_init(struct meg_optim *o, uint32_t seed)
@@ -351,7 +313,7 @@ void meg_optim_init(struct meg_optim *o, uint32_t seed)
         init_shard(o, seed);
     else
         meg_model_init(o->model, seed);
-    convert_main(o, true);
+    set_main(o);
 }
 
 /* ---- gradients ----------------------------------------------------------------------------------- */
@@ -494,24 +456,21 @@ void meg_optim_decide(struct meg_optim *o, const struct meg_optim_step *s)
     MEG_CALL(o->op, o->stream, step_finish, .record = o->record, .conf = &conf);
 }
 
-static void update_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
-{
-    const struct meg_array param = param_shard(o, v);
-    struct meg_update_arrays x = { .w = main_shard(o, v), .g = grad_shard(o, v), .seed = o->model->run.seed };
-
-    if (x.w.p != param.p)
-        x.copy = param;
-    for (int i = 0; i < o->optimizer->nstates; i++)
-        x.state[i] = in_shards(o->buf.state[i], o->state_dtype[i], v);
-    o->optimizer->update(o, &x, o->ranges + v->first_range, v->nranges);
-}
-
 static void update_shards(const void *optim)
 {
     const struct meg_optim *o = *(struct meg_optim *const *)optim;
 
-    for (int k = 0; k < o->shard.nbucket_shards; k++)
-        update_shard(o, &o->shard.bucket_shard[k]);
+    for (int k = 0; k < o->shard.nupdated; k++) {
+        const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[k];
+        const struct meg_array param = param_shard(o, v);
+        struct meg_update_arrays x = { .w = main_shard(o, v), .g = grad_shard(o, v), .seed = o->model->run.seed };
+
+        if (x.w.p != param.p)
+            x.copy = param;
+        for (int i = 0; i < o->optimizer->nstates; i++)
+            x.state[i] = in_shards(o->buf.state[i], o->state_dtype[i], v);
+        o->optimizer->update(o, &x, o->ranges + v->first_range, v->nranges);
+    }
 }
 
 void meg_optim_update(struct meg_optim *o)

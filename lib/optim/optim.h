@@ -2,9 +2,9 @@
  * optim.h - the optimizer of a run: options, state, and the step from gradients to weights.
  *
  * In ZeRO stage 0, a rank updates all elements of the flat parameter buffer (params/param.h).  In stages 1 to 3, it
- * updates its shard of each bucket (optim/zero/shard.h).  optim/optimizer.h lists the optimizers.  If the parameters are bf16 or f16, the optimizer updates f32 main parameters and rounds the
- * result to the model's dtype; with --main-params-dtype bf16, it updates bf16 parameters in place.  An f32 run has main
- * parameters only with ZeRO-3; they are the rank's parameter shards.
+ * updates its shard of each bucket (optim/zero/shard.h).  optim/optimizer.h lists the optimizers.  If the parameters
+ * are bf16 or f16, the optimizer updates f32 main parameters and rounds the result to the model's dtype.  In an f32
+ * run, or with --main-params-dtype bf16, it updates the parameters in place.
  */
 #ifndef MEG_OPTIM_OPTIM_H
 #define MEG_OPTIM_OPTIM_H
@@ -52,7 +52,7 @@ bool meg_lr_style_parse(const char *word, enum meg_lr_style *style);
 bool meg_wsd_style_parse(const char *word, enum meg_wsd_style *style);
 bool meg_wd_style_parse(const char *word, enum meg_wd_style *style);
 
-/* Bytes in each buffer of struct meg_optim_buffers: param_shards, grad_shards, main, all of state. */
+/* Bytes of the parameter shards (ZeRO-3), of the gradient shards (ZeRO-2/3), of main parameters, of all states. */
 struct meg_optim_memory {
     size_t params, grads, main, state;
 };
@@ -60,9 +60,7 @@ struct meg_optim_memory {
 /* Arrays [shard.numel] in device memory, each of which concatenates this rank's bucket shards. */
 struct meg_optim_buffers {
     void *state[MEG_MAX_STATES]; /* the states of the optimizer, initially zero */
-    float *main;        /* f32 main parameters; NULL: the optimizer updates parameters of the model's dtype in place */
-    void *param_shards; /* ZeRO-3 with bf16 or f16 parameters: shards in this dtype; else NULL */
-    void *grad_shards;  /* ZeRO-2/3: gradient shards in the dtype of the gradients; else NULL */
+    float *main; /* f32 main parameters; NULL: the optimizer updates parameters of the model's dtype in place */
 };
 
 enum { MEG_MAX_QUEUED_STEPS = 2 };
@@ -114,8 +112,6 @@ void meg_optim_close(struct meg_optim *o);
 
 /* Initialize the model's parameters from the seed, and the main parameters from the model's. */
 void meg_optim_init(struct meg_optim *o, uint32_t seed);
-/* ZeRO-3: return this rank's parameter shards in the model's dtype; NULL in other stages. */
-void *meg_optim_param_shards(const struct meg_optim *o);
 /*
  * Update the optimizer after a checkpoint was loaded into the model's parameters.  Convert the model's parameters to
  * main parameters, unless these were loaded as well (has_main).  With ZeRO-3, discard gathered layers.

@@ -19,22 +19,16 @@ const struct meg_param *meg_bind_row(const struct meg_binder *b, const char *nam
     return row;
 }
 
-/* Return the element offset of a parameter in the unsharded buffers of ZeRO-2/3 (params/param.h). */
-static int64_t unsharded_offset(const struct meg_params *p, const struct meg_param *row)
-{
-    return meg_params_unsharded_offset(p, row->layer_group) + row->offset - p->layer_group[row->layer_group].begin;
-}
-
 /* Set *w to this rank's shard of a parameter, and *dw to the gradient of that shard. */
 static const struct meg_param *point(const struct meg_binder *b, void **w, void **dw, const char *name)
 {
     const struct meg_param *row = meg_bind_row(b, name);
 
-    *w = b->is_w_layerwise ? meg_element(b->w, unsharded_offset(b->params, row), b->dtype)
+    *w = b->is_w_layerwise ? meg_params_unsharded_element(b->params, b->w, row, b->dtype)
                            : meg_params_element(b->params, b->w, row->offset, b->dtype);
     *dw = NULL;
     if (b->g && !row->is_frozen)
-        *dw = meg_element(b->g, b->is_g_layerwise ? unsharded_offset(b->params, row) : row->offset, b->grad_dtype);
+        *dw = meg_element(b->g, row->grad_offset, b->grad_dtype);
     return row;
 }
 

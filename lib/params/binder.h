@@ -34,7 +34,7 @@ struct meg_binder {
 
     /* MEG_BIND_POINTERS: the buffers of struct meg_model, and whether they are the unsharded buffers of ZeRO-2/3 */
     void *w, *g;
-    bool is_w_layerwise, is_g_layerwise;
+    bool is_w_layerwise;
 };
 
 /* The shape of a weight matrix, or of a stack of matrices of equal shape. */

@@ -48,19 +48,20 @@ static int64_t bucket_begin(const struct meg_params *p)
 }
 
 /*
- * End the current bucket, whose parameters have this data-parallel group, unless it is empty.  With a distributed
- * optimizer, pad it, as Megatron does, to a multiple of 128 elements and of the number of shards.
+ * End the current bucket, whose last parameter is `last`, unless it is empty.  With a distributed optimizer, pad it, as
+ * Megatron does, to a multiple of 128 elements and of the number of shards.
  */
-static void end_bucket(struct meg_params *p, const struct meg_layout *l, enum meg_dp_group dp_group)
+static void end_bucket(struct meg_params *p, const struct meg_layout *l, const struct meg_param *last)
 {
-    const int64_t begin = bucket_begin(p), nshards = l->zero.nshards / meg_layout_dp_stride(l, dp_group);
+    const int64_t begin = bucket_begin(p), nshards = l->zero.nshards / meg_layout_dp_stride(l, last->dp_group);
 
     if (p->flat_numel == begin)
         return;
     if (l->zero.nshards)
         p->flat_numel = begin + meg_round_up(p->flat_numel - begin, nshards / gcd(nshards, 128) * 128);
     p->bucket = meg_realloc_array(p->bucket, (size_t)p->nbuckets + 1, sizeof *p->bucket);
-    p->bucket[p->nbuckets++] = (struct meg_bucket){ { begin, p->flat_numel }, dp_group };
+    p->bucket[p->nbuckets++] =
+        (struct meg_bucket){ .range = { begin, p->flat_numel }, last->dp_group, last->layer_group };
 }
 
 /* Return whether the current bucket ends before `row`, which follows `last` in the flat buffer; NULL: there is none. */
@@ -102,12 +103,6 @@ static void index_names(struct meg_params *p)
     MEG_ASSERT_EQ(meg_strtab_index(&p->names), -1);
 }
 
-/* Return whether the flat buffer of gradients contains a parameter. */
-static bool has_grad(const struct meg_param *row, const struct meg_mesh *mesh)
-{
-    return !row->is_frozen || mesh->layout.zero.stage == 3;
-}
-
 static bool is_on_stage(const struct meg_param *row, const struct meg_mesh *mesh)
 {
     return row->tie < 0 ? meg_layout_has_group(&mesh->layout, mesh->coords.pp, row->layer_group)
@@ -125,36 +120,87 @@ static void append_row(struct meg_params *p, struct meg_param *row, const struct
     p->flat_numel += meg_round_up(row->shard_numel, MEG_PARAM_ALIGN);
 }
 
-/* Append parameters with gradients to the flat buffer, and divide them into layer groups and buckets. */
-static void append_buckets(struct meg_params *p, const struct meg_mesh *mesh, bool is_f32)
+/*
+ * Append the parameters of a class to the flat buffer.  Divide them into layer groups and buckets if they have gradients
+ * or are sharded.  With ZeRO-2 and ZeRO-3, append the experts of a layer group after its dense parameters.
+ */
+static void append_rows(struct meg_params *p, const struct meg_mesh *mesh, bool is_frozen, bool is_f32)
 {
+    const int stage = mesh->layout.zero.stage, npasses = stage >= 2 ? MEG_DP_GROUPS : 1;
+    const bool has_buckets = !is_frozen || stage == 3;
     const struct meg_param *last = NULL;
 
-    for (int i = p->n - 1; i >= 0; i--) {
-        struct meg_param *row = &p->row[i];
-        struct meg_elem_range *layer_group = &p->layer_group[row->layer_group];
+    for (int k = npasses * p->nlayer_groups - 1; k >= 0; k--) {
+        const int group = k / npasses, dp_group = npasses - 1 - k % npasses;
+        struct meg_elem_range *range = &p->layer_group[group];
 
-        if (!has_grad(row, mesh) || row->is_f32 != is_f32)
-            continue;
-        if (bucket_ends_before(p, row, last, mesh))
-            end_bucket(p, &mesh->layout, last->dp_group);
-        last = row;
-        append_row(p, row, mesh);
-        if (row->shard_numel == 0 || is_f32)
-            continue;
-        if (layer_group->end == 0)
-            layer_group->begin = row->offset;
-        layer_group->end = p->flat_numel;
+        for (int i = p->first_row[group + 1] - 1; i >= p->first_row[group]; i--) {
+            struct meg_param *row = &p->row[i];
+
+            if (row->is_frozen != is_frozen || row->is_f32 != is_f32 || (npasses > 1 && (int)row->dp_group != dp_group))
+                continue;
+            if (has_buckets && bucket_ends_before(p, row, last, mesh))
+                end_bucket(p, &mesh->layout, last);
+            last = row;
+            append_row(p, row, mesh);
+            if (row->shard_numel == 0 || is_f32 || is_frozen)
+                continue;
+            if (range->end == 0)
+                range->begin = row->offset;
+            range->end = p->flat_numel;
+        }
     }
-    if (last)
-        end_bucket(p, &mesh->layout, last->dp_group);
+    if (last && has_buckets)
+        end_bucket(p, &mesh->layout, last);
 }
 
-static void append_frozen(struct meg_params *p, const struct meg_mesh *mesh, bool is_f32)
+static int bucket_of(const struct meg_params *p, const struct meg_param *row)
 {
-    for (int i = p->n - 1; i >= 0; i--)
-        if (!has_grad(&p->row[i], mesh) && p->row[i].is_f32 == is_f32)
-            append_row(p, &p->row[i], mesh);
+    int b = 0;
+
+    while (p->bucket[b].range.end <= row->offset)
+        b++;
+    return b;
+}
+
+static bool is_f32(const struct meg_params *p, int64_t i)
+{
+    return (p->f32[0].begin <= i && i < p->f32[0].end) || (p->f32[1].begin <= i && i < p->f32[1].end);
+}
+
+/* Compute the positions of the buckets in the unsharded buffers, each of which has the size of its largest group. */
+static void lay_out_unsharded(struct meg_params *p)
+{
+    int64_t(*numel)[MEG_UNSHARDED_TYPES] = meg_new((size_t)p->nlayer_groups * sizeof *numel);
+    int64_t begin[MEG_UNSHARDED_BUFFERS + 1][MEG_UNSHARDED_TYPES] = { 0 };
+
+    for (int b = 0; b < p->nbuckets; b++) {
+        struct meg_bucket *q = &p->bucket[b];
+        int64_t *n = numel[q->layer_group], *next = begin[1 + meg_unsharded_buffer(p, q->layer_group)];
+
+        memcpy(q->unsharded, n, sizeof q->unsharded);
+        n[is_f32(p, q->range.begin) ? MEG_UNSHARDED_F32 : MEG_UNSHARDED_PARAMS] += q->range.end - q->range.begin;
+        if (q->range.begin < p->grad_numel)
+            n[MEG_UNSHARDED_GRADS] += q->range.end - q->range.begin;
+        for (int k = 0; k < MEG_UNSHARDED_TYPES; k++)
+            next[k] = meg_max64(next[k], n[k]);
+    }
+    for (int k = 0; k < MEG_UNSHARDED_TYPES; k++) {
+        for (int i = 0; i < MEG_UNSHARDED_BUFFERS; i++)
+            begin[i + 1][k] += begin[i][k];
+        for (int b = 0; b < p->nbuckets; b++)
+            p->bucket[b].unsharded[k] += begin[meg_unsharded_buffer(p, p->bucket[b].layer_group)][k];
+        p->unsharded[k] = begin[MEG_UNSHARDED_BUFFERS][k];
+    }
+    free(numel);
+}
+
+/* Return the index of a parameter's first gradient in the unsharded buffers. */
+static int64_t unsharded_grad(const struct meg_params *p, const struct meg_param *row)
+{
+    const struct meg_bucket *b = &p->bucket[bucket_of(p, row)];
+
+    return b->unsharded[MEG_UNSHARDED_GRADS] + row->offset - b->range.begin;
 }
 
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
@@ -166,28 +212,28 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
     for (int i = 0; i < p->n; i++)
         p->row[i].dp_group =
             mesh->layout.ep > 1 && meg_param_is_sharded(&p->row[i], MEG_AXIS_EP) ? MEG_DP_EXPERT : MEG_DP_DENSE;
-    append_buckets(p, mesh, false);
-    p->f32[0].begin = p->flat_numel;
-    append_buckets(p, mesh, true);
-    p->f32[0].end = p->grad_numel = p->flat_numel;
-    append_frozen(p, mesh, false);
-    p->f32[1].begin = p->flat_numel;
-    append_frozen(p, mesh, true);
-    p->f32[1].end = p->flat_numel;
-    MEG_ASSERT(mesh->layout.zero.stage < 2 || p->f32[0].begin == p->f32[0].end);
     list_first_rows(p);
+    append_rows(p, mesh, false, false);
+    p->f32[0].begin = p->flat_numel;
+    append_rows(p, mesh, false, true);
+    p->f32[0].end = p->grad_numel = p->flat_numel;
+    append_rows(p, mesh, true, false);
+    p->f32[1].begin = p->flat_numel;
+    append_rows(p, mesh, true, true);
+    p->f32[1].end = p->flat_numel;
     index_names(p);
-    for (int i = 0, k = 0; mesh->layout.zero.stage >= 2 && i < p->nbuckets; k++)
-        if (p->layer_group[p->nlayer_groups - 1 - k].end > 0)
-            p->layer_group[p->nlayer_groups - 1 - k].end = p->bucket[i++].range.end;
+    if (mesh->layout.zero.stage >= 2)
+        lay_out_unsharded(p);
+    for (int i = 0; i < p->n; i++) {
+        const bool is_unsharded = mesh->layout.zero.stage >= 2 && !p->row[i].is_frozen;
+
+        p->row[i].grad_offset = is_unsharded ? unsharded_grad(p, &p->row[i]) : p->row[i].offset;
+    }
 }
 
 enum meg_dtype meg_params_dtype(const struct meg_params *p, int64_t i, enum meg_dtype dtype)
 {
-    for (int k = 0; k < 2; k++)
-        if (p->f32[k].begin <= i && i < p->f32[k].end)
-            return MEG_DTYPE_F32;
-    return dtype;
+    return is_f32(p, i) ? MEG_DTYPE_F32 : dtype;
 }
 
 /* Return the number of elements in f32 before element i of the flat buffer. */
@@ -200,11 +246,23 @@ static int64_t num_f32(const struct meg_params *p, int64_t i)
     return n;
 }
 
+void *meg_params_shard_element(const struct meg_params *p, const struct meg_elem_range *range, int n, const void *w,
+                               int64_t i, enum meg_dtype dtype)
+{
+    int64_t nf32 = 0;
+
+    for (int64_t k = 0, left = i; k < n && left > 0; k++) {
+        const int64_t numel = meg_min64(left, range[k].end - range[k].begin);
+
+        nf32 += num_f32(p, range[k].begin + numel) - num_f32(p, range[k].begin);
+        left -= numel;
+    }
+    return meg_element(meg_element(w, i - nf32, dtype), nf32, MEG_DTYPE_F32);
+}
+
 void *meg_params_element(const struct meg_params *p, const void *w, int64_t i, enum meg_dtype dtype)
 {
-    const int64_t n = num_f32(p, i);
-
-    return meg_element(meg_element(w, i - n, dtype), n, MEG_DTYPE_F32);
+    return meg_params_shard_element(p, &(struct meg_elem_range){ 0, p->flat_numel }, 1, w, i, dtype);
 }
 
 size_t meg_params_nbytes(const struct meg_params *p, enum meg_dtype dtype)
@@ -214,31 +272,34 @@ size_t meg_params_nbytes(const struct meg_params *p, enum meg_dtype dtype)
     return (size_t)(p->flat_numel - n) * meg_dtype_size(dtype) + (size_t)n * sizeof(float);
 }
 
-static int64_t group_numel(const struct meg_params *p, int layer_group)
+int meg_unsharded_buffer(const struct meg_params *p, int layer_group)
 {
-    return p->layer_group[layer_group].end - p->layer_group[layer_group].begin;
-}
-
-/* Return the number of elements of the largest layer on this rank. */
-static int64_t largest_layer(const struct meg_params *p)
-{
-    int64_t most = 0;
-
-    for (int i = 1; i < p->nlayer_groups - 1; i++)
-        most = meg_max64(most, group_numel(p, i));
-    return most;
-}
-
-int64_t meg_params_unsharded_offset(const struct meg_params *p, int layer_group)
-{
-    const int last = p->nlayer_groups - 1;
-
     if (layer_group == 0)
         return 0;
-    return group_numel(p, 0) + (layer_group == last ? 0 : group_numel(p, last) + layer_group % 2 * largest_layer(p));
+    return layer_group == p->nlayer_groups - 1 ? 1 : 2 + layer_group % 2;
 }
 
-int64_t meg_params_unsharded_numel(const struct meg_params *p)
+static size_t unsharded_nbytes(const int64_t numel[MEG_UNSHARDED_TYPES], enum meg_dtype dtype)
 {
-    return group_numel(p, 0) + group_numel(p, p->nlayer_groups - 1) + 2 * largest_layer(p);
+    return (size_t)numel[MEG_UNSHARDED_PARAMS] * meg_dtype_size(dtype) +
+           (size_t)numel[MEG_UNSHARDED_F32] * sizeof(float);
+}
+
+size_t meg_params_unsharded_nbytes(const struct meg_params *p, enum meg_dtype dtype)
+{
+    return unsharded_nbytes(p->unsharded, dtype);
+}
+
+void *meg_params_unsharded_bucket(const struct meg_params *p, const void *w, int b, enum meg_dtype dtype)
+{
+    return (char *)w + unsharded_nbytes(p->bucket[b].unsharded, dtype);
+}
+
+void *meg_params_unsharded_element(const struct meg_params *p, const void *w, const struct meg_param *row,
+                                   enum meg_dtype dtype)
+{
+    const int b = bucket_of(p, row);
+
+    return meg_element(meg_params_unsharded_bucket(p, w, b, dtype), row->offset - p->bucket[b].range.begin,
+                       meg_param_dtype(row, dtype));
 }

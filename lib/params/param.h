@@ -7,12 +7,11 @@
  * A parameter begins at a multiple of MEG_PARAM_ALIGN elements.  Padding between parameters is zero.  Gradients, main
  * parameters and optimizer state have the same layout, so one loop over ranges updates all of these arrays.
  *
- * Frozen parameters follow all others, so that these arrays do not contain them.  ZeRO-3, which shards and gathers them
- * like the others, is the exception: the arrays contain them, and their elements are not used.  A state that the model
- * updates and that is saved and resumed, such as a bias that balances the load of experts, is a frozen parameter.
+ * Frozen parameters follow all others, so that these arrays do not contain them.  A state that the model updates and
+ * that is saved and resumed, such as a bias that balances the load of experts, is a frozen parameter in f32.
  *
  * Parameters that are in f32 in a model of another dtype follow those in the dtype of the model, both among the
- * parameters with gradients and among the frozen ones.  ZeRO-2 and ZeRO-3 do not support them.
+ * parameters with gradients and among the frozen ones.
  */
 #ifndef MEG_PARAMS_PARAM_H
 #define MEG_PARAMS_PARAM_H
@@ -86,6 +85,7 @@ struct meg_param {
     int64_t shard_numel;        /* number of elements of the shard; 0 if only other stages have the parameter */
     bool is_tied_replica;       /* tied, and an earlier stage has the parameter, which is counted and saved there */
     int64_t offset;             /* index of the shard's first element in the flat buffer */
+    int64_t grad_offset;        /* index of its first gradient in the flat buffer, or in the unsharded buffers */
     enum meg_dp_group dp_group; /* MEG_DP_EXPERT if ep > 1 and a dimension is sharded over MEG_AXIS_EP */
 };
 
@@ -108,18 +108,29 @@ struct meg_param_span {
 };
 
 /*
+ * With ZeRO-2 and ZeRO-3, the unsharded gradients of a layer group are in a temporary buffer; with ZeRO-3, so are its
+ * parameters.  The embedding and the head have a buffer each, 0 and 1; even and odd layers have buffers 2 and 3.
+ */
+enum { MEG_UNSHARDED_BUFFERS = 4 };
+/* Types of elements in these buffers: parameters in the dtype of the model, parameters in f32, and gradients. */
+enum { MEG_UNSHARDED_PARAMS, MEG_UNSHARDED_F32, MEG_UNSHARDED_GRADS, MEG_UNSHARDED_TYPES };
+
+/*
  * Parameters whose gradients are reduced together, over one data-parallel group.  Buckets end
  *   - between dense parameters and experts, whose data-parallel group is smaller with expert parallelism
  *   - on the first pipeline stage, after the parameter with which a bucket reaches zero.bucket_numel elements; as in
  *     Megatron, other stages, whose reduction is not on the critical path, ignore this limit
  *   - before and after the parameters of a tie, such as a tied embedding, with pipeline parallelism and a distributed
  *     optimizer, so that all stages with replicas shard them identically
- *   - with ZeRO-2 and ZeRO-3, after each layer group
+ *   - with ZeRO-2 and ZeRO-3, after each layer group, which has at most one bucket of each data-parallel group and
+ *     dtype; with ZeRO-3, it has other buckets for frozen parameters
  * A distributed optimizer divides a bucket into equal shards, regardless of parameter boundaries (parallel/zero.h).
  */
 struct meg_bucket {
     struct meg_elem_range range; /* in the flat buffer */
     enum meg_dp_group dp_group;
+    int layer_group;                        /* ZeRO-2/3: of all parameters of the bucket */
+    int64_t unsharded[MEG_UNSHARDED_TYPES]; /* ZeRO-2/3: numbers of elements before it in the unsharded buffers */
 };
 
 /*
@@ -137,9 +148,10 @@ struct meg_params {
     int *first_row;          /* [nlayer_groups + 1] index of a layer group's first row; the last element is n */
     /* [nlayer_groups] ranges of the gradients of parameters in the dtype of the model; empty if this stage has none */
     struct meg_elem_range *layer_group;
-    struct meg_bucket *bucket; /* [nbuckets] consecutive ranges that cover elements [0, grad_numel) */
+    struct meg_bucket *bucket; /* [nbuckets] ranges that cover [0, grad_numel) or, with ZeRO-3, [0, flat_numel) */
     int nbuckets;
-    int64_t numel;                /* number of elements of the complete model */
+    int64_t unsharded[MEG_UNSHARDED_TYPES]; /* numbers of elements of the unsharded buffers */
+    int64_t numel;                          /* number of elements of the complete model */
     int64_t grad_numel;           /* number of elements of this rank's flat buffer of gradients, including padding */
     int64_t flat_numel;           /* the same of parameters, of which the frozen ones follow the others */
     struct meg_elem_range f32[2]; /* elements of the flat buffer in f32: those with gradients, and frozen ones */
@@ -173,12 +185,22 @@ void *meg_params_element(const struct meg_params *p, const void *w, int64_t i, e
 size_t meg_params_nbytes(const struct meg_params *p, enum meg_dtype dtype);
 
 /*
- * With ZeRO-2 and ZeRO-3, the unsharded gradients of a layer group are in a temporary buffer; with ZeRO-3, so are its
- * parameters.  The embedding and the head have a buffer each, and the layers alternate between two buffers.  Return the
- * element offset of a layer group's buffer from the first buffer, or the number of elements of all buffers.
+ * Return the address of element i of an array that concatenates n ranges of the flat buffer of the parameters of a model
+ * in `dtype`.
  */
-int64_t meg_params_unsharded_offset(const struct meg_params *p, int layer_group);
-int64_t meg_params_unsharded_numel(const struct meg_params *p);
+void *meg_params_shard_element(const struct meg_params *p, const struct meg_elem_range *range, int n, const void *w,
+                               int64_t i, enum meg_dtype dtype);
+
+/* Return the unsharded buffer of a layer group. */
+int meg_unsharded_buffer(const struct meg_params *p, int layer_group);
+/*
+ * Return the number of bytes of the unsharded buffers of the parameters of a model in `dtype`, or the address of bucket
+ * b or of a parameter in the buffers at w.
+ */
+size_t meg_params_unsharded_nbytes(const struct meg_params *p, enum meg_dtype dtype);
+void *meg_params_unsharded_bucket(const struct meg_params *p, const void *w, int b, enum meg_dtype dtype);
+void *meg_params_unsharded_element(const struct meg_params *p, const void *w, const struct meg_param *row,
+                                   enum meg_dtype dtype);
 
 /* Return whether a part of the parameter is sharded over this axis.  If not, the ranks along it have replicas. */
 bool meg_param_is_sharded(const struct meg_param *row, enum meg_mesh_axis axis);

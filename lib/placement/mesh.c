@@ -181,31 +181,39 @@ static void place_param(const struct meg_param *row, const void *at, enum meg_dt
 
 void meg_placement_layer_group(const struct meg_params *p, int group, void *base, enum meg_dtype dtype, bool is_grad)
 {
-    const struct meg_elem_range range = p->layer_group[group];
-
     if (!placement_mesh)
         return;
     placement_params_table = p;
-    placement_set_row(base, (size_t)(range.end - range.begin) * meg_dtype_size(dtype), NULL);
+    for (int b = 0; b < p->nbuckets; b++) {
+        const struct meg_elem_range r = p->bucket[b].range;
+
+        if (p->bucket[b].layer_group == group && (!is_grad || r.begin < p->grad_numel))
+            placement_set_row(is_grad ? meg_element(base, p->bucket[b].unsharded[MEG_UNSHARDED_GRADS], dtype)
+                                      : meg_params_unsharded_bucket(p, base, b, dtype),
+                              (size_t)(r.end - r.begin) *
+                                  meg_dtype_size(is_grad ? dtype : meg_params_dtype(p, r.begin, dtype)),
+                              NULL);
+    }
     for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++)
-        if (p->row[i].offset < p->grad_numel)
-            place_param(&p->row[i], meg_element(base, p->row[i].offset - range.begin, dtype), dtype, is_grad);
+        if (!is_grad)
+            place_param(&p->row[i], meg_params_unsharded_element(p, base, &p->row[i], dtype),
+                        meg_param_dtype(&p->row[i], dtype), false);
+        else if (!p->row[i].is_frozen)
+            place_param(&p->row[i], meg_element(base, p->row[i].grad_offset, dtype), dtype, true);
 }
 
-void meg_placement_params(const struct meg_params *p, void *base, enum meg_dtype dtype, bool is_grad, bool is_layerwise)
+void meg_placement_params(const struct meg_params *p, void *base, enum meg_dtype dtype, bool is_grad)
 {
     if (!placement_mesh || !base)
         return;
     placement_params_table = p;
-    for (int i = 0; is_layerwise && i < p->nlayer_groups; i++)
-        meg_placement_layer_group(p, i, meg_element(base, meg_params_unsharded_offset(p, i), dtype), dtype, is_grad);
-    for (int i = 0; !is_layerwise && i < p->n; i++) {
+    for (int i = 0; i < p->n; i++) {
         const struct meg_param *row = &p->row[i];
 
         if (!is_grad)
             place_param(row, meg_params_element(p, base, row->offset, dtype), meg_param_dtype(row, dtype), false);
-        else if (row->offset < p->grad_numel)
-            place_param(row, meg_element(base, row->offset, dtype), dtype, true);
+        else if (!row->is_frozen)
+            place_param(row, meg_element(base, row->grad_offset, dtype), dtype, true);
     }
 }
 

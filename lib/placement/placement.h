@@ -36,12 +36,11 @@ enum meg_placement {
 const struct meg_device *meg_placement_begin(const struct meg_device *d, const struct meg_mesh *mesh);
 void meg_placement_end(void);
 /*
- * Declare that `base` has the parameters of the parameter table, or their gradients if is_grad: in the order of the
- * flat buffer or, if is_layerwise, in the unsharded buffers of ZeRO-2/3.
+ * Declare that `base` has the parameters of the parameter table, or their gradients if is_grad: in the flat
+ * buffer or, gradients with ZeRO-2/3, in the unsharded buffers.
  */
-void meg_placement_params(const struct meg_params *p, void *base, enum meg_dtype dtype, bool is_grad,
-                          bool is_layerwise);
-/* Declare that `base` has the parameters of one layer group, or their gradients. */
+void meg_placement_params(const struct meg_params *p, void *base, enum meg_dtype dtype, bool is_grad);
+/* Declare that the unsharded buffers at `base` have the parameters of a layer group, or their gradients. */
 void meg_placement_layer_group(const struct meg_params *p, int group, void *base, enum meg_dtype dtype, bool is_grad);
 /*
  * Declare that `base` has n elements of a parameter: a shard over the ranks of the group `shard`.

@@ -51,15 +51,22 @@ struct gathers {
 static void count_gather(void *user, int layer_group, int next, bool is_backward)
 {
     struct gathers *g = user;
-    const int64_t nshards = g->cost->layout.zero.nshards;
-    const struct meg_elem_range s = g->cost->params->layer_group[layer_group];
-    const int buffer = meg_unsharded_buffer(g->cost->params, layer_group);
+    const struct meg_params *p = g->cost->params;
+    const int buffer = meg_unsharded_buffer(p, layer_group);
 
     (void)next, (void)is_backward;
     if (g->resident[buffer] == layer_group)
         return;
     g->resident[buffer] = layer_group;
-    g->nbytes += meg_comm_volume_sharded(nshards, (double)((s.end - s.begin) / nshards) * size_of(g->cost->run.dtype));
+    for (int b = 0; b < p->nbuckets; b++) {
+        const struct meg_bucket *q = &p->bucket[b];
+        const int64_t n = meg_zero_bucket_shard_numel(p, &g->cost->layout, b);
+
+        if (q->layer_group == layer_group)
+            g->nbytes +=
+                meg_comm_volume_sharded((q->range.end - q->range.begin) / n,
+                                        (double)n * size_of(meg_params_dtype(p, q->range.begin, g->cost->run.dtype)));
+    }
 }
 
 /*
@@ -94,7 +101,7 @@ static void add_dp_comm(struct cost_step_comm *s, const struct meg_cost_model *c
     double n = 0, nbytes = 0; /* elements that the rank updates */
 
     for (int b = 0; b < params->nbuckets; b++)
-        if (params->bucket[b].dp_group == group) {
+        if (params->bucket[b].dp_group == group && params->bucket[b].range.begin < params->grad_numel) {
             const double numel = (double)meg_zero_bucket_shard_numel(params, l, b);
 
             n += numel;

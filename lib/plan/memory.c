@@ -55,7 +55,7 @@ static double async_save_nbytes(const struct meg_cost_model *cost, const struct 
     meg_zero_shard_make(&shard, params, l, (int)(rank % nshards));
     if (l->zero.nshards) {
         state.ranges = shard.range;
-        state.nranges = shard.nbucket_shards;
+        state.nranges = shard.nupdated;
         state.replica = (int)(rank / nshards);
         state.nreplicas = (int)(l->dp * l->cp / nshards);
     }
@@ -74,7 +74,7 @@ static double grad_workspace_nbytes(const struct meg_layout *l, const struct meg
     double bucket = 0; /* elements of the largest bucket */
 
     for (int i = 0; i < params->nbuckets; i++)
-        if (params->bucket[i].dp_group == group)
+        if (params->bucket[i].dp_group == group && params->bucket[i].range.begin < params->grad_numel)
             bucket = fmax(bucket, (double)(params->bucket[i].range.end - params->bucket[i].range.begin));
     if (nshards == 0)
         return meg_comm_workspace_all_reduce(size, bucket, grad);

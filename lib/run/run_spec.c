@@ -97,25 +97,6 @@ static int check_family(const struct meg_run_spec *s, struct meg_err *e)
     return r;
 }
 
-/* ZeRO-2 and ZeRO-3 shard a layer group as one range of the flat buffer, in one dtype. */
-static int check_f32_params(const struct meg_layout *l, const struct meg_model_conf *m, struct meg_err *e)
-{
-    struct meg_params p;
-    int r = 0;
-
-    if (l->zero.stage < 2)
-        return 0;
-    meg_model_params(&p, m, &meg_mesh_one);
-    for (int i = 0; i < p.n && r == 0; i++)
-        if (p.row[i].is_f32)
-            r = meg_fail(e, MEG_EUSAGE,
-                         "--zero-stage %d: does not support %s, a parameter in f32; use "
-                         "--use-distributed-optimizer",
-                         l->zero.stage, p.row[i].name);
-    meg_params_free(&p);
-    return r;
-}
-
 /* Check the layout against the model, and set the fields of the layout that depend on the model. */
 static int fit_layout(struct meg_run_spec *s, struct meg_err *e)
 {
@@ -147,7 +128,7 @@ int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
         return r;
     meg_model_set_ties(l, m);
     if ((r = meg_zero_fit(l, &s->job->zero, !m->is_untied, s->precision.params, e)) < 0 ||
-        (r = check_f32_params(l, m, e)) < 0 || (r = meg_train_recompute_check(c, l, e)) < 0)
+        (r = meg_train_recompute_check(c, l, e)) < 0)
         return r;
     const struct meg_optim_conf *o = &s->job->optim;
     const struct meg_opt_rule optim_rules[] = {

@@ -117,8 +117,8 @@ static void finish_group(struct meg_reducer *r, int group)
 {
     const struct meg_params *p = r->params;
 
-    meg_nan_guard_check(r->nan_guard, group, elem(r, p->layer_group[group].begin), r->dtype);
-    meg_tp_grads_reduce(r->tp_grads, group, elem(r, p->layer_group[group].begin));
+    meg_nan_guard_check(r->nan_guard, group, r->g, r->dtype);
+    meg_tp_grads_reduce(r->tp_grads, group, r->g);
     r->is_tp_reduced[group] = true;
     for (int b = 0; b < p->nbuckets; b++)
         if (overlap(p->layer_group[group], p->bucket[b].range) && --r->groups_pending[b] == 0 && r->overlaps)

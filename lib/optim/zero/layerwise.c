@@ -6,30 +6,24 @@
 
 enum { COLUMNS = 4096 };
 
-int meg_unsharded_buffer(const struct meg_params *p, int group)
+/* Return the communicators of a bucket's data-parallel group. */
+static const struct meg_dp_comms *comms_of(const struct meg_mesh *m, const struct meg_params *p, int b)
 {
-    if (group == 0)
-        return 0;
-    return group == p->nlayer_groups - 1 ? 1 : 2 + group % 2;
+    return &m->dp[p->bucket[b].dp_group];
 }
 
-static int64_t length(const struct meg_params *p, int group)
+/* Return the number of elements of this rank's shard of bucket b. */
+static int64_t shard_numel(const struct meg_zero_shard *s, int b)
 {
-    return p->layer_group[group].end - p->layer_group[group].begin;
+    return s->range[b].end - s->range[b].begin;
 }
 
 /* ---- gradients ------------------------------------------------------------------------------ */
 
-/* Return the unsharded gradient buffer of a layer group. */
-static char *buffer_of(const struct meg_layer_reducer *q, int group)
+/* Return the unsharded gradients of bucket b. */
+static char *grads_of(const struct meg_layer_reducer *q, int b)
 {
-    return meg_element(q->g, meg_params_unsharded_offset(q->params, group), q->dtype);
-}
-
-/* Return this rank's gradient shard of a layer group.  Shards are concatenated in the order of the flat buffer. */
-static char *grad_shard_of(const struct meg_layer_reducer *q, int group)
-{
-    return meg_element(q->grad_shards, q->params->layer_group[group].begin / q->comms->shard->size, q->dtype);
+    return meg_element(q->g, q->params->bucket[b].unsharded[MEG_UNSHARDED_GRADS], q->dtype);
 }
 
 /* Add x [n] to sum [n]. */
@@ -48,46 +42,57 @@ static void accumulate(const struct meg_layer_reducer *q, char *sum, const char 
     }
 }
 
-/* Add x [n] to this rank's gradient shard of a layer group.  The first x of a step overwrites the shard. */
-static void add_to_shard(struct meg_layer_reducer *q, int group, const char *x, int64_t n)
+/* Add x to this rank's gradient shard of a bucket.  The first x of a step overwrites the shard. */
+static void add_to_shard(struct meg_layer_reducer *q, int b, const char *x)
 {
-    if (q->has_grads[group])
-        accumulate(q, grad_shard_of(q, group), x, n);
+    char *sum = meg_element(q->shard->grads, q->shard->bucket_shard[b].shard_offset, q->dtype);
+    const int64_t n = shard_numel(q->shard, b);
+
+    if (q->has_grads[b])
+        accumulate(q, sum, x, n);
     else
-        q->device->op->copy(q->device->compute, grad_shard_of(q, group), x, (size_t)n * meg_dtype_size(q->dtype));
-    q->has_grads[group] = true;
+        q->device->op->copy(q->device->compute, sum, x, (size_t)n * meg_dtype_size(q->dtype));
+    q->has_grads[b] = true;
 }
 
-static void end_layer_reduce(struct meg_layer_reducer *q)
+/* Return this rank's shard of the unsharded gradients of bucket b. */
+static char *shard_of(const struct meg_layer_reducer *q, int b)
 {
-    struct meg_comm *c = q->comms->shard;
-    char *g;
-    int64_t n;
-
-    if (q->group_in_flight < 0)
-        return;
-    meg_comm_wait(c, q->device->compute, q->work);
-    q->work = NULL;
-    g = buffer_of(q, q->group_in_flight);
-    n = length(q->params, q->group_in_flight);
-    add_to_shard(q, q->group_in_flight, meg_element(g, c->rank * (n / c->size), q->dtype), n / c->size);
-    q->group_in_flight = -1;
+    return meg_element(grads_of(q, b), comms_of(q->mesh, q->params, b)->shard->rank * shard_numel(q->shard, b),
+                       q->dtype);
 }
 
-/* Return whether the parameters of two layer groups have the same sizes and the same offsets in the group's buffer. */
+static void end_reduce(struct meg_layer_reducer *q)
+{
+    if (q->bucket_in_flight < 0)
+        return;
+    meg_comm_wait(q->comm, q->device->compute, q->work);
+    q->work = NULL;
+    add_to_shard(q, q->bucket_in_flight, shard_of(q, q->bucket_in_flight));
+    q->bucket_in_flight = -1;
+}
+
+static void begin_reduce(struct meg_layer_reducer *q, int b)
+{
+    end_reduce(q);
+    q->bucket_in_flight = b;
+    q->comm = comms_of(q->mesh, q->params, b)->shard;
+    q->work = q->comm->op->reduce_scatter(q->comm, q->device->compute, shard_of(q, b), grads_of(q, b),
+                                          shard_numel(q->shard, b), q->dtype, MEG_REDUCE_SUM);
+}
+
+/* Return whether the gradients of two layer groups have the same sizes and the same offsets in their buffer. */
 static bool has_equal_layout(const struct meg_params *p, int a, int b)
 {
     const int n = p->first_row[a + 1] - p->first_row[a];
 
-    if (p->first_row[b + 1] - p->first_row[b] != n || length(p, a) != length(p, b))
+    if (p->first_row[b + 1] - p->first_row[b] != n)
         return false;
     for (int i = 0; i < n; i++) {
         const struct meg_param *x = &p->row[p->first_row[a] + i], *y = &p->row[p->first_row[b] + i];
 
-        if (x->offset >= p->grad_numel && y->offset >= p->grad_numel)
-            continue; /* frozen: not in the buffer */
-        if (x->shard_numel != y->shard_numel ||
-            x->offset - p->layer_group[a].begin != y->offset - p->layer_group[b].begin)
+        if (x->is_frozen != y->is_frozen ||
+            (!x->is_frozen && (x->shard_numel != y->shard_numel || x->grad_offset != y->grad_offset)))
             return false;
     }
     return true;
@@ -95,49 +100,57 @@ static bool has_equal_layout(const struct meg_params *p, int a, int b)
 
 void meg_layer_reducer_begin(struct meg_layer_reducer *q)
 {
-    memset(q->has_grads, 0, (size_t)q->params->nlayer_groups * sizeof *q->has_grads);
+    memset(q->has_grads, 0, (size_t)q->params->nbuckets * sizeof *q->has_grads);
 }
 
 void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group)
 {
-    const int buffer = meg_unsharded_buffer(q->params, group);
+    const struct meg_params *p = q->params;
+    const int buffer = meg_unsharded_buffer(p, group);
 
-    if (q->group_in_flight >= 0 && meg_unsharded_buffer(q->params, q->group_in_flight) == buffer)
-        end_layer_reduce(q);
+    if (q->bucket_in_flight >= 0 && meg_unsharded_buffer(p, p->bucket[q->bucket_in_flight].layer_group) == buffer)
+        end_reduce(q);
     /* the padding between the parameters must be 0, but the buffer has gradients of parameters at other offsets */
-    if (q->last_group[buffer] > 0 && !has_equal_layout(q->params, group, q->last_group[buffer]))
-        q->device->op->zero(q->device->compute, buffer_of(q, group),
-                            (size_t)length(q->params, group) * meg_dtype_size(q->dtype));
+    if (q->last_group[buffer] > 0 && !has_equal_layout(p, group, q->last_group[buffer]))
+        for (int b = 0; b < q->shard->nupdated; b++)
+            if (p->bucket[b].layer_group == group)
+                q->device->op->zero(q->device->compute, grads_of(q, b),
+                                    (size_t)(p->bucket[b].range.end - p->bucket[b].range.begin) *
+                                        meg_dtype_size(q->dtype));
     q->last_group[buffer] = group;
-    meg_placement_layer_group(q->params, group, buffer_of(q, group), q->dtype, true);
+    meg_placement_layer_group(p, group, q->g, q->dtype, true);
 }
 
 void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group)
 {
-    struct meg_comm *c = q->comms->shard;
-    const int64_t n = length(q->params, group) / c->size;
-    char *g = buffer_of(q, group);
-
-    meg_nan_guard_check(q->nan_guard, group, g, q->dtype);
-    meg_tp_grads_reduce(q->tp_grads, group, g);
-    end_layer_reduce(q);
-    q->group_in_flight = group;
-    q->work = c->op->reduce_scatter(c, q->device->compute, meg_element(g, c->rank * n, q->dtype), g, n, q->dtype,
-                                    MEG_REDUCE_SUM);
+    meg_nan_guard_check(q->nan_guard, group, q->g, q->dtype);
+    meg_tp_grads_reduce(q->tp_grads, group, q->g);
+    for (int b = 0; b < q->shard->nupdated; b++)
+        if (q->params->bucket[b].layer_group == group)
+            begin_reduce(q, b);
     if (!q->overlaps)
-        end_layer_reduce(q);
+        end_reduce(q);
 }
 
 void meg_layer_reducer_poll(struct meg_layer_reducer *q)
 {
-    meg_comm_test(q->comms->shard, &q->work);
+    meg_comm_test(q->comm, &q->work);
 }
 
 void meg_layer_reducer_end(struct meg_layer_reducer *q)
 {
-    end_layer_reduce(q);
-    meg_all_reduce(q->comms->replica, q->device->compute, q->grad_shards, q->params->grad_numel / q->comms->shard->size,
-                   q->dtype, MEG_REDUCE_SUM);
+    const struct meg_zero_bucket_shard *shard = q->shard->bucket_shard;
+    const struct meg_bucket *bucket = q->params->bucket;
+
+    end_reduce(q);
+    for (int first = 0, end; first < q->shard->nupdated; first = end) { /* buckets of one data-parallel group */
+        int64_t n = 0;
+
+        for (end = first; end < q->shard->nupdated && bucket[end].dp_group == bucket[first].dp_group; end++)
+            n += shard_numel(q->shard, end);
+        meg_all_reduce(comms_of(q->mesh, q->params, first)->replica, q->device->compute,
+                       meg_element(q->shard->grads, shard[first].shard_offset, q->dtype), n, q->dtype, MEG_REDUCE_SUM);
+    }
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -150,40 +163,71 @@ void meg_layer_gatherer_invalidate(struct meg_layer_gatherer *q)
 
 void meg_layer_gatherer_end(struct meg_layer_gatherer *q)
 {
-    meg_comm_wait(q->comms->shard, q->stream, q->work);
+    meg_comm_wait(q->comm, q->device->compute, q->work);
     q->work = NULL;
-    q->is_in_flight = false;
 }
 
 void meg_layer_gatherer_poll(struct meg_layer_gatherer *q)
 {
-    meg_comm_test(q->comms->shard, &q->work);
+    meg_comm_test(q->comm, &q->work);
+}
+
+/* Return this rank's parameter shard of bucket b. */
+static char *param_shard(const struct meg_layer_gatherer *q, int b)
+{
+    return meg_params_shard_element(q->params, q->shard->range, q->shard->nbucket_shards, q->shard->params,
+                                    q->shard->bucket_shard[b].shard_offset, q->dtype);
+}
+
+/* Copy this rank's shards of the states of the group in a buffer back. */
+static void store_states(const struct meg_layer_gatherer *q, int buffer)
+{
+    const struct meg_params *p = q->params;
+
+    for (int b = q->shard->nupdated; b < p->nbuckets && q->gathered[buffer] >= 0; b++) {
+        const size_t nbytes = (size_t)shard_numel(q->shard, b) * sizeof(float);
+        struct meg_comm *c = comms_of(q->mesh, p, b)->shard;
+        const char *w = meg_params_unsharded_bucket(p, q->w, b, q->dtype);
+
+        if (p->bucket[b].layer_group != q->gathered[buffer] || p->bucket[b].range.begin < p->f32[1].begin)
+            continue;
+        q->device->op->copy(q->device->compute, param_shard(q, b), w + (size_t)c->rank * nbytes, nbytes);
+        meg_placement_declare(param_shard(q, b), nbytes, c, MEG_PLACEMENT_REPLICATED, MEG_PLACEMENT_FLAT);
+    }
+}
+
+void meg_layer_gatherer_store_states(struct meg_layer_gatherer *q)
+{
+    for (int i = 0; i < MEG_UNSHARDED_BUFFERS; i++)
+        store_states(q, i);
 }
 
 /* Start the all-gather of a layer group, unless it is gathered or in flight. */
 static void gather(struct meg_layer_gatherer *q, int group)
 {
     const struct meg_params *p = q->params;
-    struct meg_comm *c = q->comms->shard;
     const int buffer = meg_unsharded_buffer(p, group);
 
     if (q->gathered[buffer] == group)
         return;
     meg_layer_gatherer_end(q);
+    store_states(q, buffer);
     q->gathered[buffer] = group;
-    q->is_in_flight = true;
-    meg_placement_layer_group(p, group, meg_element(q->w, meg_params_unsharded_offset(p, group), q->dtype), q->dtype,
-                              false);
-    q->work = c->op->all_gather(c, q->stream, meg_element(q->w, meg_params_unsharded_offset(p, group), q->dtype),
-                                meg_element(q->param_shards, p->layer_group[group].begin / c->size, q->dtype),
-                                length(p, group) / c->size, q->dtype);
+    meg_placement_layer_group(p, group, q->w, q->dtype, false);
+    for (int b = 0; b < p->nbuckets; b++)
+        if (p->bucket[b].layer_group == group) {
+            meg_layer_gatherer_end(q);
+            q->comm = comms_of(q->mesh, p, b)->shard;
+            q->work = q->comm->op->all_gather(
+                q->comm, q->device->compute, meg_params_unsharded_bucket(p, q->w, b, q->dtype), param_shard(q, b),
+                shard_numel(q->shard, b), meg_params_dtype(p, p->bucket[b].range.begin, q->dtype));
+        }
 }
 
 void meg_layer_gatherer_unshard(struct meg_layer_gatherer *q, int group, int next)
 {
     gather(q, group);
-    if (q->is_in_flight)
-        meg_layer_gatherer_end(q);
+    meg_layer_gatherer_end(q);
     if (q->overlaps && next >= 0)
         gather(q, next);
 }

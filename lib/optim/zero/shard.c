@@ -56,9 +56,6 @@ static int check_stage(const struct meg_layout *l, const struct meg_zero_conf *c
 {
     const char *option = c->use_torch_fsdp2 ? "--use-torch-fsdp2" : stage == 2 ? "--zero-stage 2" : "--zero-stage 3";
 
-    if (stage >= 2 && l->ep > 1)
-        return meg_fail(e, MEG_EUSAGE, "%s: does not support expert parallelism; use --use-distributed-optimizer",
-                        option);
     if (stage >= 2 && l->pp > 1)
         return meg_fail(e, MEG_EUSAGE, "%s: requires --pipeline-model-parallel-size 1, not %" PRId64, option, l->pp);
     if (c->use_torch_fsdp2 && is_tied)
@@ -125,7 +122,18 @@ int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout
     int64_t n = 0;
 
     for (int b = 0; b < p->nbuckets; b++)
-        n += meg_zero_bucket_shard_numel(p, l, b);
+        if (p->bucket[b].range.begin < p->grad_numel)
+            n += meg_zero_bucket_shard_numel(p, l, b);
+    return n;
+}
+
+size_t meg_zero_shard_nbytes(const struct meg_params *p, const struct meg_layout *l, enum meg_dtype dtype)
+{
+    size_t n = 0;
+
+    for (int b = 0; b < p->nbuckets; b++)
+        n += (size_t)meg_zero_bucket_shard_numel(p, l, b) *
+             meg_dtype_size(meg_params_dtype(p, p->bucket[b].range.begin, dtype));
     return n;
 }
 
@@ -164,7 +172,7 @@ static struct meg_elem_range shard_of(const struct meg_bucket *b, const struct m
 
 void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l, int rank)
 {
-    int64_t nspans = 0;
+    int64_t nspans = 0, at = 0;
 
     for (int i = 0; i < p->n; i++)
         nspans += meg_param_num_spans(&p->row[i]);
@@ -181,8 +189,12 @@ void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, c
                                       : (struct meg_elem_range){ 0, p->f32[0].begin };
         v->begin = s->range[k].begin;
         v->end = s->range[k].end;
-        v->shard_offset = s->numel;
-        s->numel += v->end - v->begin;
+        v->shard_offset = at;
+        at += v->end - v->begin;
+        if (v->begin < p->grad_numel) {
+            s->nupdated = k + 1;
+            s->numel = at;
+        }
         add_param_ranges(s, p, k);
     }
 }

@@ -31,10 +31,10 @@ extern const struct meg_opt meg_zero_opts[];
 int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_tied, enum meg_dtype params,
                  struct meg_err *e);
 
-/* Elements [begin, end) of the flat buffer that this rank updates: its shard of one bucket or, in stage 0, all. */
+/* Elements [begin, end) of the flat buffer that this rank has: its shard of one bucket or, in stage 0, all. */
 struct meg_zero_bucket_shard {
     int64_t begin, end;
-    int64_t shard_offset;     /* offset of the bucket shard in buffers that concatenate all bucket shards */
+    int64_t shard_offset;     /* offset of the bucket shard in arrays that concatenate all bucket shards */
     int first_range, nranges; /* elements of meg_zero_shard.param_range that are in this bucket shard */
 };
 
@@ -50,15 +50,21 @@ struct meg_zero_shard {
     struct meg_zero_bucket_shard *bucket_shard; /* [nbucket_shards] one per bucket; in stage 0, one per dtype */
     struct meg_elem_range *range;               /* [nbucket_shards] begin and end of each bucket shard */
     int nbucket_shards;
-    int64_t numel;                            /* number of elements in all bucket shards */
+    int nupdated;                             /* the first bucket shards; those of frozen parameters follow (ZeRO-3) */
+    int64_t numel;                            /* number of elements in the first nupdated bucket shards */
     struct meg_zero_param_range *param_range; /* [nparam_ranges] ranges in the order of the flat buffer */
     int nparam_ranges;
+    /* arrays that concatenate the bucket shards, in device memory; owned by the optimizer */
+    void *params; /* ZeRO-3: in the dtypes of the model; else NULL */
+    void *grads;  /* ZeRO-2/3: gradients of the first nupdated bucket shards; else NULL */
 };
 
 /* Return the number of elements in a rank's shard of bucket b.  In stage 0, the shard is the complete bucket. */
 int64_t meg_zero_bucket_shard_numel(const struct meg_params *p, const struct meg_layout *l, int b);
 /* Return the number of elements that a rank updates. */
 int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout *l);
+/* Return the number of bytes of a rank's shards of the parameters of a model in `dtype`, with the frozen ones. */
+size_t meg_zero_shard_nbytes(const struct meg_params *p, const struct meg_layout *l, enum meg_dtype dtype);
 /*
  * Compute the bucket shards of `rank`, the rank's index in its optimizer instance of l->zero.nshards ranks.  Free *s
  * with meg_zero_shard_free.

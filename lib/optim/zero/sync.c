@@ -4,8 +4,8 @@
 #include "base/mem.h"
 
 void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_model *model,
-                        struct meg_nan_guard *nan_guard, const struct meg_tp_grads *tp_grads, void *param_shards,
-                        void *grad_shards)
+                        struct meg_nan_guard *nan_guard, const struct meg_tp_grads *tp_grads,
+                        const struct meg_zero_shard *shard)
 {
     const struct meg_mesh *m = model->mesh;
     const struct meg_params *p = &model->params;
@@ -18,22 +18,22 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
                      c->overlap_grad_reduce);
     meg_reducer_begin(&z->reducer, 0);
     meg_gatherer_init(&z->gatherer, m, p, model->device->compute, model->w, run->dtype);
-    z->layer_reducer = (struct meg_layer_reducer){ .comms = &m->dp[MEG_DP_DENSE],
+    z->layer_reducer = (struct meg_layer_reducer){ .mesh = m,
                                                    .params = p,
+                                                   .shard = shard,
                                                    .device = model->device,
                                                    .nan_guard = nan_guard,
                                                    .tp_grads = tp_grads,
-                                                   .g = (char *)model->g,
+                                                   .g = model->g,
                                                    .dtype = run->grad_dtype,
-                                                   .grad_shards = grad_shards,
-                                                   .has_grads = meg_new((size_t)p->nlayer_groups * sizeof(bool)),
+                                                   .has_grads = meg_new((size_t)p->nbuckets * sizeof(bool)),
                                                    .overlaps = c->overlap_grad_reduce,
-                                                   .group_in_flight = -1 };
-    z->layer_gatherer = (struct meg_layer_gatherer){ .comms = &m->dp[MEG_DP_DENSE],
+                                                   .bucket_in_flight = -1 };
+    z->layer_gatherer = (struct meg_layer_gatherer){ .mesh = m,
                                                      .params = p,
-                                                     .stream = model->device->compute,
-                                                     .w = (char *)model->w,
-                                                     .param_shards = (const char *)param_shards,
+                                                     .shard = shard,
+                                                     .device = model->device,
+                                                     .w = model->w,
                                                      .dtype = run->dtype,
                                                      .overlaps = c->overlap_param_gather };
     meg_layer_gatherer_invalidate(&z->layer_gatherer);
@@ -41,7 +41,7 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
 
 void meg_zero_sync_free(struct meg_zero_sync *z)
 {
-    if (z->layer_gatherer.comms)
+    if (z->layer_gatherer.mesh)
         meg_zero_finish_param_sync(z);
     meg_reducer_free(&z->reducer);
     free(z->layer_reducer.has_grads);
@@ -93,6 +93,7 @@ void meg_zero_params_updated(struct meg_zero_sync *z)
 {
     if (z->shards_params) {
         meg_layer_gatherer_end(&z->layer_gatherer);
+        meg_layer_gatherer_store_states(&z->layer_gatherer);
         meg_layer_gatherer_invalidate(&z->layer_gatherer);
         return;
     }

@@ -30,12 +30,12 @@ struct meg_zero_sync {
 };
 
 /*
- * Prepare the collectives on a model's parameters and gradients.  param_shards (used in stage 3 only) and grad_shards
- * (used in stages 2 and 3 only) are this rank's shards, in the dtypes of model->run.  All pointers are borrowed.
+ * Prepare the collectives on a model's parameters and gradients.  shard->params (stage 3) and shard->grads (stages 2
+ * and 3) are allocated.  All pointers are borrowed.
  */
 void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_model *model,
-                        struct meg_nan_guard *nan_guard, const struct meg_tp_grads *tp_grads, void *param_shards,
-                        void *grad_shards);
+                        struct meg_nan_guard *nan_guard, const struct meg_tp_grads *tp_grads,
+                        const struct meg_zero_shard *shard);
 /* Wait for the all-gathers of parameters in flight, and free the memory of z, which may be zero-initialized. */
 void meg_zero_sync_free(struct meg_zero_sync *z);
 

@@ -5,10 +5,8 @@
 #include "base/mem.h"
 
 /* Append the summed ranges of a parameter, and return their number of elements. */
-static int64_t add_ranges(struct meg_tp_grads *s, int *n, const struct meg_params *p, const struct meg_param *row,
-                          const struct meg_layout *l)
+static int64_t add_ranges(struct meg_tp_grads *s, int *n, const struct meg_param *row, const struct meg_layout *l)
 {
-    const int64_t offset = row->offset - p->layer_group[row->layer_group].begin;
     int64_t numel = 0;
 
     for (int64_t i = 0; i < meg_param_num_spans(row); i++) {
@@ -17,7 +15,7 @@ static int64_t add_ranges(struct meg_tp_grads *s, int *n, const struct meg_param
         if (!meg_param_sums_grad_over_tp(row, &span, l))
             continue;
         s->range = meg_realloc_array(s->range, (size_t)*n + 1, sizeof *s->range);
-        s->range[(*n)++] = (struct meg_elem_range){ offset + span.begin, offset + span.end };
+        s->range[(*n)++] = (struct meg_elem_range){ row->grad_offset + span.begin, row->grad_offset + span.end };
         numel += span.end - span.begin;
     }
     return numel;
@@ -35,7 +33,7 @@ int meg_tp_grads_init(struct meg_tp_grads *s, const struct meg_mesh *mesh, const
         int64_t numel = 0;
 
         for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++)
-            numel += add_ranges(s, &n, p, &p->row[i], &mesh->layout);
+            numel += add_ranges(s, &n, &p->row[i], &mesh->layout);
         if (n - s->first_range[group] > 1)
             most = meg_max64(most, numel);
         s->first_range[group + 1] = n;

@@ -21,7 +21,7 @@ struct meg_tp_grads {
     struct meg_comm *tp;
     const struct meg_device *device;
     enum meg_dtype dtype;
-    struct meg_elem_range *range; /* summed elements, counted from the beginning of the layer group */
+    struct meg_elem_range *range; /* summed elements of the gradients (grad_offset) */
     int *first_range;             /* [nlayer_groups + 1] index of a layer group's first range */
     void *packed; /* gradients of one layer group, in device memory; NULL if no group has several ranges */
 };
@@ -31,7 +31,7 @@ int meg_tp_grads_init(struct meg_tp_grads *s, const struct meg_mesh *mesh, const
                       const struct meg_device *device, enum meg_dtype dtype);
 void meg_tp_grads_free(struct meg_tp_grads *s);
 
-/* Sum these gradients of a layer group over the tensor-parallel ranks.  The group's gradients begin at g. */
+/* Sum these gradients of a layer group, which are in g, over the tensor-parallel ranks. */
 void meg_tp_grads_reduce(const struct meg_tp_grads *s, int group, void *g);
 
 MEG_END_DECLS

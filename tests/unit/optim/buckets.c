@@ -215,24 +215,71 @@ static void experts_are_in_buckets_of_dense_parameters_without_expert_parallelis
     meg_params_free(&p);
 }
 
-/* ZeRO-2 and ZeRO-3 reduce-scatter a complete layer over one group. */
-static void expert_parallelism_is_refused_with_zero_2(void **state)
+static void instances_have_all_shards_of_experts(void **state)
 {
-    struct meg_zero_conf c = { .num_instances = 1, .bucket_size = MEG_UNSET, .zero_stage = 2 };
+    struct meg_zero_conf c = { .num_instances = 4, .bucket_size = MEG_UNSET, .zero_stage = 1 };
     struct meg_layout l = layout(1, 4, 1);
     struct meg_err e;
 
     (void)state;
     l.ep = 2;
     assert_int_equal(meg_zero_fit(&l, &c, true, MEG_DTYPE_F32, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--zero-stage 2: does not support expert parallelism; use --use-distributed-optimizer");
-    c.zero_stage = 1;
-    assert_int_equal(meg_zero_fit(&l, &c, true, MEG_DTYPE_F32, &e), 0);
-    c.num_instances = 4;
-    assert_int_equal(meg_zero_fit(&l, &c, true, MEG_DTYPE_F32, &e), MEG_EUSAGE);
     assert_string_equal(e.msg,
                         "--num-distributed-optimizer-instances 4: the number of ranks of an instance, 1, must be "
                         "a multiple of the expert-parallel size, 2");
+}
+
+/*
+ * With ZeRO-3, a layer group has a bucket of each type of parameters: dense ones, experts, ones in f32, and frozen ones.
+ * They are one after another in the unsharded buffers, in which even and odd layers have a buffer each.
+ */
+static void zero_3_has_buckets_of_each_type_of_a_layer_group(void **state)
+{
+    enum { LAYERS = 4, TYPES = 5 };
+    static const int64_t expert[] = { 2, 50 }, n = 100;
+    struct meg_layout l = layout(1, 4, 1);
+    struct meg_params p = { 0 };
+    struct meg_zero_shard s;
+    struct meg_mesh mesh;
+    char *const base = NULL;
+
+    (void)state;
+    l.ep = 2;
+    l.zero = (struct meg_zero_layout){ .stage = 3, .nshards = 4 };
+    for (int i = 0; i < LAYERS; i++) {
+        meg_params_add(&p, i, 1, &n, "frozen%d", i)->is_frozen = true;
+        meg_params_add(&p, i, 1, &n, "dense%d", i);
+        meg_params_add(&p, i, 1, &n, "f32%d", i)->is_f32 = true;
+        meg_params_add(&p, i, 2, expert, "expert%d", i)->sharding[0].part[0].axis = MEG_AXIS_EP;
+        meg_params_add(&p, i, 1, &n, "state%d", i)->is_f32 = true;
+        p.row[p.n - 1].is_frozen = true;
+    }
+    meg_mesh_init_dry(&mesh, &l, 0);
+    meg_params_shard(&p, &mesh);
+    assert_int_equal(p.nbuckets, LAYERS * TYPES);
+    assert_int_equal(p.grad_numel, LAYERS * 3 * 128);
+    assert_int_equal(p.flat_numel, LAYERS * TYPES * 128);
+    for (int b = 0; b < p.nbuckets; b++)
+        assert_int_equal(p.bucket[b].range.end - p.bucket[b].range.begin, 128);
+    for (int i = 0; i < p.n; i++) {
+        static const int64_t param[] = { 128 * 8, 0, 128 * 4, 128 * 2, 128 * 10 }; /* bytes in a buffer */
+        static const int64_t grad[] = { -1, 0, 128 * 2, 128, -1 };                 /* elements in a buffer */
+        static const int buffer_of[LAYERS] = { 0, 3, 2, 1 };
+        const int type = i % TYPES, buffer = buffer_of[i / TYPES];
+
+        assert_int_equal((char *)meg_params_unsharded_element(&p, base, &p.row[i], MEG_DTYPE_BF16) - base,
+                         buffer * 128 * 14 + param[type]);
+        if (grad[type] >= 0)
+            assert_int_equal(p.row[i].grad_offset, buffer * 128 * 3 + grad[type]);
+    }
+    meg_zero_shard_make(&s, &p, &l, 0);
+    assert_int_equal(s.nbucket_shards, p.nbuckets);
+    assert_int_equal(s.nupdated, LAYERS * 3);
+    assert_int_equal(s.numel, LAYERS * (32 + 64 + 32)); /* there are half as many shards of experts */
+    assert_int_equal(meg_zero_shard_nbytes(&p, &l, MEG_DTYPE_BF16),
+                     LAYERS * (32 * 2 + 64 * 2 + 32 * 4 + 32 * 2 + 32 * 4));
+    meg_zero_shard_free(&s);
+    meg_params_free(&p);
 }
 
 /* The first and last stage have the tied embedding in a bucket of its own, of equal size. */
@@ -472,11 +519,12 @@ static void memory_equals_megatrons_bytes_per_parameter(void **state)
                 /* ZeRO-2 shards all but the parameters, ZeRO-3 shards all; both buffer unsharded layer groups */
                 if (zero == 2) {
                     assert_int_equal(m.params, (size_t)n * meg_dtype_size(run.dtype));
-                    assert_int_equal(m.grads, (size_t)meg_params_unsharded_numel(&p) * meg_dtype_size(run.grad_dtype));
+                    assert_int_equal(m.grads,
+                                     (size_t)p.unsharded[MEG_UNSHARDED_GRADS] * meg_dtype_size(run.grad_dtype));
                     assert_int_equal(each * d, n * (mode[i].total - (int64_t)meg_dtype_size(run.dtype)));
                 }
                 if (zero == 3) {
-                    assert_int_equal(m.params, (size_t)meg_params_unsharded_numel(&p) * meg_dtype_size(run.dtype));
+                    assert_int_equal(m.params, meg_params_unsharded_nbytes(&p, run.dtype));
                     assert_int_equal(each * d, n * mode[i].total);
                 }
                 meg_params_free(&p);
@@ -490,7 +538,8 @@ int main(void)
         cmocka_unit_test(shards_are_equal_and_cover_every_parameter),
         cmocka_unit_test(experts_have_their_own_buckets_and_shards),
         cmocka_unit_test(experts_are_in_buckets_of_dense_parameters_without_expert_parallelism),
-        cmocka_unit_test(expert_parallelism_is_refused_with_zero_2),
+        cmocka_unit_test(instances_have_all_shards_of_experts),
+        cmocka_unit_test(zero_3_has_buckets_of_each_type_of_a_layer_group),
         cmocka_unit_test(both_stages_shard_a_tied_embedding_alike),
         cmocka_unit_test(sharding_again_gives_the_table_of_the_new_rank),
         cmocka_unit_test(frozen_parameters_follow_the_others),

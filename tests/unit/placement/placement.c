@@ -89,8 +89,8 @@ static void begin(void)
     z = alloc(N * H);
     stat = alloc(N);
     tokens = alloc(N * H);
-    meg_placement_params(&params, w, MEG_DTYPE_F32, false, false);
-    meg_placement_params(&params, g, MEG_DTYPE_F32, true, false);
+    meg_placement_params(&params, w, MEG_DTYPE_F32, false);
+    meg_placement_params(&params, g, MEG_DTYPE_F32, true);
     meg_placement_input(tokens, N * H * sizeof *tokens);
 }
 
