@@ -1,8 +1,8 @@
 #!/bin/sh
 # needs: ranks/comm toy
 # modules: optim
-# ZeRO-2 and ZeRO-3 with experts, with parameters in f32 in a model in bf16, and with states that the model updates.  The
-# family of models is not in the library (tests/toy/experts.c).  EP is the number of expert-parallel ranks.
+# ZeRO-2 and ZeRO-3 with experts, with parameters in f32 in a model in bf16, and with states that the model updates.
+# The family of models is not in the library (tests/toy/experts.c).  EP is the number of expert-parallel ranks.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -74,7 +74,8 @@ for stage in 2 3; do
         same_tensors "$T/bf16_$stage.d/iter_0000010" "$T/half_$stage.d/iter_0000010"
     is "ZeRO-$stage: the state of each layer was increased 10 times by 2^-10" \
         "$(for layer in 0 1 2; do
-            tensor "$T/bf16_$stage.d/iter_0000010/model-1-layer-0000$layer.safetensors" decoder.layers.$layer.router.state
+            tensor "$T/bf16_$stage.d/iter_0000010/model-1-layer-0000$layer.safetensors" \
+                decoder.layers.$layer.router.state
         done | od -An -v -t f4 -w4 | sort | uniq -c | tr -d ' ')" 960.009765625
     as_saved bf16-zero$stage 8 --zero-stage $stage $tp2
 done

@@ -22,6 +22,7 @@ struct meg_optimizer {
         const char *name; /* in checkpoints */
         size_t dtype; /* offset of the member of struct meg_optim_conf that sets the dtype; 0: the state is in f32 */
     } state[MEG_MAX_STATES];
+    bool needs_complete_params; /* a shard has complete parameters, so that the update knows all elements of a matrix */
     /* Queue the update of ranges [nranges], in device memory, of the arrays of one bucket shard. */
     void (*update)(const struct meg_optim *o, const struct meg_update_arrays *x, const struct meg_update_range *range,
                    int nranges);

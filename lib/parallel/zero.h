@@ -3,20 +3,22 @@
  *
  * The parameters of a rank are one flat buffer, split into buckets (params/param.h).  In stages 1 to 3, each bucket is
  * divided into equal shards, one per rank of its data-parallel group, in rank order.  A shard may begin and end inside
- * a parameter.  With --num-distributed-optimizer-instances N, there are N groups of consecutive ranks, and each group
+ * a parameter, unless the optimizer needs complete parameters.  With --num-distributed-optimizer-instances N, there are N groups of consecutive ranks, and each group
  * has all shards.  The options and the collectives are in lib/optim/zero.
  */
 #ifndef MEG_PARALLEL_ZERO_H
 #define MEG_PARALLEL_ZERO_H
+#include <stdbool.h>
 #include <stdint.h>
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS
 
 struct meg_zero_layout {
-    int stage;            /* 0: nothing is sharded; 1: optimizer state; 2: also gradients; 3: also parameters */
-    int64_t nshards;      /* shards per bucket (per bucket of experts: nshards / ep); 0 in stage 0 */
-    int64_t bucket_numel; /* number of elements at which a bucket ends (params/param.h); 0: no limit */
+    int stage;                /* 0: nothing is sharded; 1: optimizer state; 2: also gradients; 3: also parameters */
+    int64_t nshards;          /* shards per bucket (per bucket of experts: nshards / ep); 0 in stage 0 */
+    bool has_complete_params; /* each parameter is in one shard */
+    int64_t bucket_numel;     /* number of elements at which a bucket ends (params/param.h); 0: no limit */
 };
 
 /* Elements [begin, end) of the flat buffer. */

@@ -47,6 +47,60 @@ static int64_t bucket_begin(const struct meg_params *p)
     return p->nbuckets ? p->bucket[p->nbuckets - 1].range.end : 0;
 }
 
+enum { UNASSIGNED = -1, NOT_IN_BUCKET = -2 };
+
+/* Return the largest parameter that is not assigned to a shard, or -1. */
+static int largest_unassigned(const struct meg_params *p, const int *shard)
+{
+    int largest = -1;
+
+    for (int i = 0; i < p->n; i++)
+        if (shard[i] == UNASSIGNED && (largest < 0 || p->row[i].numel > p->row[largest].numel))
+            largest = i;
+    return largest;
+}
+
+static int least_loaded(const int64_t *load, int nshards)
+{
+    int k = 0;
+
+    for (int i = 1; i < nshards; i++)
+        if (load[i] < load[k])
+            k = i;
+    return k;
+}
+
+/*
+ * Move the parameters of the current bucket, so that each is in one of nshards equal shards: the largest one first, to
+ * the shard with the fewest elements.  Tensor-parallel ranks have parts of the same parameters, because sizes are those
+ * of the complete parameters.
+ */
+static void keep_params_complete(struct meg_params *p, int nshards)
+{
+    const int64_t begin = bucket_begin(p);
+    int64_t *load = meg_new((size_t)nshards * sizeof *load), most = 0;
+    int *shard = meg_new((size_t)p->n * sizeof *shard);
+
+    for (int i = 0; i < p->n; i++)
+        shard[i] = p->row[i].offset >= begin && p->row[i].shard_numel ? UNASSIGNED : NOT_IN_BUCKET;
+    for (int i; (i = largest_unassigned(p, shard)) >= 0; load[shard[i]] += p->row[i].numel)
+        shard[i] = least_loaded(load, nshards);
+    for (int pass = 0; pass < 2; pass++) { /* compute the length of the longest shard, and then the offsets */
+        const int64_t length = meg_round_up(most, 128);
+
+        memset(load, 0, (size_t)nshards * sizeof *load);
+        for (int i = p->n - 1; i >= 0; i--)
+            if (shard[i] >= 0) {
+                p->row[i].offset = begin + shard[i] * length + load[shard[i]];
+                load[shard[i]] += meg_round_up(p->row[i].shard_numel, MEG_PARAM_ALIGN);
+                most = meg_max64(most, load[shard[i]]);
+            }
+    }
+    p->flat_numel = begin + nshards * meg_round_up(most, 128);
+    free(load);
+    free(shard);
+}
+
 /*
  * End the current bucket, whose last parameter is `last`, unless it is empty.  With a distributed optimizer, pad it, as
  * Megatron does, to a multiple of 128 elements and of the number of shards.
@@ -57,6 +111,8 @@ static void end_bucket(struct meg_params *p, const struct meg_layout *l, const s
 
     if (p->flat_numel == begin)
         return;
+    if (l->zero.nshards && l->zero.has_complete_params)
+        keep_params_complete(p, (int)nshards);
     if (l->zero.nshards)
         p->flat_numel = begin + meg_round_up(p->flat_numel - begin, nshards / gcd(nshards, 128) * 128);
     p->bucket = meg_realloc_array(p->bucket, (size_t)p->nbuckets + 1, sizeof *p->bucket);
@@ -121,8 +177,8 @@ static void append_row(struct meg_params *p, struct meg_param *row, const struct
 }
 
 /*
- * Append the parameters of a class to the flat buffer.  Divide them into layer groups and buckets if they have gradients
- * or are sharded.  With ZeRO-2 and ZeRO-3, append the experts of a layer group after its dense parameters.
+ * Append the parameters of a class to the flat buffer.  Divide them into buckets if they have gradients or are sharded.
+ *  With ZeRO-2 and ZeRO-3, append the experts of a layer group after its dense parameters.
  */
 static void append_rows(struct meg_params *p, const struct meg_mesh *mesh, bool is_frozen, bool is_f32)
 {
@@ -132,8 +188,6 @@ static void append_rows(struct meg_params *p, const struct meg_mesh *mesh, bool 
 
     for (int k = npasses * p->nlayer_groups - 1; k >= 0; k--) {
         const int group = k / npasses, dp_group = npasses - 1 - k % npasses;
-        struct meg_elem_range *range = &p->layer_group[group];
-
         for (int i = p->first_row[group + 1] - 1; i >= p->first_row[group]; i--) {
             struct meg_param *row = &p->row[i];
 
@@ -143,11 +197,6 @@ static void append_rows(struct meg_params *p, const struct meg_mesh *mesh, bool 
                 end_bucket(p, &mesh->layout, last);
             last = row;
             append_row(p, row, mesh);
-            if (row->shard_numel == 0 || is_f32 || is_frozen)
-                continue;
-            if (range->end == 0)
-                range->begin = row->offset;
-            range->end = p->flat_numel;
         }
     }
     if (last && has_buckets)
@@ -209,9 +258,11 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
     p->nbuckets = 0;
     p->layer_group = meg_realloc_array(p->layer_group, (size_t)p->nlayer_groups, sizeof *p->layer_group);
     memset(p->layer_group, 0, (size_t)p->nlayer_groups * sizeof *p->layer_group);
-    for (int i = 0; i < p->n; i++)
+    for (int i = 0; i < p->n; i++) {
+        p->row[i].offset = -1;
         p->row[i].dp_group =
             mesh->layout.ep > 1 && meg_param_is_sharded(&p->row[i], MEG_AXIS_EP) ? MEG_DP_EXPERT : MEG_DP_DENSE;
+    }
     list_first_rows(p);
     append_rows(p, mesh, false, false);
     p->f32[0].begin = p->flat_numel;
@@ -224,10 +275,17 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
     index_names(p);
     if (mesh->layout.zero.stage >= 2)
         lay_out_unsharded(p);
-    for (int i = 0; i < p->n; i++) {
-        const bool is_unsharded = mesh->layout.zero.stage >= 2 && !p->row[i].is_frozen;
+    for (int i = p->n - 1; i >= 0; i--) {
+        struct meg_param *row = &p->row[i];
+        struct meg_elem_range *range = &p->layer_group[row->layer_group];
 
-        p->row[i].grad_offset = is_unsharded ? unsharded_grad(p, &p->row[i]) : p->row[i].offset;
+        if (row->shard_numel == 0 || row->is_frozen)
+            continue;
+        row->grad_offset = mesh->layout.zero.stage >= 2 ? unsharded_grad(p, row) : row->offset;
+        if (row->is_f32)
+            continue;
+        range->begin = range->end ? meg_min64(range->begin, row->offset) : row->offset;
+        range->end = meg_max64(range->end, row->offset + row->shard_numel);
     }
 }
 

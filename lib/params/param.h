@@ -125,6 +125,8 @@ enum { MEG_UNSHARDED_PARAMS, MEG_UNSHARDED_F32, MEG_UNSHARDED_GRADS, MEG_UNSHARD
  *   - with ZeRO-2 and ZeRO-3, after each layer group, which has at most one bucket of each data-parallel group and
  *     dtype; with ZeRO-3, it has other buckets for frozen parameters
  * A distributed optimizer divides a bucket into equal shards, regardless of parameter boundaries (parallel/zero.h).
+ * With zero.has_complete_params, the parameters of a bucket are first distributed to its shards, each of which is as
+ * long as the largest.
  */
 struct meg_bucket {
     struct meg_elem_range range; /* in the flat buffer */
@@ -185,8 +187,8 @@ void *meg_params_element(const struct meg_params *p, const void *w, int64_t i, e
 size_t meg_params_nbytes(const struct meg_params *p, enum meg_dtype dtype);
 
 /*
- * Return the address of element i of an array that concatenates n ranges of the flat buffer of the parameters of a model
- * in `dtype`.
+ * Return the address of element i of an array that concatenates n ranges of the flat buffer of the parameters of a
+ * model in `dtype`.
  */
 void *meg_params_shard_element(const struct meg_params *p, const struct meg_elem_range *range, int n, const void *w,
                                int64_t i, enum meg_dtype dtype);

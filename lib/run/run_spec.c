@@ -131,6 +131,7 @@ int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
         (r = meg_train_recompute_check(c, l, e)) < 0)
         return r;
     const struct meg_optim_conf *o = &s->job->optim;
+    l->zero.has_complete_params = meg_optimizer_of(o)->needs_complete_params;
     const struct meg_opt_rule optim_rules[] = {
         { o->main_params_dtype == MEG_DTYPE_BF16 && s->precision.params != MEG_DTYPE_BF16, "main-params-dtype",
           ": requires --bf16" },

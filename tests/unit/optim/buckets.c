@@ -282,6 +282,50 @@ static void zero_3_has_buckets_of_each_type_of_a_layer_group(void **state)
     meg_params_free(&p);
 }
 
+/*
+ * With complete parameters, each parameter is in one shard, the same on all tensor-parallel ranks, and the largest shard has
+ * at most the mean and one parameter.
+ */
+static void shards_have_complete_parameters(void **state)
+{
+    enum { SHARDS = 3 };
+    struct meg_layout l = layout(2, SHARDS, 1);
+    int64_t shard[16];
+
+    (void)state;
+    l.zero =
+        (struct meg_zero_layout){ .stage = 1, .nshards = SHARDS, .has_complete_params = true, .bucket_numel = 300 };
+    for (int64_t tp = 0; tp < 2; tp++) {
+        struct meg_params p;
+        struct meg_mesh mesh;
+
+        make(&p, &l, tp, &mesh);
+        check_offsets(&p);
+        assert_true(p.nbuckets > 1);
+        for (int b = 0; b < p.nbuckets; b++) {
+            const struct meg_elem_range r = p.bucket[b].range;
+            int64_t load[SHARDS] = { 0 }, sum = 0, largest = 0;
+
+            for (int i = 0; i < p.n; i++) {
+                const struct meg_param *row = &p.row[i];
+                const int64_t k = (row->offset - r.begin) / ((r.end - r.begin) / SHARDS);
+
+                if (row->offset < r.begin || row->offset >= r.end)
+                    continue;
+                assert_int_equal((row->offset + row->shard_numel - 1 - r.begin) / ((r.end - r.begin) / SHARDS), k);
+                assert_int_equal(tp ? shard[i] : k, k);
+                shard[i] = k;
+                load[k] += row->numel;
+                sum += row->numel;
+                largest = row->numel > largest ? row->numel : largest;
+            }
+            for (int k = 0; k < SHARDS; k++)
+                assert_true(load[k] <= sum / SHARDS + largest);
+        }
+        meg_params_free(&p);
+    }
+}
+
 /* The first and last stage have the tied embedding in a bucket of its own, of equal size. */
 static void both_stages_shard_a_tied_embedding_alike(void **state)
 {
@@ -539,6 +583,7 @@ int main(void)
         cmocka_unit_test(experts_have_their_own_buckets_and_shards),
         cmocka_unit_test(experts_are_in_buckets_of_dense_parameters_without_expert_parallelism),
         cmocka_unit_test(instances_have_all_shards_of_experts),
+        cmocka_unit_test(shards_have_complete_parameters),
         cmocka_unit_test(zero_3_has_buckets_of_each_type_of_a_layer_group),
         cmocka_unit_test(both_stages_shard_a_tied_embedding_alike),
         cmocka_unit_test(sharding_again_gives_the_table_of_the_new_rank),
