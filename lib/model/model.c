@@ -57,6 +57,7 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
         .tp = st->dim.tp,
         .tp_rank = st->dim.tp_rank,
         .rope = &st->rope,
+        .norm_eps = st->desc.norm_eps,
         .recomputes_core = g->run.recompute == MEG_RECOMPUTE_SELECTIVE,
     };
 

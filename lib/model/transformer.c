@@ -29,7 +29,6 @@ static struct meg_attn_conf attention(const struct meg_model_conf *c, const stru
     attn.std_out = std_out;
     attn.has_qkv_bias = c->has_bias || c->add_qkv_bias;
     attn.has_proj_bias = c->has_bias;
-    attn.norm_eps = c->norm_epsilon;
     attn.is_bidirectional = t->is_bidirectional;
     attn.buckets = is_relative ? c->relative_attention_num_buckets : 0;
     return attn;

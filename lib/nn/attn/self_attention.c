@@ -235,7 +235,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     }
     if (b->step != MEG_BIND_POINTERS)
         return;
-    l->qk_norm_eps = c->qk_layernorm ? (float)c->norm_eps : 0;
+    l->qk_norm_eps = c->qk_layernorm ? (float)env->norm_eps : 0;
     l->rope = env->rope;
     l->a = c->a / env->tp;
     l->g = c->g / env->tp;

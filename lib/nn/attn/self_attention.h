@@ -49,7 +49,6 @@ struct meg_attn_conf {
     int64_t h;           /* width of the residual stream */
     double std, std_out; /* standard deviation of the initial weights of qkv and proj */
     bool has_qkv_bias, has_proj_bias;
-    double norm_eps;       /* epsilon of the norms of queries and keys */
     bool is_bidirectional; /* a query attends to all keys; otherwise, to keys up to its own position */
     int64_t buckets;       /* rows of the relative bias of the stack; 0: none */
     const struct meg_linear_variant *linear; /* of qkv and proj; NULL: dense */

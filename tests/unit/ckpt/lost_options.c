@@ -88,9 +88,8 @@ static void print_block(struct meg_str *s, const struct meg_block *block)
     if (block->type == &meg_attn_block) {
         const struct meg_attn_conf *c = block->conf;
 
-        meg_str_printf(s, "%d %d %d %d %d %g %d %d %g", (int)c->a, (int)c->g, (int)c->d, c->has_qkv_bias,
-                       c->has_proj_bias, c->scale, c->is_bidirectional, (int)c->buckets,
-                       c->qk_layernorm ? c->norm_eps : 0);
+        meg_str_printf(s, "%d %d %d %d %d %g %d %d %d", (int)c->a, (int)c->g, (int)c->d, c->has_qkv_bias,
+                       c->has_proj_bias, c->scale, c->is_bidirectional, (int)c->buckets, c->qk_layernorm);
     } else if (block->type == &meg_cross_attn_block) {
         const struct meg_attn_conf *c = block->conf;
 
