@@ -215,7 +215,8 @@ char *meg_opt_value(const struct meg_opt *row, const void *conf)
 
 bool meg_opt_is_set(const struct meg_opt *row, const char *value)
 {
-    return strcmp(value, row->default_value ? row->default_value : "unset") != 0 && strcmp(value, "0") != 0;
+    return strcmp(value, row->default_value ? row->default_value : "unset") != 0 && strcmp(value, "0") != 0 &&
+           strcmp(value, "0.0") != 0;
 }
 
 void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out)

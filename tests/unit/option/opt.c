@@ -527,6 +527,45 @@ static void help_that_cannot_be_printed_fails(void **state)
     assert_int_equal(c.status, 74);
 }
 
+/* Give options, and check the value of the option `row` and whether it is set. */
+static void check_value(const char *options, const struct meg_opt *row, const char *want, bool is_set)
+{
+    char *value;
+
+    given(options);
+    value = meg_opt_value(row, &conf);
+    assert_string_equal(value, want);
+    assert_int_equal(meg_opt_is_set(row, value), is_set);
+    free(value);
+}
+
+static void defaults_and_zeros_are_not_set(void **state)
+{
+    const struct meg_opt *clip = &more_opts[5], *keys = &more_opts[2], *order = &opts[8];
+
+    (void)state;
+    check_value("", clip, "unset", false);
+    check_value("--clip 0", clip, "0.0", false);
+    check_value("--clip 2", clip, "2.0", true);
+    check_value("", order, "megatron-lm", false);
+    check_value("--order auto", order, "auto", true);
+    check_value("--json-keys title text", keys, "title text", true);
+}
+
+static void lists_of_names_have_prefixes_and_values(void **state)
+{
+    static const char names[] = "lr seq-* order=auto";
+
+    (void)state;
+    assert_true(meg_opt_is_listed(names, "lr", "1"));
+    assert_true(meg_opt_is_listed(names, "seq_length", NULL));
+    assert_true(meg_opt_is_listed(names, "order", "auto"));
+    assert_false(meg_opt_is_listed(names, "order", "other"));
+    assert_false(meg_opt_is_listed(names, "order", NULL));
+    assert_false(meg_opt_is_listed(names, "lr-decay", "1"));
+    assert_false(meg_opt_is_listed(NULL, "lr", "1"));
+}
+
 static int make(void **state)
 {
     (void)state;
@@ -559,6 +598,8 @@ int main(void)
         cmocka_unit_test(given_options_override_stored_ones),
         cmocka_unit_test(each_command_has_the_common_options),
         cmocka_unit_test(help_that_cannot_be_printed_fails),
+        cmocka_unit_test(defaults_and_zeros_are_not_set),
+        cmocka_unit_test(lists_of_names_have_prefixes_and_values),
     };
 
     return cmocka_run_group_tests(tests, make, clear);
