@@ -27,7 +27,7 @@ equals_one_rank 2 --zero-stage 3 --recompute-granularity full --recompute-method
 equals_one_rank 4 --tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel \
     --recompute-granularity full --recompute-method block --recompute-num-layers 3
 
-train_ranks half 2 --pipeline-model-parallel-size 2 --save "$T/pp" --exit-interval 5
+train_ranks begin 2 --pipeline-model-parallel-size 2 --save "$T/pp" --exit-interval 5
 train_ranks rest 2 --pipeline-model-parallel-size 2 --load "$T/pp"
 train_ranks rest_of_one 1 --load "$T/pp"
 ok 'one rank resumes the run of a pipeline' near "$T/rest" "$T/rest_of_one"
