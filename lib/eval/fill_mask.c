@@ -7,7 +7,6 @@
 #include "eval/fill_text.h"
 #include "infer/prompt.h"
 #include "io/json.h"
-#include "io/line_reader.h"
 #include "model/family.h"
 
 enum { DEFAULT_TOP = 5 };
@@ -15,6 +14,7 @@ enum { DEFAULT_TOP = 5 };
 /* A model, and the vocabulary and cache with which meg_fill_mask fills the masks of a text. */
 struct filler {
     const struct meg_loaded_model *m;
+    struct meg_token_output_conf output;
     struct meg_fill_text text;
     struct meg_span_vocab spans;      /* T5 */
     struct meg_model_kv_cache *cache; /* T5: with one slot */
@@ -133,9 +133,10 @@ static int check_line(const struct filler *f, struct meg_ids *ids, int64_t *nmas
 }
 
 /* Fill the masks of a sequence, and append a JSON line. */
-static int fill_line(const struct filler *f, const struct meg_token_output_conf *output, struct meg_ids *ids,
-                     struct meg_str *out, struct meg_err *e)
+static int fill_line(void *filler, struct meg_ids *ids, struct meg_str *out, struct meg_err *e)
 {
+    const struct filler *f = filler;
+    const struct meg_token_output_conf *output = &f->output;
     const struct meg_token_output_conf with_tokens = { true, output->top_n_logprobs };
     const struct meg_loaded_model *m = f->m;
     const int64_t ntop = output->top_n_logprobs;
@@ -169,11 +170,14 @@ out:
 }
 
 /* Prepare to fill masks.  Free f with filler_close, even after a failure. */
-static int filler_open(struct filler *f, const struct meg_loaded_model *m, struct meg_err *e)
+static int filler_open(struct filler *f, const struct meg_loaded_model *m, const struct meg_token_output_conf *output,
+                       struct meg_err *e)
 {
     int r;
 
-    *f = (struct filler){ .m = m };
+    *f = (struct filler){ .m = m, .output = *output };
+    if (!meg_opt_was_given(&output->top_n_logprobs))
+        f->output.top_n_logprobs = DEFAULT_TOP < m->unpadded_vocab ? DEFAULT_TOP : m->unpadded_vocab;
     if (!m->tok)
         return meg_fail(e, MEG_EUSAGE,
                         "--task fill-mask requires a tokenizer, and the model has none; specify one with "
@@ -201,7 +205,7 @@ static int encode(void *x, const char *text, int64_t n, struct meg_ids *ids, str
     return meg_fill_text_encode(x, text, n, ids, e);
 }
 
-int meg_fill_mask(const char *input, const struct meg_token_output_conf *given, const struct meg_loaded_model *m,
+int meg_fill_mask(const char *input, const struct meg_token_output_conf *output, const struct meg_loaded_model *m,
                   struct meg_err *e)
 {
     struct filler f;
@@ -212,37 +216,11 @@ int meg_fill_mask(const char *input, const struct meg_token_output_conf *given, 
                                               .encode_arg = &f.text,
                                               .vocab_size = m->g->conf.vocab_size,
                                               .is_corpus = true };
-    struct meg_token_output_conf output = *given;
-    struct meg_line_reader in = { 0 };
-    struct meg_ids ids = { 0 };
-    struct meg_str out = { 0 };
-    struct meg_err why;
-    char *text;
-    size_t n;
     int r;
 
-    if (!meg_opt_was_given(&given->top_n_logprobs))
-        output.top_n_logprobs = DEFAULT_TOP < m->unpadded_vocab ? DEFAULT_TOP : m->unpadded_vocab;
-    if ((r = filler_open(&f, m, e)) < 0 || (r = meg_token_output_check(&output, m->tok, m->unpadded_vocab, e)) < 0 ||
-        (r = meg_line_reader_open(&in, input, e)) < 0)
-        goto out;
-    while ((r = meg_line_reader_next(&in, &text, &n, e)) > 0) {
-        ids.n = 0;
-        out.n = 0;
-        r = meg_prompt_read(&format, &(struct meg_prompt_line){ in.name, in.line, text, n }, &ids, NULL, e);
-        if ((r = meg_line_reader_explain(r, &in, e)) < 0)
-            break;
-        if ((r = fill_line(&f, &output, &ids, &out, &why)) < 0) {
-            r = meg_fail(e, r, "%s: line %" PRId64 ": %s", in.name, in.line, why.msg);
-            break;
-        }
-        if ((r = meg_write_stdout(out.s, out.n, e)) < 0)
-            break;
-    }
-out:
-    meg_line_reader_close(&in);
+    if ((r = filler_open(&f, m, output, e)) == 0 &&
+        (r = meg_token_output_check(&f.output, m->tok, m->unpadded_vocab, e)) == 0)
+        r = meg_prompt_answer_lines(input, &format, fill_line, &f, e);
     filler_close(&f);
-    meg_str_free(&out);
-    free(ids.v);
     return r;
 }

@@ -52,79 +52,62 @@ enum meg_prediction meg_eval_prediction(const struct meg_eval_conf *c)
 
 /* ---- logprobs ---------------------------------------------------------------------------------- */
 
-/* Append the JSON line of one input line. */
-static void add_scores(struct meg_str *out, const struct meg_token_output_conf *output, const struct meg_tokenizer *tok,
-                       const struct meg_ids *ids, const float *logprob, const struct meg_token_logprob *top)
-{
-    int64_t i, n = ids->n > 0 ? ids->n - 1 : 0;
-    double sum = 0;
+/* A model that scores tokens, and the log-probabilities of a line. */
+struct logprobs {
+    const struct meg_token_output_conf *output;
+    const struct meg_tokenizer *tok;
+    struct meg_scorer scorer;
+    float *logprob;
+    struct meg_token_logprob *top;
+};
 
-    for (i = 0; i < n; i++)
-        sum += logprob[i];
+/* Score the tokens of an input line, and append a JSON line. */
+static int score_line(void *arg, struct meg_ids *ids, struct meg_str *out, struct meg_err *e)
+{
+    struct logprobs *x = arg;
+    const int64_t positions = x->scorer.g->conf.max_position_embeddings, ntop = x->output->top_n_logprobs;
+    const int64_t n = ids->n > 0 ? ids->n - 1 : 0;
+    double sum = 0;
+    int r;
+
+    if (ids->n > positions + 1)
+        return meg_fail(e, MEG_EFORMAT,
+                        "the line has %" PRId64 " tokens; with a maximum sequence length of %" PRId64
+                        ", the model can score at most %" PRId64 " tokens at once",
+                        ids->n, positions, positions + 1);
+    x->logprob = meg_realloc_array(x->logprob, (size_t)ids->n, sizeof *x->logprob);
+    x->top = meg_realloc_array(x->top, (size_t)(ids->n * ntop), sizeof *x->top);
+    if (ids->n > 1 && (r = meg_score_top(&x->scorer, ids->v, ids->n, x->logprob, x->top, ntop, e)) < 0)
+        return r;
+    for (int64_t i = 0; i < n; i++)
+        sum += x->logprob[i];
     meg_json_begin(out, '{');
     meg_json_add_key(out, "ids");
     meg_json_add_ids(out, ids->v, ids->n);
-    meg_reply_add_tokens(out, output, tok, ids->v, ids->n);
+    meg_reply_add_tokens(out, x->output, x->tok, ids->v, ids->n);
     meg_json_add_key(out, "logprobs");
-    meg_json_add_floats(out, logprob, n);
-    meg_reply_add_top_logprobs(out, output, tok, top, n);
+    meg_json_add_floats(out, x->logprob, n);
+    meg_reply_add_top_logprobs(out, x->output, x->tok, x->top, n);
     meg_json_set_f64(out, "sum", sum);
     meg_json_set_i64(out, "count", n);
     meg_json_end(out, '}');
     meg_str_add(out, "\n", 1);
+    return 0;
 }
 
 static int logprobs(const struct meg_eval_conf *c, const struct meg_token_output_conf *output,
                     const struct meg_loaded_model *m, struct meg_err *e)
 {
-    const int64_t positions = m->g->conf.max_position_embeddings;
     const struct meg_prompt_format format = { .key = "text", .tok = m->tok, .vocab_size = m->g->conf.vocab_size };
-    struct meg_line_reader in = { 0 };
-    struct meg_scorer s;
-    struct meg_ids ids = { 0 };
-    struct meg_str out = { 0 };
-    struct meg_err why;
-    float *logprob = NULL;
-    struct meg_token_logprob *top = NULL;
-    char *text;
-    size_t n;
+    struct logprobs x = { .output = output, .tok = m->tok };
     int r;
 
-    meg_scorer_init(&s, m->g);
-    if ((r = meg_token_output_check(output, m->tok, m->g->conf.vocab_size, e)) < 0 ||
-        (r = meg_line_reader_open(&in, c->input, e)) < 0)
-        goto out;
-    while ((r = meg_line_reader_next(&in, &text, &n, e)) > 0) {
-        ids.n = 0;
-        out.n = 0;
-        r = meg_prompt_read(&format, &(struct meg_prompt_line){ in.name, in.line, text, n }, &ids, NULL, e);
-        if ((r = meg_line_reader_explain(r, &in, e)) < 0)
-            goto out;
-        if (ids.n > positions + 1) {
-            r = meg_fail(e, MEG_EFORMAT,
-                         "%s: line %" PRId64 ": the line has %" PRId64
-                         " tokens; with a maximum sequence length of %" PRId64 ", the model can score at most %" PRId64
-                         " tokens at once",
-                         in.name, in.line, ids.n, positions, positions + 1);
-            goto out;
-        }
-        logprob = meg_realloc_array(logprob, (size_t)ids.n, sizeof *logprob);
-        top = meg_realloc_array(top, (size_t)(ids.n * output->top_n_logprobs), sizeof *top);
-        if (ids.n > 1 && (r = meg_score_top(&s, ids.v, ids.n, logprob, top, output->top_n_logprobs, &why)) < 0) {
-            r = meg_fail(e, r, "%s: line %" PRId64 ": %s", in.name, in.line, why.msg);
-            goto out;
-        }
-        add_scores(&out, output, m->tok, &ids, logprob, top);
-        if ((r = meg_write_stdout(out.s, out.n, e)) < 0)
-            goto out;
-    }
-out:
-    meg_line_reader_close(&in);
-    meg_scorer_free(&s);
-    meg_str_free(&out);
-    free(ids.v);
-    free(logprob);
-    free(top);
+    meg_scorer_init(&x.scorer, m->g);
+    if ((r = meg_token_output_check(output, m->tok, m->g->conf.vocab_size, e)) == 0)
+        r = meg_prompt_answer_lines(c->input, &format, score_line, &x, e);
+    meg_scorer_free(&x.scorer);
+    free(x.logprob);
+    free(x.top);
     return r;
 }
 

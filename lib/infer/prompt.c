@@ -1,9 +1,11 @@
 /* prompt.c - parse a line of input, plain text or JSON, into token ids and generation options. */
 #include "infer/prompt.h"
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include "foreign/foreign.h"
 #include "io/json.h"
+#include "io/line_reader.h"
 #include "io/text_reader.h"
 #include "unicode/utf8.h"
 
@@ -190,4 +192,33 @@ int meg_prompt_read(const struct meg_prompt_format *format, const struct meg_pro
     if (format->is_plain_allowed && (at.n == 0 || at.text[0] != '{'))
         return encode(format, &at, at.text, at.n, ids, e);
     return read_object(format, &at, ids, request, e);
+}
+
+int meg_prompt_answer_lines(const char *input, const struct meg_prompt_format *format, meg_prompt_answer *answer,
+                            void *arg, struct meg_err *e)
+{
+    struct meg_line_reader in;
+    struct meg_prompt_line line;
+    struct meg_ids ids = { 0 };
+    struct meg_str out = { 0 };
+    struct meg_err why;
+    char *text;
+    int r = meg_line_reader_open(&in, input, e);
+
+    while (r >= 0 && (r = meg_line_reader_next(&in, &text, &line.n, e)) > 0) {
+        line.name = in.name;
+        line.line = in.line;
+        line.text = text;
+        ids.n = 0;
+        out.n = 0;
+        r = meg_line_reader_explain(meg_prompt_read(format, &line, &ids, NULL, e), &in, e);
+        if (r == 0 && (r = answer(arg, &ids, &out, &why)) < 0)
+            fail_at(&line, r, why.msg, e);
+        if (r == 0)
+            r = meg_write_stdout(out.s, out.n, e);
+    }
+    meg_line_reader_close(&in);
+    meg_str_free(&out);
+    free(ids.v);
+    return r;
 }

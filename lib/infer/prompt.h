@@ -53,5 +53,13 @@ struct meg_prompt_line {
 int meg_prompt_read(const struct meg_prompt_format *format, const struct meg_prompt_line *line, struct meg_ids *ids,
                     struct meg_request *request, struct meg_err *e);
 
+/*
+ * Read each line of an input as a prompt without options, call answer, and print what it appends to `out`.  An error of
+ * `answer` ends the loop; the name of the input and the number of the line are added to its message.
+ */
+typedef int meg_prompt_answer(void *arg, struct meg_ids *ids, struct meg_str *out, struct meg_err *e);
+int meg_prompt_answer_lines(const char *input, const struct meg_prompt_format *format, meg_prompt_answer *answer,
+                            void *arg, struct meg_err *e);
+
 MEG_END_DECLS
 #endif
