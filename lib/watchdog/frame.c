@@ -24,47 +24,33 @@ enum {
     CONNECT_MS = 10000
 };
 
-struct address {
-    struct sockaddr_storage s;
-    socklen_t n;
-};
-
 /* ---- addresses ---- */
 
-static bool make_address(struct address *a, int family, const void *addr, int port)
+static socklen_t address_length(const struct sockaddr_storage *a)
 {
-    memset(a, 0, sizeof *a);
-    a->s.ss_family = (sa_family_t)family;
-    if (family == AF_INET) {
-        struct sockaddr_in *in = (struct sockaddr_in *)&a->s;
-
-        in->sin_port = htons((uint16_t)port);
-        memcpy(&in->sin_addr, addr, sizeof in->sin_addr);
-        a->n = sizeof *in;
-        return true;
-    }
-    if (family == AF_INET6) {
-        struct sockaddr_in6 *in = (struct sockaddr_in6 *)&a->s;
-
-        in->sin6_port = htons((uint16_t)port);
-        memcpy(&in->sin6_addr, addr, sizeof in->sin6_addr);
-        a->n = sizeof *in;
-        return true;
-    }
-    return false;
+    return a->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 }
 
+/* Return the port of an IPv4 or IPv6 address, in network byte order. */
+static in_port_t *port_of(struct sockaddr_storage *a)
+{
+    return a->ss_family == AF_INET ? &((struct sockaddr_in *)a)->sin_port : &((struct sockaddr_in6 *)a)->sin6_port;
+}
+
+/* Add an address, if it is one of IPv4, or one of IPv6 that is not link-local. */
 static void add_address(struct watchdog_endpoint *to, const struct sockaddr *s)
 {
-    const int cap = sizeof to->addr / sizeof *to->addr;
+    struct sockaddr_storage *a = &to->addr[to->naddrs];
 
-    if (to->naddrs == cap || (s->sa_family != AF_INET && s->sa_family != AF_INET6))
+    if (to->naddrs == sizeof to->addr / sizeof *to->addr)
         return;
-    to->addr[to->naddrs].family = s->sa_family;
-    if (s->sa_family == AF_INET)
-        memcpy(to->addr[to->naddrs++].addr, &((const struct sockaddr_in *)s)->sin_addr, 4);
-    else if (!IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)s)->sin6_addr))
-        memcpy(to->addr[to->naddrs++].addr, &((const struct sockaddr_in6 *)s)->sin6_addr, 16);
+    if (s->sa_family != AF_INET &&
+        (s->sa_family != AF_INET6 || IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)s)->sin6_addr)))
+        return;
+    a->ss_family = s->sa_family;
+    memcpy(a, s, address_length(a));
+    *port_of(a) = htons((uint16_t)to->port);
+    to->naddrs++;
 }
 
 /*
@@ -104,52 +90,53 @@ void watchdog_close_fd(int *fd)
     errno = before;
 }
 
+/* Create a listening socket and bind it to an address.  Return the socket, or -1. */
+static int bind_to(const struct sockaddr *a, socklen_t n)
+{
+    const int zero = 0, one = 1;
+    int fd = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if ((a->sa_family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero) < 0) ||
+        bind(fd, a, n) < 0)
+        watchdog_close_fd(&fd);
+    return fd;
+}
+
 /*
  * Create the listening socket.  If is_local, bind it to the IPv4 loopback address.  Otherwise, bind it to all IPv4
  * addresses and, if the machine supports IPv6, all IPv6 addresses.
  */
-static int bind_socket(struct address *at, bool is_local, int port)
+static int bind_socket(bool is_local, int port)
 {
-    static const struct in6_addr any6 = IN6ADDR_ANY_INIT;
-    const in_addr_t any = htonl(is_local ? INADDR_LOOPBACK : INADDR_ANY);
-    const int zero = 0, one = 1;
-    int fd = -1;
+    const struct sockaddr_in6 any6 = { .sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port) };
+    const struct sockaddr_in any = { .sin_family = AF_INET,
+                                     .sin_port = htons((uint16_t)port),
+                                     .sin_addr.s_addr = htonl(is_local ? INADDR_LOOPBACK : INADDR_ANY) };
+    const int fd = is_local ? -1 : bind_to((const struct sockaddr *)&any6, sizeof any6);
 
-    if (!is_local && (fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) >= 0) {
-        make_address(at, AF_INET6, &any6, port);
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-        if (setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero) == 0 &&
-            bind(fd, (struct sockaddr *)&at->s, at->n) == 0)
-            return fd;
-        watchdog_close_fd(&fd);
-    }
-    if ((fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) < 0)
-        return -1;
-    make_address(at, AF_INET, &any, port);
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(fd, (struct sockaddr *)&at->s, at->n) == 0)
-        return fd;
-    watchdog_close_fd(&fd);
-    return -1;
+    return fd >= 0 ? fd : bind_to((const struct sockaddr *)&any, sizeof any);
 }
 
 int watchdog_listen(struct watchdog_endpoint *to, bool is_local, int port)
 {
-    struct address at;
+    struct sockaddr_storage at;
+    socklen_t n = sizeof at;
     int fd;
 
     memset(to, 0, sizeof *to);
-    if ((fd = bind_socket(&at, is_local, port)) < 0)
+    if ((fd = bind_socket(is_local, port)) < 0)
         return -1;
-    if (listen(fd, SOMAXCONN) < 0 || getsockname(fd, (struct sockaddr *)&at.s, &at.n) < 0 ||
+    if (listen(fd, SOMAXCONN) < 0 || getsockname(fd, (struct sockaddr *)&at, &n) < 0 ||
         getrandom(to->token, sizeof to->token, 0) != sizeof to->token) {
         watchdog_close_fd(&fd);
         return -1;
     }
-    to->port = ntohs(at.s.ss_family == AF_INET ? ((struct sockaddr_in *)&at.s)->sin_port
-                                               : ((struct sockaddr_in6 *)&at.s)->sin6_port);
+    to->port = ntohs(*port_of(&at));
     if (is_local)
-        add_address(to, (struct sockaddr *)&at.s);
+        add_address(to, (struct sockaddr *)&at);
     else
         add_host_addresses(to);
     to->is_open = 1;
@@ -165,25 +152,25 @@ const char *watchdog_resolve(struct watchdog_endpoint *to, const struct meg_rend
     if (status != 0)
         return gai_strerror(status);
     memset(to, 0, sizeof *to);
+    to->port = r->port;
     for (const struct addrinfo *i = found; i; i = i->ai_next)
         add_address(to, i->ai_addr);
     freeaddrinfo(found);
-    to->port = r->port;
     memcpy(to->token, r->token, sizeof to->token);
     to->is_open = 1;
     return NULL;
 }
 
-static int connect_to(const struct address *a)
+static int connect_to(const struct sockaddr_storage *a)
 {
-    const int fd = socket(a->s.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int fd = socket(a->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct pollfd p = { .fd = fd, .events = POLLOUT };
     socklen_t n = sizeof(int);
     int failed = 0;
 
     if (fd < 0)
         return -1;
-    if (connect(fd, (const struct sockaddr *)&a->s, a->n) == 0)
+    if (connect(fd, (const struct sockaddr *)a, address_length(a)) == 0)
         return fd;
     failed = errno;
     if (failed == EINPROGRESS) {
@@ -202,10 +189,9 @@ int watchdog_connect(const struct watchdog_endpoint *to)
 {
     errno = EADDRNOTAVAIL;
     for (int i = 0; i < to->naddrs; i++) {
-        struct address a;
-        int fd;
+        const int fd = connect_to(&to->addr[i]);
 
-        if (make_address(&a, to->addr[i].family, to->addr[i].addr, to->port) && (fd = connect_to(&a)) >= 0) {
+        if (fd >= 0) {
             set_nodelay(fd);
             return fd;
         }

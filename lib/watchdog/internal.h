@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include "base/mem.h"
 #include "watchdog/store.h"
 #include "watchdog/watchdog.h"
@@ -79,10 +80,7 @@ struct watchdog_endpoint {
     int32_t is_open, port, naddrs;
     unsigned char token[16];
     char host[64];
-    struct {
-        int32_t family;
-        unsigned char addr[16];
-    } addr[8];
+    struct sockaddr_storage addr[8]; /* [naddrs] of IPv4 or IPv6, with the port */
 };
 
 /*
