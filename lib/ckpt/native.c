@@ -160,11 +160,27 @@ static struct meg_st *list_file(struct meg_ckpt *c, const char *name)
     return st;
 }
 
+/* List a tensor of a file from the manifest, which rank 0 has checked. */
+static int add_tensor(struct meg_ckpt *c, const char *file, const char *name, const json_t *entry, struct meg_err *e)
+{
+    struct meg_st *st = list_file(c, file);
+    struct meg_st_tensor *t;
+    int r;
+
+    st->t = meg_realloc_array(st->t, (size_t)st->n + 1, sizeof *st->t);
+    t = &st->t[st->n];
+    if ((r = list_tensor(t, name, entry, e)) < 0)
+        return r;
+    t->nbytes = meg_st_numel(t) * meg_st_dtype_nbytes(t->dtype);
+    st->n++;
+    return 0;
+}
+
 /*
- * List the tensors of the optimizer state (is_optim) or of the weights from the manifest that rank 0 has checked, without
- * opening their files.
+ * Open the tensor files of the optimizer state (is_optim) or of the weights.  If rank 0 sent the metadata, only list
+ * their tensors.
  */
-static int list_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *e)
+static int open_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *e)
 {
     const char *name, *file;
     json_t *entry;
@@ -172,20 +188,14 @@ static int list_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *
 
     json_object_foreach(c->manifest, name, entry)
     {
-        struct meg_st *st;
-
         if (ckpt_is_optim_name(name) != is_optim)
             continue;
-        if ((r = meg_json_get_str(entry, "file", MEG_JSON_REQUIRED, &file, name, e)) < 0)
+        if ((r = meg_json_get_str(entry, "file", MEG_JSON_REQUIRED, &file, name, e)) < 0 ||
+            (r = c->is_received ? add_tensor(c, file, name, entry, e)
+                                : ckpt_add_file(c, file, "manifest.json", name, e)) < 0)
             return r;
-        st = list_file(c, file);
-        st->t = meg_realloc_array(st->t, (size_t)st->n + 1, sizeof *st->t);
-        if ((r = list_tensor(&st->t[st->n], name, entry, e)) < 0)
-            return r;
-        st->t[st->n].nbytes = meg_st_numel(&st->t[st->n]) * meg_st_dtype_nbytes(st->t[st->n].dtype);
-        st->n++;
     }
-    for (int i = 0; r == 0 && i < c->nfiles; i++)
+    for (int i = 0; r == 0 && c->is_received && i < c->nfiles; i++)
         r = meg_st_sort(c->file[i], e);
     return r;
 }
@@ -231,7 +241,7 @@ int ckpt_unpack_native(struct meg_ckpt *c, const json_t *packed, struct meg_err 
     c->manifest = json_incref(tensors);
     meg_json_dump(state, 0, &text);
     if ((r = read_state(c, &text, e)) == 0)
-        r = list_tensor_files(c, false, e);
+        r = open_tensor_files(c, false, e);
     meg_str_free(&text);
     return r;
 }
@@ -254,24 +264,6 @@ static int check_entry(const struct meg_ckpt *c, const char *name, const json_t 
                             "manifest.json; the checkpoint is damaged or was edited: copy it again, or load a "
                             "different iteration with --ckpt-step",
                             c->path, file, name);
-}
-
-/* Open the tensor files of the optimizer state (is_optim) or of the weights. */
-static int open_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *e)
-{
-    const char *name, *file;
-    json_t *entry;
-    int r;
-
-    json_object_foreach(c->manifest, name, entry)
-    {
-        if (ckpt_is_optim_name(name) != is_optim)
-            continue;
-        if ((r = meg_json_get_str(entry, "file", MEG_JSON_REQUIRED, &file, name, e)) < 0 ||
-            (r = ckpt_add_file(c, file, "manifest.json", name, e)) < 0)
-            return r;
-    }
-    return 0;
 }
 
 int ckpt_check_manifest(const struct meg_ckpt *c, bool is_optim, struct meg_err *e)
@@ -297,7 +289,7 @@ int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_e
     out->nfiles = 0;
     out->index = NULL;
     if (c->manifest)
-        r = c->is_received ? list_tensor_files(out, true, e) : open_tensor_files(out, true, e);
+        r = open_tensor_files(out, true, e);
     if (r < 0 || (r = ckpt_index_tensors(out, e)) < 0 ||
         (!c->is_received && (r = ckpt_check_manifest(out, true, e)) < 0))
         ckpt_close_files(out);
