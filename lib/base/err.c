@@ -14,17 +14,21 @@
 static void (*die_hook)(int status, const char *why, void *ctx);
 static void *die_ctx;
 
+static MEG_PRINTF(3, 0) void set(struct meg_err *e, int code, const char *fmt, va_list ap)
+{
+    e->code = code;
+    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    meg_log_sanitize(e->msg);
+}
+
 int meg_fail(struct meg_err *e, int code, const char *fmt, ...)
 {
     va_list ap;
 
-    if (!e)
-        return code;
-    e->code = code;
     va_start(ap, fmt);
-    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    if (e)
+        set(e, code, fmt, ap);
     va_end(ap);
-    meg_log_sanitize(e->msg);
     return code;
 }
 
@@ -37,11 +41,9 @@ int meg_fail_errno(struct meg_err *e, const char *fmt, ...)
 
     if (!e)
         return code;
-    e->code = code;
     va_start(ap, fmt);
-    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    set(e, code, fmt, ap);
     va_end(ap);
-    meg_log_sanitize(e->msg);
     n = strlen(e->msg);
     snprintf(e->msg + n, sizeof e->msg - n, ": %s", strerror(no));
     return code;
@@ -86,13 +88,12 @@ void meg_die_err(const struct meg_err *e)
 
 void meg_die(int code, const char *fmt, ...)
 {
-    struct meg_err e = { .code = code };
+    struct meg_err e;
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(e.msg, sizeof e.msg, fmt, ap);
+    set(&e, code, fmt, ap);
     va_end(ap);
-    meg_log_sanitize(e.msg);
     meg_die_err(&e);
 }
 
@@ -106,13 +107,12 @@ void meg_usage_err(const struct meg_err *e)
 
 void meg_usage(const char *fmt, ...)
 {
-    struct meg_err e = { .code = MEG_EUSAGE };
+    struct meg_err e;
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(e.msg, sizeof e.msg, fmt, ap);
+    set(&e, MEG_EUSAGE, fmt, ap);
     va_end(ap);
-    meg_log_sanitize(e.msg);
     meg_usage_err(&e);
 }
 

@@ -162,30 +162,25 @@ int meg_read_small(const char *path, size_t max, struct meg_str *out, struct sta
     return r;
 }
 
-/* Return the directory that contains path; the caller frees the result. */
-static char *parent_of(const char *path)
+/* Call a function on the directory that contains path. */
+static int on_parent(int (*function)(const char *dir, struct meg_err *e), const char *path, struct meg_err *e)
 {
     const char *slash = strrchr(path, '/');
+    char *dir = !slash ? meg_strdup(".") : meg_strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    const int r = function(dir, e);
 
-    return !slash ? meg_strdup(".") : slash == path ? meg_strdup("/") : meg_strndup(path, (size_t)(slash - path));
+    free(dir);
+    return r;
 }
 
 int meg_fsync_parent(const char *path, struct meg_err *e)
 {
-    char *dir = parent_of(path);
-    int r = meg_fsync_dir(dir, e);
-
-    free(dir);
-    return r;
+    return on_parent(meg_fsync_dir, path, e);
 }
 
 int meg_mkdirs_parent(const char *path, struct meg_err *e)
 {
-    char *dir = parent_of(path);
-    int r = meg_mkdirs(dir, e);
-
-    free(dir);
-    return r;
+    return on_parent(meg_mkdirs, path, e);
 }
 
 int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e)
