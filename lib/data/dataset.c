@@ -146,25 +146,17 @@ int meg_dataset_exhausted(const struct meg_dataset *ds, struct meg_err *e)
                     meg_source_name(ds->src), ds->len);
 }
 
-int meg_dataset_resolve(const struct meg_dataset **ds, int64_t *i, struct meg_err *e)
-{
-    MEG_ASSERT(*i >= 0 && *i < (*ds)->len);
-    while ((*ds)->nmember > 0) {
-        const struct meg_dataset *m = (*ds)->member[(*ds)->blend.dataset[*i]];
-        *i = (*ds)->blend.sample[*i];
-        if (*i >= m->len)
-            return meg_dataset_exhausted(m, e);
-        *ds = m;
-    }
-    return 0;
-}
-
 int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e)
 {
-    const int r = meg_dataset_resolve(&ds, &i, e);
+    MEG_ASSERT(i >= 0 && i < ds->len);
+    while (ds->nmember > 0) {
+        const struct meg_dataset *m = ds->member[ds->blend.dataset[i]];
 
-    if (r < 0)
-        return r;
+        i = ds->blend.sample[i];
+        if (i >= m->len)
+            return meg_dataset_exhausted(m, e);
+        ds = m;
+    }
     return ds->sample(ds, i, out, e);
 }
 

@@ -51,11 +51,6 @@ struct meg_dataset {
     struct meg_mmap map[3]; /* mapped cache files of the index; zeroed if the index is in allocated memory */
 };
 
-/*
- * If *ds is a blend, set *ds to the member that contains sample *i of the blend, and *i to the number of the sample in
- * that member.  Returns MEG_EFAIL when the member has no sample *i.
- */
-int meg_dataset_resolve(const struct meg_dataset **ds, int64_t *i, struct meg_err *e);
 /* Build sample i of a GPT dataset that is not a blend, like meg_dataset_sample. */
 int meg_gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 /* Return MEG_EFAIL with the message that a blend takes more samples from ds than ds has. */

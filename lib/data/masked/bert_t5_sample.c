@@ -104,12 +104,10 @@ static bool choose_segments(struct sentences *x, bool has_pairs, struct segment 
 
 /*
  * Truncate the segments to `max` tokens in total: repeatedly remove one token from a random end of the longer segment,
- * or of b if both are equally long.  Return whether tokens were removed.
+ * or of b if both are equally long.
  */
-static bool truncate_segments(struct segment *a, struct segment *b, int64_t max, struct meg_mt19937 *g)
+static void truncate_segments(struct segment *a, struct segment *b, int64_t max, struct meg_mt19937 *g)
 {
-    const bool is_long = a->n + b->n > max;
-
     while (a->n + b->n > max) {
         struct segment *s = a->n > b->n ? a : b;
 
@@ -117,24 +115,20 @@ static bool truncate_segments(struct segment *a, struct segment *b, int64_t max,
             s->v++;
         s->n--;
     }
-    return is_long;
 }
 
-int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sample *out, struct meg_err *e)
+int meg_bert_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e)
 {
+    const struct meg_masked_conf *c = &ds->masked_conf.conf;
+    const struct meg_masked_vocab *v = &ds->masked_conf.vocab;
+    const int64_t s = ds->masked_conf.seq_length;
     struct sentences x = { 0 };
     struct meg_masked_spans m = { 0 };
     struct segment a, b;
-    const struct meg_masked_conf *c;
-    const struct meg_masked_vocab *v;
-    int64_t n = 0, first_n, s;
+    int64_t n = 0, first_n;
+    bool is_swapped;
     int r;
 
-    if ((r = meg_dataset_resolve(&ds, &i, e)) < 0)
-        return r;
-    c = &ds->masked_conf.conf;
-    v = &ds->masked_conf.vocab;
-    s = ds->masked_conf.seq_length;
     MEG_ASSERT_EQ(c->type, MEG_MASKED_BERT);
     if ((r = load_sentences(&x, ds, i, e)) < 0)
         goto out;
@@ -142,62 +136,39 @@ int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sam
         r = meg_dataset_cache_mismatch(ds, e);
         goto out;
     }
-    out->is_random = choose_segments(&x, c->has_pairs, &a, &b);
-    out->is_truncated = truncate_segments(&a, &b, x.target, &x.rng);
-    out->text[n++] = v->cls;
-    memcpy(out->text + n, a.v, (size_t)a.n * sizeof *a.v);
+    is_swapped = choose_segments(&x, c->has_pairs, &a, &b);
+    truncate_segments(&a, &b, x.target, &x.rng);
+    out->tokens[n++] = v->cls;
+    memcpy(out->tokens + n, a.v, (size_t)a.n * sizeof *a.v);
     n += a.n;
-    out->text[n++] = v->sep;
+    out->tokens[n++] = v->sep;
     first_n = n;
     if (b.n > 0) {
-        memcpy(out->text + n, b.v, (size_t)b.n * sizeof *b.v);
+        memcpy(out->tokens + n, b.v, (size_t)b.n * sizeof *b.v);
         n += b.n;
-        out->text[n++] = v->sep;
+        out->tokens[n++] = v->sep;
     }
-    meg_mask_tokens(&m, out->text, n, x.target, c, v, &x.rng);
+    meg_mask_tokens(&m, out->tokens, n, x.target, c, v, &x.rng);
 
-    out->n = n;
-    fill(out->text, n, s, v->pad);
-    fill(out->types, 0, first_n, 0);
-    fill(out->types, first_n, n, 1);
-    fill(out->types, n, s, v->pad);
-    fill(out->padding_mask, 0, n, 1);
-    fill(out->padding_mask, n, s, v->pad);
+    fill(out->tokens, n, s, v->pad);
     fill(out->labels, 0, s, -1);
-    fill(out->loss_mask, 0, s, 0);
+    for (int64_t k = 0; k < s; k++) {
+        out->position_ids[k] = (int32_t)k;
+        out->loss_mask[k] = 0;
+        if (out->token_types)
+            out->token_types[k] = k >= first_n && k < n;
+    }
     for (int64_t k = 0; k < m.n; k++) {
         out->labels[m.position[k]] = m.original[k];
         out->loss_mask[m.position[k]] = 1;
     }
+    if (out->key_length)
+        *out->key_length = (int32_t)n;
+    if (out->sentence_order)
+        *out->sentence_order = is_swapped;
 out:
     meg_masked_spans_free(&m);
     free_sentences(&x);
-    return r;
-}
-
-int meg_bert_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e)
-{
-    const int64_t s = ds->masked_conf.seq_length;
-    int32_t *temporary = meg_new((size_t)(3 * s) * sizeof *temporary);
-    struct meg_bert_sample x = { .text = out->tokens, .labels = out->labels };
-    int r;
-
-    x.types = out->token_types ? out->token_types : temporary;
-    x.loss_mask = temporary + s;
-    x.padding_mask = temporary + 2 * s;
-    if ((r = meg_bert_sample(ds, i, &x, e)) < 0)
-        goto out;
-    fill(x.types, x.n, s, 0);
-    for (int64_t k = 0; k < s; k++) {
-        out->position_ids[k] = (int32_t)k;
-        out->loss_mask[k] = (float)x.loss_mask[k];
-    }
-    if (out->key_length)
-        *out->key_length = (int32_t)x.n;
-    if (out->sentence_order)
-        *out->sentence_order = x.is_random;
-out:
-    free(temporary);
     return r;
 }
 
@@ -244,90 +215,63 @@ static int check_decoder(const struct meg_dataset *ds, int64_t i, const struct m
     return 0;
 }
 
-static void write_t5_sample(struct meg_t5_sample *out, const int32_t *tokens, int64_t n, const struct span *span,
+static void write_t5_sample(struct meg_batch *out, const int32_t *tokens, int64_t n, const struct span *span,
                             int64_t nspan, const struct meg_masked_sample_conf *conf)
 {
     const struct meg_masked_vocab *v = &conf->vocab;
-    const int64_t s = conf->seq_length, t = conf->conf.decoder_seq_length;
+    const int64_t s_enc = conf->seq_length, s = conf->conf.decoder_seq_length;
     int64_t at = 0, enc = 0, dec = 0;
 
-    out->text_dec[dec++] = v->bos;
+    out->tokens[dec++] = v->bos;
     for (int64_t k = 0; k <= nspan; k++) {
         const int64_t next = k < nspan ? span[k].begin : n;
 
-        memcpy(out->text_enc + enc, tokens + at, (size_t)(next - at) * sizeof *tokens);
+        memcpy(out->enc_tokens + enc, tokens + at, (size_t)(next - at) * sizeof *tokens);
         enc += next - at;
         if (k == nspan)
             break;
-        out->text_enc[enc++] = v->sentinel[k];
-        out->text_dec[dec++] = v->sentinel[k];
-        memcpy(out->text_dec + dec, span[k].original, (size_t)span[k].n * sizeof *tokens);
+        out->enc_tokens[enc++] = v->sentinel[k];
+        out->tokens[dec++] = v->sentinel[k];
+        memcpy(out->tokens + dec, span[k].original, (size_t)span[k].n * sizeof *tokens);
         dec += span[k].n;
         at = span[k].end;
     }
-    fill(out->text_enc, enc, s, v->pad);
-    fill(out->enc_mask, 0, enc, 1);
-    fill(out->enc_mask, enc, s, 0);
-    memcpy(out->labels, out->text_dec + 1, (size_t)(dec - 1) * sizeof *tokens);
+    *out->enc_key_length = (int32_t)enc;
+    fill(out->enc_tokens, enc, s_enc, v->pad);
+    memcpy(out->labels, out->tokens + 1, (size_t)(dec - 1) * sizeof *tokens);
     out->labels[dec - 1] = v->eos;
-    fill(out->labels, dec, t, -1);
-    fill(out->text_dec, dec, t, v->pad);
-    for (int k = 0; k < 2; k++) {
-        fill(k ? out->loss_mask : out->dec_mask, 0, dec, 1);
-        fill(k ? out->loss_mask : out->dec_mask, dec, t, 0);
+    fill(out->labels, dec, s, -1);
+    fill(out->tokens, dec, s, v->pad);
+    for (int64_t k = 0; k < s_enc; k++)
+        out->enc_position_ids[k] = (int32_t)k;
+    for (int64_t k = 0; k < s; k++) {
+        out->position_ids[k] = (int32_t)k;
+        out->loss_mask[k] = k < dec;
     }
 }
 
-int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample *out, struct meg_err *e)
+int meg_t5_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e)
 {
+    const struct meg_masked_sample_conf *c = &ds->masked_conf;
     struct sentences x = { 0 };
     struct meg_masked_spans m = { 0 };
     struct span *span;
     int64_t n;
     int r;
 
-    if ((r = meg_dataset_resolve(&ds, &i, e)) < 0)
-        return r;
-    MEG_ASSERT_EQ(ds->masked_conf.conf.type, MEG_MASKED_T5);
+    MEG_ASSERT_EQ(c->conf.type, MEG_MASKED_T5);
     if ((r = load_sentences(&x, ds, i, e)) < 0)
         goto out;
     n = x.first[x.nsentence];
-    out->is_truncated = n > x.target;
     n = n < x.target ? n : x.target;
-    meg_mask_tokens(&m, x.tokens, n, x.target, &ds->masked_conf.conf, &ds->masked_conf.vocab, &x.rng);
+    meg_mask_tokens(&m, x.tokens, n, x.target, &c->conf, &c->vocab, &x.rng);
     if ((r = check_decoder(ds, i, &m, e)) < 0)
         goto out;
     span = sorted_spans(&m);
-    write_t5_sample(out, x.tokens, n, span, m.nspan, &ds->masked_conf);
+    write_t5_sample(out, x.tokens, n, span, m.nspan, c);
     free(span);
 out:
     meg_masked_spans_free(&m);
     free_sentences(&x);
-    return r;
-}
-
-int meg_t5_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e)
-{
-    const struct meg_masked_sample_conf *c = &ds->masked_conf;
-    const int64_t s_enc = c->seq_length, s = c->conf.decoder_seq_length;
-    int32_t *masks = meg_new((size_t)(s_enc + 2 * s) * sizeof *masks);
-    struct meg_t5_sample x = { .text_enc = out->enc_tokens,
-                               .text_dec = out->tokens,
-                               .labels = out->labels,
-                               .enc_mask = masks,
-                               .loss_mask = masks + s_enc,
-                               .dec_mask = masks + s_enc + s };
-    const int r = meg_t5_sample(ds, i, &x, e);
-
-    *out->enc_key_length = 0;
-    for (int64_t k = 0; k < s_enc; k++) {
-        out->enc_position_ids[k] = (int32_t)k;
-        *out->enc_key_length += x.enc_mask[k];
-    }
-    for (int64_t k = 0; k < s; k++) {
-        out->position_ids[k] = (int32_t)k;
-        out->loss_mask[k] = (float)x.loss_mask[k];
-    }
-    free(masks);
     return r;
 }

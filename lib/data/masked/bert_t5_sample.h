@@ -50,50 +50,23 @@ struct meg_masked_vocab {
 };
 
 /*
- * A BERT sample, in arrays of the caller, each [seq_length].
- *   text          CLS A SEP, or CLS A SEP B SEP if there are two segments.  A masked token is replaced by MASK or a
- *                 random id, or is kept.
- *   types         0 through the first SEP, 1 after that SEP
- *   labels        original ids of masked tokens; -1 elsewhere
- *   loss_mask     1 at masked tokens, 0 elsewhere
- *   padding_mask  1 at tokens
- * As in Megatron-LM, `text`, `types` and `padding_mask` are padded with the pad id.
- */
-struct meg_bert_sample {
-    int32_t *text, *types, *labels, *loss_mask, *padding_mask;
-    bool is_random;    /* A and B are swapped; label of sentence-order prediction (SOP) */
-    bool is_truncated; /* tokens were removed to fit the target length */
-    int64_t n;         /* number of tokens before the padding */
-};
-
-/*
- * A T5 sample, in arrays of the caller: text_enc and enc_mask are [seq_length], the others [decoder_seq_length].
- *   text_enc   the tokens, with each masked span replaced by one sentinel; then pad
- *   text_dec   BOS, then each sentinel followed by the tokens of its span; then pad
- *   labels     text_dec without BOS, then EOS; then -1
- *   enc_mask, dec_mask, loss_mask  1 at tokens, 0 at padding
- */
-struct meg_t5_sample {
-    int32_t *text_enc, *enc_mask;
-    int32_t *text_dec, *labels, *loss_mask, *dec_mask;
-    bool is_truncated;
-};
-
-/*
- * meg_bert_sample, meg_t5_sample - build sample i, in [0, len)
+ * meg_bert_batch, meg_t5_batch - build sample i of a dataset that is not a blend, like meg_dataset_sample
+ * BERT:
+ *   tokens       CLS A SEP, or CLS A SEP B SEP if there are two segments; then pad.  A masked token is replaced by MASK
+ *                or a random id, or is kept.
+ *   token_types  0 through the first SEP, 1 after that SEP; 0 at padding, unlike in Megatron-LM
+ *   labels       original ids of masked tokens; -1 elsewhere
+ *   sentence_order  1: A and B are swapped; label of sentence-order prediction (SOP)
+ * T5:
+ *   enc_tokens   the tokens, with each masked span replaced by one sentinel; then pad
+ *   tokens       BOS, then each sentinel followed by the tokens of its span; then pad
+ *   labels       tokens without BOS, then EOS; then -1
  * The random generator is MT19937, seeded with --seed + k modulo 2^32.  k is i or, in a blend, the number of the sample
  * in its member dataset.
- * Both functions are thread-safe and return the errors of meg_dataset_sample.  meg_t5_sample returns MEG_EUSAGE when
+ * Both functions are thread-safe and return the errors of meg_dataset_sample.  meg_t5_batch returns MEG_EUSAGE when
  * decoder_seq_length or the number of sentinels is too small.
  */
-int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sample *out, struct meg_err *e);
-/*
- * Build sample i of a BERT dataset as a batch of one sequence, like meg_dataset_sample.  Unlike in Megatron-LM, padding
- * has token type 0 for any pad id.
- */
 int meg_bert_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
-int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample *out, struct meg_err *e);
-/* Build sample i of a T5 dataset as a batch of one sequence, like meg_dataset_sample. */
 int meg_t5_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 
 MEG_END_DECLS

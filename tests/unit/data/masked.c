@@ -80,41 +80,77 @@ static void same(const json_t *sample, const char *key, const int32_t *got, int6
                      got[i], (long long)int_at(want, (size_t)i));
 }
 
-static void same_bert(const struct meg_dataset *ds, const json_t *sample, int64_t s)
+/* Compare sequence i of a batch with a reference sample of BERT.  Padding has type 0, unlike in Megatron-LM. */
+static void same_bert_sequence(const struct meg_batch *x, int64_t i, const json_t *sample, int32_t pad)
 {
-    int32_t a[5][MOST];
-    struct meg_bert_sample got = { a[0], a[1], a[2], a[3], a[4], false, false, 0 };
-    struct meg_err e;
+    int32_t a[4][MOST], types[MOST];
+    int64_t n = 0;
 
-    memset(a, 0x55, sizeof a);
-    if (meg_bert_sample(ds, get_int(sample, "index"), &got, &e) < 0)
-        fail_msg("%s", e.msg);
-    same(sample, "text", got.text, s);
-    same(sample, "types", got.types, s);
-    same(sample, "labels", got.labels, s);
-    same(sample, "loss_mask", got.loss_mask, s);
-    same(sample, "padding_mask", got.padding_mask, s);
-    assert_int_equal(got.is_random, get_int(sample, "is_random"));
-    assert_int_equal(got.is_truncated, get_int(sample, "truncated"));
-    assert_int_equal(a[0][s], 0x55555555);
+    for (int64_t t = 0; t < x->s; t++) {
+        const int64_t at = t * x->b + i;
+        const bool is_token = int_at(json_object_get(sample, "padding_mask"), (size_t)t) == 1 && t < x->key_length[i];
+
+        a[0][t] = x->tokens[at];
+        a[1][t] = x->labels[at];
+        a[2][t] = (int32_t)x->loss_mask[at];
+        types[t] = x->token_types[at];
+        a[3][t] = is_token ? types[t] : pad;
+        assert_int_equal(x->position_ids[at], t);
+        if (t >= x->key_length[i])
+            assert_true(types[t] == 0 && x->tokens[at] == pad);
+        n += is_token;
+    }
+    assert_int_equal(n, x->key_length[i]);
+    same(sample, "text", a[0], x->s);
+    same(sample, "labels", a[1], x->s);
+    same(sample, "loss_mask", a[2], x->s);
+    same(sample, "types", a[3], x->s);
+    assert_int_equal(x->sentence_order[i], get_int(sample, "is_random"));
 }
 
-static void same_t5(const struct meg_dataset *ds, const json_t *sample, int64_t s, int64_t t)
+/* Compare sequence i of a batch with a reference sample of T5. */
+static void same_t5_sequence(const struct meg_batch *x, int64_t i, const json_t *sample, int32_t pad)
 {
-    int32_t a[6][MOST];
-    struct meg_t5_sample got = { a[0], a[1], a[2], a[3], a[4], a[5], false };
+    int32_t decoder[3][MOST], encoder[MOST], mask[MOST];
+
+    (void)pad;
+    for (int64_t t = 0; t < x->s; t++) {
+        const int64_t at = t * x->b + i;
+
+        decoder[0][t] = x->tokens[at];
+        decoder[1][t] = x->labels[at];
+        decoder[2][t] = (int32_t)x->loss_mask[at];
+        assert_int_equal(x->position_ids[at], t);
+    }
+    for (int64_t t = 0; t < x->s_enc; t++) {
+        encoder[t] = x->enc_tokens[t * x->b + i];
+        mask[t] = t < x->enc_key_length[i];
+        assert_int_equal(x->enc_position_ids[t * x->b + i], t);
+    }
+    same(sample, "text_dec", decoder[0], x->s);
+    same(sample, "labels", decoder[1], x->s);
+    same(sample, "loss_mask", decoder[2], x->s);
+    same(sample, "text_enc", encoder, x->s_enc);
+    same(sample, "enc_mask", mask, x->s_enc);
+}
+
+/* Read sample i, or return the error. */
+static int sample_of(const struct meg_dataset *ds, int64_t i, unsigned fields, struct meg_batch *x, struct meg_err *e)
+{
+    meg_batch_alloc(x, meg_dataset_seq_length(ds), meg_dataset_enc_length(ds), 1, fields, NULL);
+    return meg_dataset_sample(ds, i, x, e);
+}
+
+static void same_sample(const struct meg_dataset *ds, const json_t *sample, enum meg_masked_type type, int32_t pad)
+{
+    struct meg_batch x;
     struct meg_err e;
 
-    memset(a, 0x55, sizeof a);
-    if (meg_t5_sample(ds, get_int(sample, "index"), &got, &e) < 0)
+    if (sample_of(ds, get_int(sample, "index"), type == MEG_MASKED_T5 ? MEG_BATCH_T5_FIELDS : MEG_BATCH_BERT_FIELDS, &x,
+                  &e) < 0)
         fail_msg("%s", e.msg);
-    same(sample, "text_enc", got.text_enc, s);
-    same(sample, "enc_mask", got.enc_mask, s);
-    same(sample, "text_dec", got.text_dec, t);
-    same(sample, "labels", got.labels, t);
-    same(sample, "loss_mask", got.loss_mask, t);
-    same(sample, "dec_mask", got.dec_mask, t);
-    assert_int_equal(got.is_truncated, get_int(sample, "truncated"));
+    (type == MEG_MASKED_T5 ? same_t5_sequence : same_bert_sequence)(&x, 0, sample, pad);
+    meg_batch_free(&x);
 }
 
 static void same_rows(const struct meg_dataset *ds, const json_t *want)
@@ -199,68 +235,11 @@ static void check_run(const json_t *x, enum meg_masked_type type)
         assert_true(json_array_size(json_object_get(x, "samples")) > 0);
         json_array_foreach(json_object_get(x, "samples"), i, sample)
         {
-            if (type == MEG_MASKED_BERT)
-                same_bert(ds, sample, spec.seq_length);
-            else
-                same_t5(ds, sample, spec.seq_length, c.decoder_seq_length);
+            same_sample(ds, sample, type, v.pad);
         }
         meg_data_splits_close(d);
         same_cache(x, class_names[type]);
     }
-}
-
-/* Compare sequence i of a batch with a reference sample of BERT.  Padding has type 0, unlike in Megatron-LM. */
-static void same_bert_sequence(const struct meg_batch *x, int64_t i, const json_t *sample, int32_t pad)
-{
-    int32_t a[4][MOST], types[MOST];
-    int64_t n = 0;
-
-    for (int64_t t = 0; t < x->s; t++) {
-        const int64_t at = t * x->b + i;
-        const bool is_token = int_at(json_object_get(sample, "padding_mask"), (size_t)t) == 1 && t < x->key_length[i];
-
-        a[0][t] = x->tokens[at];
-        a[1][t] = x->labels[at];
-        a[2][t] = (int32_t)x->loss_mask[at];
-        types[t] = x->token_types[at];
-        a[3][t] = is_token ? types[t] : pad;
-        assert_int_equal(x->position_ids[at], t);
-        if (t >= x->key_length[i])
-            assert_true(types[t] == 0 && x->tokens[at] == pad);
-        n += is_token;
-    }
-    assert_int_equal(n, x->key_length[i]);
-    same(sample, "text", a[0], x->s);
-    same(sample, "labels", a[1], x->s);
-    same(sample, "loss_mask", a[2], x->s);
-    same(sample, "types", a[3], x->s);
-    assert_int_equal(x->sentence_order[i], get_int(sample, "is_random"));
-}
-
-/* Compare sequence i of a batch with a reference sample of T5. */
-static void same_t5_sequence(const struct meg_batch *x, int64_t i, const json_t *sample, int32_t pad)
-{
-    int32_t decoder[3][MOST], encoder[MOST], mask[MOST];
-
-    (void)pad;
-    for (int64_t t = 0; t < x->s; t++) {
-        const int64_t at = t * x->b + i;
-
-        decoder[0][t] = x->tokens[at];
-        decoder[1][t] = x->labels[at];
-        decoder[2][t] = (int32_t)x->loss_mask[at];
-        assert_int_equal(x->position_ids[at], t);
-    }
-    for (int64_t t = 0; t < x->s_enc; t++) {
-        encoder[t] = x->enc_tokens[t * x->b + i];
-        mask[t] = t < x->enc_key_length[i];
-        assert_int_equal(x->enc_position_ids[t * x->b + i], t);
-    }
-    same(sample, "text_dec", decoder[0], x->s);
-    same(sample, "labels", decoder[1], x->s);
-    same(sample, "loss_mask", decoder[2], x->s);
-    same(sample, "text_enc", encoder, x->s_enc);
-    same(sample, "enc_mask", mask, x->s_enc);
 }
 
 /* Load the batches of all of `ranks` data-parallel ranks, and return how many reference samples are in them. */
@@ -428,8 +407,7 @@ static void a_blend_has_samples_of_each_dataset(void **state)
     struct meg_data_splits *d;
     struct meg_err e;
     int64_t from[2] = { 0 };
-    int32_t a[5][MOST];
-    struct meg_bert_sample got = { a[0], a[1], a[2], a[3], a[4], false, false, 0 };
+    struct meg_batch got;
     const struct meg_dataset *ds;
 
     (void)state;
@@ -441,7 +419,8 @@ static void a_blend_has_samples_of_each_dataset(void **state)
     assert_int_equal(meg_dataset_len(ds), 22); /* 1.005 * 5 and 1.005 * 15, rounded up */
     for (int64_t i = 0; i < meg_dataset_len(ds); i++) {
         from[ds->blend.dataset[i]]++;
-        assert_int_equal(meg_bert_sample(ds, i, &got, &e), 0);
+        assert_int_equal(sample_of(ds, i, MEG_BATCH_BERT_FIELDS, &got, &e), 0);
+        meg_batch_free(&got);
     }
     assert_true(from[0] == 6 && from[1] == 16);
     meg_data_splits_close(d);
@@ -551,8 +530,7 @@ static void a_sample_too_large_for_the_decoder_is_refused(void **state)
     const struct meg_dataset_spec spec = { .seq_length = 32, .num_samples = { 4, 0, 0 } };
     struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_T5);
     struct meg_masked_vocab v = small_vocab();
-    int32_t a[6][MOST];
-    struct meg_t5_sample got = { a[0], a[1], a[2], a[3], a[4], a[5], false };
+    struct meg_batch got;
     struct meg_data_splits *d;
     struct meg_err e;
 
@@ -560,14 +538,18 @@ static void a_sample_too_large_for_the_decoder_is_refused(void **state)
     make_sentences("sd", 10);
     c.decoder_seq_length = 3;
     assert_int_equal(masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
-    assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EUSAGE);
+    assert_int_equal(sample_of(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, MEG_BATCH_T5_FIELDS, &got, &e),
+                     MEG_EUSAGE);
+    meg_batch_free(&got);
     assert_non_null(strstr(e.msg, "more than --decoder-seq-length"));
     meg_data_splits_close(d);
 
     c.decoder_seq_length = 32;
     v.nsentinel = 0;
     assert_int_equal(masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
-    assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EUSAGE);
+    assert_int_equal(sample_of(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, MEG_BATCH_T5_FIELDS, &got, &e),
+                     MEG_EUSAGE);
+    meg_batch_free(&got);
     assert_non_null(strstr(e.msg, "but the vocabulary has only 0 sentinels; increase --vocab-extra-ids"));
     meg_data_splits_close(d);
 
@@ -575,7 +557,9 @@ static void a_sample_too_large_for_the_decoder_is_refused(void **state)
     v.size = 9; /* the data has id 9, which is outside the vocabulary */
     v.cls = v.sep = v.mask = v.pad = v.bos = v.eos = 8;
     assert_int_equal(masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
-    assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EFORMAT);
+    assert_int_equal(sample_of(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, MEG_BATCH_T5_FIELDS, &got, &e),
+                     MEG_EFORMAT);
+    meg_batch_free(&got);
     assert_string_equal(e.msg, "sd.bin: token id 9 is outside the vocabulary of 9 ids; preprocess the text "
                                "with the tokenizer of this run");
     meg_data_splits_close(d);
