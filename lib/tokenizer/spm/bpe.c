@@ -73,16 +73,15 @@ static int build_symbols(struct meg_spm *s, struct symbols *syms, struct meg_err
     int r;
 
     for (int32_t id = 0; id < m->n; id++) {
-        const char *text = s->surfaces.bytes.s + s->surfaces.offset[id];
-        int64_t len = spm_surface_length(&s->surfaces, id);
+        struct meg_str t = meg_strtab_get(&s->surfaces, id);
 
-        if (len == 0)
+        if (t.n == 0)
             continue;
-        out[id] = reserved_id(&syms->reserved, syms->reserved_id, text, len);
+        out[id] = reserved_id(&syms->reserved, syms->reserved_id, t.s, (int64_t)t.n);
         out[id] = out[id] < 0 ? id : out[id];
-        key[n++] = (struct meg_trie_key){ text, len, id };
-        if (len == meg_utf8_length((unsigned char)text[0]))
-            meg_strtab_add(&pieces, text, len);
+        key[n++] = (struct meg_trie_key){ t.s, (int64_t)t.n, id };
+        if ((int)t.n == meg_utf8_length((unsigned char)t.s[0]))
+            meg_strtab_add(&pieces, t.s, (int64_t)t.n);
     }
     for (int64_t k = 0; k < syms->chars.n; k++) {
         struct meg_str c = meg_strtab_get(&syms->chars, k);
@@ -96,23 +95,6 @@ static int build_symbols(struct meg_spm *s, struct symbols *syms, struct meg_err
     s->bpe.id_of_symbol = out;
     r = meg_trie_build(&s->bpe.symbols, key, n, e);
     meg_strtab_free(&pieces);
-    free(key);
-    return r;
-}
-
-static int build_unmergeable(struct meg_spm *s, struct meg_err *e)
-{
-    const struct meg_spm_model *m = s->model;
-    struct meg_trie_key *key = meg_new((size_t)m->n * sizeof *key);
-    int64_t n = 0;
-    int r;
-
-    for (int32_t id = 0; id < m->n; id++) {
-        if (m->piece[id].type == MEG_SPM_USER_DEFINED && spm_surface_length(&s->surfaces, id) > 0)
-            key[n++] = (struct meg_trie_key){ s->surfaces.bytes.s + s->surfaces.offset[id],
-                                              spm_surface_length(&s->surfaces, id), id };
-    }
-    r = meg_trie_build(&s->bpe.user_defined, key, n, e);
     free(key);
     return r;
 }
@@ -148,8 +130,12 @@ static void rank_scores(const struct meg_spm_model *m, int32_t *rank)
 }
 
 /* Return the number of splits of a piece into two symbols.  If !is_counting, add a merge for each split. */
-static int64_t add_pairs(struct spm_bpe *b, const char *text, int64_t n, int32_t id, int32_t rank, bool is_counting)
+static int64_t add_pairs(struct meg_spm *s, int32_t id, int32_t rank, bool is_counting)
 {
+    const struct meg_str surface = meg_strtab_get(&s->surfaces, id);
+    const char *text = surface.s;
+    const int64_t n = (int64_t)surface.n;
+    struct spm_bpe *b = &s->bpe;
     uint32_t node = MEG_TRIE_ROOT;
     int32_t left, right;
     int64_t pairs = 0;
@@ -175,8 +161,7 @@ static void build_pairs(struct meg_spm *s)
         if (pass == 1)
             meg_bpe_init(&s->bpe.pairs, n);
         for (int32_t id = 0; id < m->n; id++)
-            n += add_pairs(&s->bpe, s->surfaces.bytes.s + s->surfaces.offset[id], spm_surface_length(&s->surfaces, id),
-                           id, rank[id], pass == 0);
+            n += add_pairs(s, id, rank[id], pass == 0);
     }
     free(rank);
 }
@@ -198,7 +183,8 @@ int spm_bpe_init(struct meg_spm *s, struct meg_err *e)
 
     find_reserved(s, &syms);
     find_chars(s, &syms);
-    if ((r = build_symbols(s, &syms, e)) == 0 && (r = build_unmergeable(s, e)) == 0) {
+    if ((r = build_symbols(s, &syms, e)) == 0 &&
+        (r = spm_build_trie(&s->bpe.user_defined, s, 1 << MEG_SPM_USER_DEFINED, true, e)) == 0) {
         build_pairs(s);
         find_unused(s);
     }
@@ -252,8 +238,8 @@ static int64_t add_symbol(struct meg_spm_encoder *enc, int32_t sym, const char *
     const struct meg_spm_model *m = s->model;
     int32_t id = sym == -1 ? m->unk : sym < -1 ? s->bpe.id_of_symbol[mark_unmergeable(sym)] : s->bpe.id_of_symbol[sym];
     int32_t piece = sym < -1 ? mark_unmergeable(sym) : sym;
-    int64_t len =
-        piece < 0 || piece >= m->n ? meg_utf8_length((unsigned char)text[0]) : spm_surface_length(&s->surfaces, piece);
+    int64_t len = piece < 0 || piece >= m->n ? meg_utf8_length((unsigned char)text[0])
+                                             : (int64_t)meg_strtab_get(&s->surfaces, piece).n;
 
     if (enc->rev_merge && id == piece && m->piece[id].type == MEG_SPM_UNUSED &&
         len > meg_utf8_length((unsigned char)text[0])) {

@@ -6,6 +6,7 @@
 #ifndef MEG_TOKENIZER_SPM_INTERNAL_H
 #define MEG_TOKENIZER_SPM_INTERNAL_H
 #include "base/decls.h"
+#include "base/strtab.h"
 #include "tokenizer/bpe/bpe.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 #include "tokenizer/safe_split.h"
@@ -17,17 +18,6 @@
 MEG_BEGIN_DECLS
 
 /* ---- Opened model ---- */
-
-/* The surfaces of all pieces by id, concatenated.  A surface is the text of a piece as it occurs in normalized text. */
-struct spm_surfaces {
-    struct meg_str bytes;
-    int64_t *offset; /* [n+1] byte offset of each surface; pieces with an empty surface are not matched in text */
-};
-
-static inline int64_t spm_surface_length(const struct spm_surfaces *t, int32_t id)
-{
-    return t->offset[id + 1] - t->offset[id];
-}
 
 struct spm_unigram {
     struct meg_trie pieces; /* maps surfaces to ids */
@@ -50,10 +40,14 @@ struct meg_spm {
     struct meg_spm_normalizer normalizer;
     struct meg_safe_split safe_split;
     bool has_safe_splits; /* false: an entire text is one word */
-    struct spm_surfaces surfaces;
+    /* the text of each piece as it occurs in normalized text; empty if it is not matched there; not indexed */
+    struct meg_strtab surfaces;
     struct spm_unigram unigram;
     struct spm_bpe bpe;
 };
+
+/* Build a trie that maps the texts, or the surfaces, of the pieces of some types to their ids.  types: bits 1 << type */
+int spm_build_trie(struct meg_trie *out, const struct meg_spm *s, unsigned types, bool is_surface, struct meg_err *e);
 
 /* ---- Encoder ---- */
 

@@ -15,20 +15,23 @@ enum { CHUNK = 1 << 16 }; /* bytes of normalized text per chunk; doubled if a ch
 static void build_surfaces(struct meg_spm *s)
 {
     const struct meg_spm_model *m = s->model;
-    struct spm_surfaces *t = &s->surfaces;
+    struct meg_str surface = { 0 };
 
-    t->offset = meg_new((size_t)(m->n + 1) * sizeof *t->offset);
-    meg_str_add(&t->bytes, "", 0); /* bytes.s must not be NULL, even if all surfaces are empty */
+    meg_strtab_reserve(&s->surfaces, m->n);
+    meg_str_add(&s->surfaces.bytes, "", 0); /* bytes.s must not be NULL, even if all surfaces are empty */
+    meg_str_add(&surface, "", 0);
     for (int32_t id = 0; id < m->n; id++) {
         struct meg_str piece = meg_spm_piece_text(m, id);
 
+        surface.n = 0;
         if (meg_spm_is_matched(m, id))
-            meg_spm_normalizer_piece(&m->normalizer_spec, piece.s, (int64_t)piece.n, &t->bytes);
-        t->offset[id + 1] = (int64_t)t->bytes.n;
+            meg_spm_normalizer_piece(&m->normalizer_spec, piece.s, (int64_t)piece.n, &surface);
+        meg_strtab_append(&s->surfaces, surface.s, (int64_t)surface.n);
     }
+    meg_str_free(&surface);
 }
 
-static int build_user_defined(struct meg_spm *s, struct meg_err *e)
+int spm_build_trie(struct meg_trie *out, const struct meg_spm *s, unsigned types, bool is_surface, struct meg_err *e)
 {
     const struct meg_spm_model *m = s->model;
     struct meg_trie_key *key = meg_new((size_t)m->n * sizeof *key);
@@ -36,12 +39,12 @@ static int build_user_defined(struct meg_spm *s, struct meg_err *e)
     int r;
 
     for (int32_t id = 0; id < m->n; id++) {
-        struct meg_str piece = meg_spm_piece_text(m, id);
+        struct meg_str t = is_surface ? meg_strtab_get(&s->surfaces, id) : meg_spm_piece_text(m, id);
 
-        if (m->piece[id].type == MEG_SPM_USER_DEFINED)
-            key[n++] = (struct meg_trie_key){ piece.s, (int64_t)piece.n, id };
+        if ((types >> m->piece[id].type & 1) && t.n > 0)
+            key[n++] = (struct meg_trie_key){ t.s, (int64_t)t.n, id };
     }
-    r = meg_trie_build(&s->user_defined, key, n, e);
+    r = meg_trie_build(out, key, n, e);
     free(key);
     return r;
 }
@@ -56,16 +59,18 @@ int meg_spm_open(struct meg_spm **out, const char *path, struct meg_err *e)
         goto out;
     s->has_safe_splits = true;
     build_surfaces(s);
-    if ((r = build_user_defined(s, &why)) < 0 ||
+    if ((r = spm_build_trie(&s->user_defined, s, 1 << MEG_SPM_USER_DEFINED, false, &why)) < 0 ||
         (r = s->model->type == MEG_SPM_BPE ? spm_bpe_init(s, &why) : spm_unigram_init(s, &why)) < 0) {
         r = meg_fail(e, r, "%s: %s", path, why.msg);
         goto out;
     }
     meg_spm_normalizer_init(&s->normalizer, &s->model->normalizer_spec, &s->user_defined);
     meg_safe_split_init(&s->safe_split);
-    for (int32_t id = 0; id < s->model->n; id++)
-        meg_safe_split_add_token(&s->safe_split, s->surfaces.bytes.s + s->surfaces.offset[id],
-                                 spm_surface_length(&s->surfaces, id));
+    for (int32_t id = 0; id < s->model->n; id++) {
+        struct meg_str surface = meg_strtab_get(&s->surfaces, id);
+
+        meg_safe_split_add_token(&s->safe_split, surface.s, (int64_t)surface.n);
+    }
     *out = s;
     s = NULL;
 out:
@@ -79,8 +84,7 @@ void meg_spm_close(struct meg_spm *s)
         return;
     meg_spm_model_free(s->model);
     meg_trie_free(&s->user_defined);
-    meg_str_free(&s->surfaces.bytes);
-    free(s->surfaces.offset);
+    meg_strtab_free(&s->surfaces);
     spm_unigram_free(&s->unigram);
     spm_bpe_free(&s->bpe);
     free(s);

@@ -60,22 +60,13 @@ static void set_scores(struct meg_spm *s)
 
 int spm_unigram_init(struct meg_spm *s, struct meg_err *e)
 {
-    const struct meg_spm_model *m = s->model;
-    struct meg_trie_key *key = meg_new((size_t)m->n * sizeof *key);
-    int64_t n = 0;
-    int r;
-
-    for (int32_t id = 0; id < m->n; id++) {
-        int64_t len = spm_surface_length(&s->surfaces, id);
+    for (int32_t id = 0; id < s->model->n; id++) {
+        int64_t len = (int64_t)meg_strtab_get(&s->surfaces, id).n;
 
         s->unigram.max_piece_bytes = len > s->unigram.max_piece_bytes ? len : s->unigram.max_piece_bytes;
-        if (len > 0 && m->piece[id].type != MEG_SPM_UNUSED)
-            key[n++] = (struct meg_trie_key){ s->surfaces.bytes.s + s->surfaces.offset[id], len, id };
     }
     set_scores(s);
-    r = meg_trie_build(&s->unigram.pieces, key, n, e);
-    free(key);
-    return r;
+    return spm_build_trie(&s->unigram.pieces, s, 1 << MEG_SPM_NORMAL | 1 << MEG_SPM_USER_DEFINED, true, e);
 }
 
 void spm_unigram_free(struct spm_unigram *u)
