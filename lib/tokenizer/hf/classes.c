@@ -1,7 +1,6 @@
 /* classes.c - what the tokenizer classes of transformers change in a tokenizer.json. */
-#include "tokenizer/hf/classes.h"
-#include <stddef.h>
 #include <string.h>
+#include "tokenizer/hf/config.h"
 
 const char *const meg_hf_role_names[MEG_HF_NUM_ROLES] = { "bos_token", "eos_token", "unk_token", "sep_token",
                                                           "pad_token", "cls_token", "mask_token" };

@@ -1,7 +1,6 @@
 /* explain.c - describe a HuggingFaceTokenizer or PretrainedFromHF. */
 #include <stdlib.h>
-#include "tokenizer/hf/classes.h"
-#include "tokenizer/hf/files.h"
+#include "tokenizer/hf/config.h"
 #include "tokenizer/internal.h"
 
 static json_t *flags_of(const struct meg_hf_added_token *a)

@@ -23,7 +23,7 @@
 
 MEG_BEGIN_DECLS
 
-/* ---- JSON members (json_members.c) ---- */
+/* ---- JSON members (steps.c) ---- */
 
 /* Set *type to the member "type" of the object `part`, which owns the string. */
 int meg_hf_get_type(const json_t *part, const char **type, const char *where, struct meg_err *e);

@@ -1,13 +1,33 @@
 /*
  * steps.c - load a normalizer, pre-tokenizer or decoder of a tokenizer.json as a list of steps; nested Sequences are
- * flattened.
+ * flattened.  The functions that read JSON members are used for the other components, too.
  */
 #include <stdlib.h>
 #include <string.h>
 #include "io/json.h"
 #include "tokenizer/hf/internal.h"
 
-enum { MAX_DEPTH = 8 };
+enum { MAX_ID = (1 << 24) - 1, MAX_DEPTH = 8 };
+
+int meg_hf_get_type(const json_t *part, const char **type, const char *where, struct meg_err *e)
+{
+    if (!json_is_object(part))
+        return meg_fail(e, MEG_EFORMAT, "%s: expected an object with a \"type\"", where);
+    return meg_json_get_str(part, "type", MEG_JSON_REQUIRED, type, where, e);
+}
+
+int meg_hf_unknown_type(const char *type, const char *where, struct meg_err *e)
+{
+    return meg_fail(e, MEG_EFORMAT, "%s: type '%s' is not supported", where, type);
+}
+
+int meg_hf_get_id(const json_t *value, const char *what, const char *where, int32_t *id, struct meg_err *e)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > MAX_ID)
+        return meg_fail(e, MEG_EFORMAT, "%s: the id of '%s' must be an integer from 0 to %d", where, what, MAX_ID);
+    *id = (int32_t)json_integer_value(value);
+    return 0;
+}
 
 static int get_member(void *step, const struct meg_hf_member *m, const json_t *part, const char *where,
                       struct meg_err *e)
