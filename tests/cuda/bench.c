@@ -185,52 +185,27 @@ static void bench_ops(void)
             t->bench();
 }
 
-/* ---- memory-bound operations ---- */
+/* ---- copies, column sums and sampling ---- */
 
 enum { N = 16384, H = 4096, V = 50304 };
 
-struct rows {
-    struct meg_mat a, logits;
-    void *db;
-    float *part, *loss, *lse;
-    int32_t *ids;
-    struct meg_loss_weight weight;
-    size_t copied; /* bytes */
+struct copy {
+    char *dst, *src;
+    size_t nbytes;
 };
 
 static void copy(void *arg)
 {
-    const struct rows *x = arg;
+    const struct copy *x = arg;
 
-    op->copy(stream, x->logits.p, (char *)x->logits.p + x->copied, x->copied);
+    op->copy(stream, x->dst, x->src, x->nbytes);
 }
 
 static void column_sums(void *arg)
 {
-    const struct rows *x = arg;
+    const struct meg_add_bwd_args *a = arg;
 
-    MEG_CALL(op, stream, add_bwd, .dy = x->a, .dbias = x->db, .grad = MEG_DTYPE_F32, .dz = x->a, .accumulate = true);
-}
-
-static void xent_partial(void *arg)
-{
-    const struct rows *x = arg;
-
-    MEG_CALL(op, stream, xent_partial, .part = x->part, .logits = x->logits, .target = x->ids);
-}
-
-static void xent_bwd(void *arg)
-{
-    const struct rows *x = arg;
-
-    MEG_CALL(op, stream, xent_bwd, .logits = x->logits, .lse = x->lse, .target = x->ids, .weight = x->weight);
-}
-
-static void xent_fwd_bwd(void *arg)
-{
-    const struct rows *x = arg;
-
-    MEG_CALL(op, stream, xent_fwd_bwd, .loss = x->loss, .logits = x->logits, .target = x->ids, .weight = x->weight);
+    op->add_bwd(stream, a);
 }
 
 /* Operands of sampling the next token of each of SEQUENCES sequences from f32 logits. */
@@ -274,41 +249,30 @@ static void bench_sample(void)
     report_sample("  with few likely tokens", &x, (struct meg_sampling_args){ .temperature = 0.03, .top_p = 0.9 });
 }
 
-static void bench_rows(void)
+/* 128 and 64 MiB: as much traffic as of 2 and 1 of the matrices below. */
+static void bench_copies(void)
 {
-    const double row = (double)N * H * 2, logits = (double)N * V * 2;
-    const double factor = 1e-2;
-    double *const factors = op->alloc(sizeof *factors);
-    int32_t *ids = meg_new(N * sizeof *ids);
-    struct rows x = {
-        .a = random_mat(MEG_DTYPE_BF16, N, H),
-        .logits = random_mat(MEG_DTYPE_BF16, 2 * N, V),
-        .db = random_memory(H * 4),
-        .part = random_memory(N * 8),
-        .loss = random_memory(N * 4),
-        .lse = random_memory(N * 4),
-        .ids = op->alloc(N * sizeof *ids),
-        .weight = { random_memory(N * 4), factors, factors },
-    };
+    static const size_t mib[] = { 1024, 128, 64 };
+    struct copy x = { random_memory(mib[0] << 20), random_memory(mib[0] << 20), 0 };
+    char name[32];
 
-    op->upload(stream, factors, &factor, sizeof factor);
-    for (int i = 0; i < N; i++)
-        ids[i] = (int32_t)((uint32_t)i * 2654435761u % V);
-    op->upload(stream, x.ids, ids, N * sizeof *ids);
-    x.logits.rows = N;
-    for (int i = 0; i < 3; i++) { /* 128 and 64 MiB: as much traffic as 2 and 1 of the following matrices */
-        static const int mib[] = { 1024, 128, 64 };
-        char name[32];
-
-        x.copied = (size_t)mib[i] << 20;
-        snprintf(name, sizeof name, "copy of %d MiB", mib[i]);
-        report_bytes(name, 2.0 * (double)x.copied, copy, &x);
+    for (int i = 0; i < 3; i++) {
+        x.nbytes = mib[i] << 20;
+        snprintf(name, sizeof name, "copy of %zu MiB", mib[i]);
+        report_bytes(name, 2.0 * (double)x.nbytes, copy, &x);
     }
-    report_bytes("add_bwd, dbias only", row, column_sums, &x);
-    report_bytes("xent_partial [16384,50304]", logits, xent_partial, &x);
-    report_bytes("xent_bwd", 2 * logits, xent_bwd, &x);
-    report_bytes("xent_fwd_bwd", 2 * logits, xent_fwd_bwd, &x);
-    free(ids);
+    op->release(x.dst);
+    op->release(x.src);
+}
+
+static void bench_column_sums(void)
+{
+    const struct meg_mat x = random_mat(MEG_DTYPE_BF16, N, H);
+    struct meg_add_bwd_args a = { .dy = x, .dbias = random_memory(H * 4), .dz = x, .accumulate = true };
+
+    report_bytes("add_bwd, dbias only", (double)N * H * 2, column_sums, &a);
+    op->release(x.p);
+    op->release(a.dbias);
 }
 
 /* ---- AdamW ---- */
@@ -541,7 +505,8 @@ int main(void)
     op = device->op;
     stream = device->compute;
     printf("operation\tus\trate\tratio\n");
-    bench_rows();
+    bench_copies();
+    bench_column_sums();
     bench_ops();
     bench_sample();
     bench_update("adamw, 400M f32, bf16 g and copy", 400000000, MEG_DTYPE_BF16, MEG_DTYPE_F32, 4 * 2 + 2 + 8 * 2 + 2);

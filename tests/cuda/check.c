@@ -18,6 +18,7 @@ const struct meg_ops *cpu, *gpu;
 struct meg_stream *stream;
 
 static int nfailures;                   /* of the case that runs */
+static int num_sms;                     /* of the group that runs */
 static const struct op_call *described; /* the first message describes this call */
 
 void check_fail(const char *fmt, ...)
@@ -340,7 +341,7 @@ static bool run(const char *name, void (*f)(void), char *const *prefix, uint64_t
 static void run_op(struct op_call *c)
 {
     described = c;
-    check_op(c);
+    check_op(c, num_sms);
     end_case();
     described = NULL;
 }
@@ -371,6 +372,7 @@ int main(int argc, char **argv)
             char name[120];
 
             snprintf(name, sizeof name, "%s: %s", t->row->name, g->what);
+            num_sms = g->num_sms;
             nfailed += !g->is_cpu_only && run(name, g->cases, argv, seed, &n);
         }
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "check.h"
+#include "cuda/internal.h"
 
 /* The memory of the tensors of a call. */
 struct call {
@@ -78,7 +79,7 @@ static void expect_result(const struct op_call *c, const struct op_tensor *t, co
     free(want);
 }
 
-void check_op(struct op_call *c)
+static void compare(struct op_call *c)
 {
     struct call x = call(c, true, -1, 0), y;
     char *dev[OP_MAX_TENSORS], *p;
@@ -112,4 +113,14 @@ void check_op(struct op_call *c)
     for (int i = 0; i < c->n; i++)
         free(dev[i]);
     release(&x);
+}
+
+void check_op(struct op_call *c, int num_sms)
+{
+    const int own = meg_cuda_device.num_sms;
+
+    if (num_sms)
+        meg_cuda_device.num_sms = num_sms;
+    compare(c);
+    meg_cuda_device.num_sms = own;
 }

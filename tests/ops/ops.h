@@ -60,8 +60,8 @@ struct op_extra {
 struct op_group {
     const char *what; /* the tested property */
     void (*cases)(void);
-    bool
-        is_cpu_only; /* the cases differ in what CUDA kernels do not distinguish, or other groups test kernels faster */
+    int num_sms;      /* CUDA: plan as for a device with so many multiprocessors; 0: with those of the device */
+    bool is_cpu_only; /* other groups test the CUDA kernels faster */
 };
 
 /* The tests of an operation. */
@@ -83,6 +83,8 @@ struct op_test {
      * output Y.  They are compared with central differences, without optional inputs that `grad_of` does not have.
      */
     const struct op_test *grad_of;
+    /* Return the number of which an output is the gradient, which replaces the input.  NULL: none. */
+    double (*loss)(struct op_call *c);
     /* Call other operations that compute the same; on the CPU, the outputs `same` are equal bit for bit.  NULL: none. */
     void (*parts)(const struct meg_ops *op, struct meg_stream *st, const void *args);
     const char *same;         /* separated by spaces */
