@@ -55,6 +55,9 @@ effect dry_counted '^> layers  *by stage: 2\*3 1' --account-for-loss-in-pipeline
 effect dry_pp '^> layers  *by stage: 1 2 4 1' --pipeline-model-parallel-layout 'Et|tt|tttt|tL'
 effect dry_t5 '^> layers  *by stage: 3 1\*3' --pipeline-model-parallel-split-rank 1
 effect dry_mapping '^>   gradient reduction ' --use-tp-pp-dp-mapping
+for option in --expert-model-parallel-size --expert-tensor-parallel-size; do
+    unseen $option 'the families of the library have no experts; tests/experts.t'
+done
 covers meg-train parallelism
 
 # ---- distributed optimizer ----

@@ -1,8 +1,7 @@
 #!/bin/sh
 # needs: ranks/comm toy
 # modules: parallel
-# Expert parallelism, with a family of models that is not in the library (tests/toy/experts.c).  EP is the number of
-# expert-parallel ranks.
+# Expert parallelism, with a family of models that is not in the library (tests/toy/experts.c).
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -20,21 +19,42 @@ logged='if .split then .lm_loss else .lm_loss, .grad_norm, .params_norm, .num_ze
 train_ranks one 1 --save "$T/one.d" --save-interval 5
 ok 'the loss falls' jq -se 'map(select(.split == null)) | .[0].lm_loss - .[-1].lm_loss > 0.1' "$T/one.json"
 
-export EP
-EP=1
+ep=--expert-model-parallel-size etp=--expert-tensor-parallel-size
 equals_one_rank 2 --zero-stage 3
-EP=4
-equals_one_rank 4 --use-distributed-optimizer
-EP=2
-equals_one_rank 2
-equals_one_rank 4
-equals_one_rank 4 --tensor-model-parallel-size 2 --sequence-parallel
-equals_one_rank 4 --context-parallel-size 2 --use-distributed-optimizer
-equals_one_rank 4 --use-distributed-optimizer --num-distributed-optimizer-instances 2 --ddp-bucket-size 3000 \
+equals_one_rank 4 $ep 4 --use-distributed-optimizer
+equals_one_rank 2 $ep 2
+equals_one_rank 4 $ep 2
+equals_one_rank 4 $ep 2 --tensor-model-parallel-size 2
+equals_one_rank 4 $ep 2 --tensor-model-parallel-size 2 --sequence-parallel
+equals_one_rank 4 $ep 2 --context-parallel-size 2 --use-distributed-optimizer
+equals_one_rank 4 $ep 2 --use-distributed-optimizer --num-distributed-optimizer-instances 2 --ddp-bucket-size 3000 \
     --overlap-grad-reduce --overlap-param-gather
-equals_one_rank 4 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
-equals_one_rank 4 --pipeline-model-parallel-size 2 --use-tp-pp-dp-mapping --recompute-granularity full \
+equals_one_rank 4 $ep 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
+equals_one_rank 4 $ep 2 --pipeline-model-parallel-size 2 --use-tp-pp-dp-mapping --recompute-granularity full \
     --recompute-method uniform --recompute-num-layers 1
+
+# Expert tensor parallelism that differs from tensor parallelism.
+tp2='--tensor-model-parallel-size 2 --sequence-parallel'
+equals_one_rank 2 $etp 1 $tp2
+equals_one_rank 4 $etp 1 $ep 2 $tp2
+equals_one_rank 4 $etp 1 $ep 4 $tp2 --use-distributed-optimizer
+equals_one_rank 4 $etp 1 $tp2 --use-distributed-optimizer --ddp-bucket-size 3000
+equals_one_rank 2 $etp 2
+equals_one_rank 4 $etp 2 $ep 2 --use-distributed-optimizer
+equals_one_rank 8 $etp 1 $ep 2 $tp2 --use-distributed-optimizer --num-distributed-optimizer-instances 2 \
+    --overlap-grad-reduce --overlap-param-gather
+equals_one_rank 8 $etp 2 $ep 2 $tp2 --context-parallel-size 2
+equals_one_rank 8 $etp 1 $ep 2 $tp2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
+
+refused() { # N MESSAGE OPTION...: check the message with which a run of N ranks is refused
+    n=$1 message=$2
+    shift 2
+    ranks "$n" meg-train -q --config "$T/conf" "$@" >"$T/out" 2>"$T/err"
+    is "$*: the run is refused" $? 2
+    like "$*: the message names the reason" "$(cat "$T/err")" "$message"
+}
+refused 3 'expert-model-parallel-size 3: must divide 4 experts of decoder.layers.0.experts.linear_fc1.weight' $ep 3 \
+    --global-batch-size 6
 
 # Checkpoints do not depend on the expert-parallel size.
 as_saved() { # NAME N OPTION...: N ranks load iteration 5 of one rank from $one, and save it with the same bytes
@@ -45,25 +65,34 @@ as_saved() { # NAME N OPTION...: N ranks load iteration 5 of one rank from $one,
     ok "$name: files equal those of one rank" same_tensors "$one/iter_0000005" "$T/$name/iter_0000005"
 }
 one=$T/one.d
-as_saved ep2 2
-as_saved ep2-tp2 4 --tensor-model-parallel-size 2
-as_saved ep2-zero1 4 --use-distributed-optimizer --ddp-bucket-size 3000
-as_saved ep2-instances 4 --use-distributed-optimizer --num-distributed-optimizer-instances 2
+as_saved ep2 2 $ep 2
+as_saved ep2-tp2 4 $ep 2 --tensor-model-parallel-size 2
+as_saved ep2-zero1 4 $ep 2 --use-distributed-optimizer --ddp-bucket-size 3000
+as_saved ep2-instances 4 $ep 2 --use-distributed-optimizer --num-distributed-optimizer-instances 2
+as_saved etp1-tp2 4 $etp 1 $tp2
+as_saved etp1-ep2-tp2-zero1 8 $etp 1 $ep 2 $tp2 --use-distributed-optimizer --num-distributed-optimizer-instances 2
+as_saved etp2-tp1 4 $etp 2 --use-distributed-optimizer
+# tensor-parallel ranks, which have different shards of the output layer, write the experts together
+train_ranks untied 1 --untie-embeddings-and-output-weights --save "$T/untied.d" --train-iters 5
+one=$T/untied.d
+as_saved untied-etp1-tp2 4 $etp 1 $tp2 --untie-embeddings-and-output-weights
+one=$T/one.d
 
-train_ranks all 4 --use-distributed-optimizer --save "$T/all.d"
-train_ranks half 4 --use-distributed-optimizer --save "$T/half.d" --exit-interval 5 \
+train_ranks all 4 $ep 2 --use-distributed-optimizer --save "$T/all.d"
+train_ranks half 4 $ep 2 --use-distributed-optimizer --save "$T/half.d" --exit-interval 5 \
     --check-weight-hash-across-dp-replicas-interval 2
 is 'weights are equal on the ranks that have replicas' $? 0
-ranks_but 4 2 'export FAULT=1' meg-train -q --config "$T/conf" --check-weight-hash-across-dp-replicas-interval 2 \
+ranks_but 4 2 'export FAULT=1' meg-train -q --config "$T/conf" $ep 2 --check-weight-hash-across-dp-replicas-interval 2 \
     >"$T/out" 2>"$T/err"
 is 'an expert that differs from its replica ends the run' $? 1
 like 'the message names the expert and the group' "$(cat "$T/err")" \
     'layers.0.experts.linear_fc1.weight differs from its replicas in the expert data-parallel group'
-train_ranks rest 4 --use-distributed-optimizer --load "$T/half.d" --save "$T/rest.d"
+train_ranks rest 4 $ep 2 --use-distributed-optimizer --load "$T/half.d" --save "$T/rest.d"
 ok 'a resumed run is bit-identical' same_tensors "$T/all.d/iter_0000010" "$T/rest.d/iter_0000010"
-EP=1
 train_ranks rest_of_one 1 --load "$T/half.d"
 ok 'one rank resumes the run of expert-parallel ranks' near "$T/rest_of_one" "$T/rest"
+train_ranks rest_of_etp 4 --load "$T/half.d" $etp 1 $ep 2 $tp2 --check-weight-hash-across-dp-replicas-interval 2
+ok 'ranks with another expert tensor-parallel size resume it' near "$T/rest_of_etp" "$T/rest"
 
 # A parameter in f32, and a state that the optimizer does not update.
 export ROUTER=1
@@ -76,18 +105,18 @@ trained model-0-embedding.safetensors embedding.word_embeddings.weight
 for name in router_norm.weight router.weight mlp.linear_fc1.weight experts.linear_fc1.weight; do
     trained model-1-layer-00000.safetensors decoder.layers.0.$name
 done
-EP=2
-equals_one_rank 4
-equals_one_rank 4 --tensor-model-parallel-size 2 --sequence-parallel
-equals_one_rank 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce
+equals_one_rank 4 $ep 2
+equals_one_rank 4 $ep 2 $tp2
+equals_one_rank 4 $etp 1 $ep 2 $tp2
+equals_one_rank 4 $ep 2 --pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce
 one=$T/router.d
-as_saved router-ep2-tp2 8 --tensor-model-parallel-size 2 --use-distributed-optimizer
+as_saved router-ep2-tp2 8 $ep 2 --tensor-model-parallel-size 2 --use-distributed-optimizer
 
 echo 'bf16 = yes' >>"$T/conf"
 in_bf16() { # NAME OPTION...: train 8 ranks, EP 2 x TP 2 x DP 2, and save to $T/NAME.d
     name=$1
     shift
-    train_ranks "$name" 8 --tensor-model-parallel-size 2 --use-distributed-optimizer --save "$T/$name.d" \
+    train_ranks "$name" 8 $ep 2 --tensor-model-parallel-size 2 --use-distributed-optimizer --save "$T/$name.d" \
         --check-weight-hash-across-dp-replicas-interval 5 "$@"
 }
 in_bf16 bf16

@@ -2,7 +2,7 @@
 # needs: ranks/comm toy
 # modules: optim
 # ZeRO-2 and ZeRO-3 with experts, with parameters in f32 in a model in bf16, and with states that the model updates.
-# The family of models is not in the library (tests/toy/experts.c).  EP is the number of expert-parallel ranks.
+# The family of models is not in the library (tests/toy/experts.c).
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -18,6 +18,7 @@ end
 logged='if .split then .lm_loss else .lm_loss, .grad_norm, .params_norm, .num_zeros + 1 end'
 overlap='--overlap-grad-reduce --overlap-param-gather'
 tp2='--tensor-model-parallel-size 2 --sequence-parallel'
+ep='--expert-model-parallel-size 2' etp=--expert-tensor-parallel-size
 
 as_saved() { # NAME N OPTION...: N ranks load iteration 5 of one rank from $one, and save it with the same bytes
     name=$1 n=$2
@@ -29,38 +30,40 @@ as_saved() { # NAME N OPTION...: N ranks load iteration 5 of one rank from $one,
 
 one=$T/one.d
 train_ranks one 1 --save "$one" --save-interval 5
-export EP=2
-equals_one_rank 2 --zero-stage 2
-equals_one_rank 2 --zero-stage 3
-equals_one_rank 4 --zero-stage 2 --micro-batch-size 1 $overlap
-equals_one_rank 4 --zero-stage 3 --micro-batch-size 1 $overlap
-equals_one_rank 4 --zero-stage 3 --context-parallel-size 2
-equals_one_rank 8 --zero-stage 2 $tp2
-equals_one_rank 8 --zero-stage 3 $tp2 --num-distributed-optimizer-instances 2
+equals_one_rank 2 $ep --zero-stage 2
+equals_one_rank 2 $ep --zero-stage 3
+equals_one_rank 4 $ep --zero-stage 2 --micro-batch-size 1 $overlap
+equals_one_rank 4 $ep --zero-stage 3 --micro-batch-size 1 $overlap
+equals_one_rank 4 $ep --zero-stage 3 --context-parallel-size 2
+equals_one_rank 8 $ep --zero-stage 2 $tp2
+equals_one_rank 8 $ep --zero-stage 3 $tp2 --num-distributed-optimizer-instances 2
+equals_one_rank 4 --zero-stage 2 $ep $etp 1 $tp2
+equals_one_rank 4 --zero-stage 3 $ep $etp 2
 for stage in 2 3; do
-    as_saved ep2-zero$stage 4 --zero-stage $stage
+    as_saved etp1-zero$stage 4 --zero-stage $stage $ep $etp 1 $tp2
+    as_saved ep2-zero$stage 4 $ep --zero-stage $stage
 done
-train_ranks all 4 --zero-stage 3 --save "$T/all.d"
-train_ranks half 4 --zero-stage 3 --save "$T/half.d" --exit-interval 5
-train_ranks rest 4 --zero-stage 3 --load "$T/half.d" --save "$T/rest.d"
+train_ranks all 4 $ep --zero-stage 3 --save "$T/all.d"
+train_ranks half 4 $ep --zero-stage 3 --save "$T/half.d" --exit-interval 5
+train_ranks rest 4 $ep --zero-stage 3 --load "$T/half.d" --save "$T/rest.d"
 ok 'a resumed run is bit-identical' same_tensors "$T/all.d/iter_0000010" "$T/rest.d/iter_0000010"
 
 # A parameter in f32, and a state that the optimizer does not update.  The first and the third layer have one buffer.
 export ROUTER=1
 echo 'num-layers = 3' >>"$T/conf"
 one=$T/router.d
-EP=1 train_ranks one 1 --save "$one" --save-interval 5
+train_ranks one 1 --save "$one" --save-interval 5
 for stage in 2 3; do
-    EP=1 equals_one_rank 2 --zero-stage $stage
-    equals_one_rank 4 --zero-stage $stage $overlap
-    as_saved router-zero$stage 8 --zero-stage $stage $tp2
+    equals_one_rank 2 --zero-stage $stage
+    equals_one_rank 4 $ep --zero-stage $stage $overlap
+    as_saved router-zero$stage 8 $ep --zero-stage $stage $tp2
 done
 
 echo 'bf16 = yes' >>"$T/conf"
 in_bf16() { # NAME OPTION...: train 8 ranks, EP 2 x TP 2 x DP 2, and save to $T/NAME.d
     name=$1
     shift
-    train_ranks "$name" 8 $tp2 --save "$T/$name.d" "$@"
+    train_ranks "$name" 8 $ep $tp2 --save "$T/$name.d" "$@"
 }
 one=$T/bf16_1.d
 in_bf16 bf16_1 --zero-stage 1 --save-interval 5
@@ -77,6 +80,6 @@ for stage in 2 3; do
             tensor "$T/bf16_$stage.d/iter_0000010/model-1-layer-0000$layer.safetensors" \
                 decoder.layers.$layer.router.state
         done | od -An -v -t f4 -w4 | sort | uniq -c | tr -d ' ')" 960.009765625
-    as_saved bf16-zero$stage 8 --zero-stage $stage $tp2
+    as_saved bf16-zero$stage 8 $ep --zero-stage $stage $tp2
 done
 done_testing

@@ -18,17 +18,25 @@ sed 's/^/# /' "$T/out"
 is 'layouts end without a wrong placement' "$status $(grep -a placement: "$T/err" | head -n 1)" '0 '
 
 PATH=$B/tests/toy:$PATH
-export EP=2
-experts() { # N OPTION...: train with two expert-parallel ranks
+experts() { # N OPTION...: train experts
     n=$1
     shift
     ranks "$n" meg-train -q --config "$T/conf" --model experts --global-batch-size 8 --train-iters 4 --eval-iters 0 "$@" \
         >"$T/out" 2>"$T/err"
-    is "expert parallelism on $n ranks, $*" "$? $(grep -a placement: "$T/err" | head -n 1)" '0 '
+    is "experts on $n ranks, $*" "$? $(grep -a placement: "$T/err" | head -n 1)" '0 '
 }
-experts 2
-experts 4 --tensor-model-parallel-size 2 --sequence-parallel
-experts 4 --context-parallel-size 2 --use-distributed-optimizer
-experts 4 --use-distributed-optimizer --num-distributed-optimizer-instances 2 --overlap-grad-reduce --overlap-param-gather
-experts 4 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
+ep='--expert-model-parallel-size 2' etp=--expert-tensor-parallel-size
+tp='--tensor-model-parallel-size 2 --sequence-parallel'
+# shellcheck disable=SC2086 # options and their values
+{
+    experts 2 $ep
+    experts 4 $ep $tp
+    experts 4 $ep --context-parallel-size 2 --use-distributed-optimizer
+    experts 4 $ep --use-distributed-optimizer --num-distributed-optimizer-instances 2 --overlap-grad-reduce \
+        --overlap-param-gather
+    experts 4 $ep --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
+    experts 4 $etp 1 $tp
+    experts 4 $etp 1 $ep $tp --use-distributed-optimizer
+    experts 4 $etp 2 $ep --use-distributed-optimizer
+}
 done_testing

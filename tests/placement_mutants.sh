@@ -24,13 +24,11 @@ options() {
 
 grep -v '^#' "$1" >"$T/table"
 id=0
-export EP=1
 while IFS=$tab read -r file operator nth old new run message <&3; do
     id=$((id + 1))
     [ "${ONLY:-$id}" = "$id" ] || continue
     n=${run%% *}
     options ${run#* }
-    case $run in *experts*) EP=2 ;; *) EP=1 ;; esac
     MEG_MUTANT=$id ranks "$n" timeout 60 meg-train -q --config "$T/$conf.conf" $args >"$T/out" 2>"$T/err"
     case $message in 'step '*) ;; *) message="step 1.*($message)" ;; esac
     like "mutant $id of ${file##*/}: $message" "$(grep -a placement: "$T/err" || tail -n 3 "$T/err")" "$message"

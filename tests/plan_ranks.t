@@ -70,14 +70,20 @@ as_planned 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --s
 
 sed 's/^model = .*/model = experts/' "$T/toy.conf" >"$T/experts.conf"
 model=experts
-EP=2
-export EP
-as_planned 4
-as_planned 4 --use-distributed-optimizer --ddp-bucket-size 2000
-as_planned 4 --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer
-as_planned 4 --pipeline-model-parallel-size 2
-ROUTER=1
-export ROUTER
-as_planned 4 --bf16
-as_planned 4 --bf16 --use-distributed-optimizer --ddp-bucket-size 2000
+ep='--expert-model-parallel-size 2' etp=--expert-tensor-parallel-size
+tp='--tensor-model-parallel-size 2 --sequence-parallel'
+# shellcheck disable=SC2086 # options and their values
+{
+    as_planned 4 $ep
+    as_planned 4 $ep --use-distributed-optimizer --ddp-bucket-size 2000
+    as_planned 4 $ep $tp --use-distributed-optimizer
+    as_planned 4 $ep --pipeline-model-parallel-size 2
+    as_planned 4 $etp 1 $tp
+    as_planned 4 $etp 1 $tp --use-distributed-optimizer --untie-embeddings-and-output-weights --vocab-size 101
+    as_planned 8 $etp 1 $ep $tp --pipeline-model-parallel-size 2
+    as_planned 4 $etp 2 $ep --use-distributed-optimizer
+    export ROUTER=1
+    as_planned 4 $ep --bf16
+    as_planned 4 $ep --bf16 --use-distributed-optimizer --ddp-bucket-size 2000
+}
 done_testing

@@ -16,7 +16,6 @@ include $(patsubst %,tests/%/rules.mk,ranks queue nccl cuda fuzz)
 
 # meg-train with families of models that are not in the library.
 TRAIN_TOY := $(B)/tests/toy/meg-train
-$(TRAIN_TOY): LD_FLAGS = $(call wrap,meg_layout_make)
 $(TRAIN_TOY): $(B)/cmd/train/main.c.o $(patsubst %,$(B)/%.o,$(wildcard tests/toy/*.c)) $(B)/libmeg.a
 	$(ld)
 # Commands that reset one option to its default after parsing.

@@ -25,4 +25,18 @@ static inline int64_t meg_round_up(int64_t n, int64_t unit)
     return meg_ceil_div(n, unit) * unit;
 }
 
+/* Return the least common multiple of two positive numbers. */
+static inline int64_t meg_lcm64(int64_t a, int64_t b)
+{
+    int64_t x = a, y = b;
+
+    while (y) {
+        const int64_t rest = x % y;
+
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
 #endif

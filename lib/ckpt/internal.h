@@ -242,7 +242,7 @@ void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t lo
 /* A range of n elements.  It begins at tensor_offset in a tensor and at shard_offset in the data of a shard. */
 struct ckpt_shard_range {
     int64_t tensor_offset, shard_offset, n;
-    bool is_tp_replica; /* all tensor-parallel ranks have these elements */
+    bool is_tp_replica; /* all tensor-parallel ranks of the parameter have these elements */
 };
 
 /*

@@ -81,9 +81,9 @@ void ckpt_write_ranges(struct meg_elem_range write[MEG_DP_GROUPS], const struct 
     const int64_t n = shard_numel(p, shard), blocks = (n + MEG_PARAM_ALIGN - 1) / MEG_PARAM_ALIGN;
 
     for (int i = 0; i < MEG_DP_GROUPS; i++) {
-        const int64_t stride = meg_layout_dp_stride(l, (enum meg_dp_group)i);
-        const int64_t nreplicas = shard->ranges ? shard->nreplicas : l->dp * l->cp / stride;
-        const int64_t replica = shard->ranges ? shard->replica : meg_layout_dp_cp_rank(l, mesh->coords) / stride;
+        const enum meg_dp_group group = (enum meg_dp_group)i;
+        const int64_t nreplicas = shard->ranges ? shard->nreplicas : meg_layout_dp_size(l, group);
+        const int64_t replica = shard->ranges ? shard->replica : meg_layout_dp_rank(l, mesh->coords, group);
 
         write[i] = (struct meg_elem_range){ 0, n };
         if (nreplicas > 1) {

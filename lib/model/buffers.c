@@ -109,6 +109,7 @@ static struct meg_block_arena block_arena(const struct arena *a)
         .tp = a->d->tp,
         .tp_rank = a->d->tp_rank,
         .ep = a->d->ep,
+        .etp = a->d->etp,
         .has_sp = a->st->ctx.has_sp,
         .dtype = a->run->dtype,
         .logits_dtype = model_logits_dtype(a->run),

@@ -113,7 +113,7 @@ struct model_dims {
     struct model_rows stack[MEG_MAX_STACKS], most; /* of each stack, and of the longest one */
     int64_t h;
     int64_t nlayers, nchunks, nslots;
-    int64_t tp, tp_rank, ep;
+    int64_t tp, tp_rank, ep, etp;
     /* whether a chunk of this rank has an embedding, the head, layers of a stack, or the norm after it */
     bool has_embedding, has_head, has_layers[MEG_MAX_STACKS], has_norm[MEG_MAX_STACKS];
     bool uses_group0; /* whether a chunk has an embedding, or layers that use a relative bias */

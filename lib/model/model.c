@@ -157,6 +157,7 @@ static int open_state(struct meg_model *g, struct meg_err *e)
         fill_rope(g);
     st->ctx.tp = g->mesh->tp;
     st->ctx.ep = g->mesh->ep;
+    st->ctx.etp = g->mesh->etp;
     st->ctx.seed = g->run.seed;
     st->ctx.defers_wgrad = g->run.defers_wgrad;
     return 0;

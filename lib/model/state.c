@@ -31,6 +31,7 @@ static struct model_dims dims_of(const struct meg_model_desc *desc, const struct
     d.tp = l->tp;
     d.tp_rank = mesh->coords.tp;
     d.ep = l->ep;
+    d.etp = l->etp;
     d.b = run->b;
     for (int k = 0; k < desc->nstacks; k++) {
         const enum meg_batch_dim dim = meg_batch_fields[desc->stack[k].tokens].dim;

@@ -49,7 +49,7 @@ struct meg_block_arena {
     int64_t residual_rows; /* rows of the residual stream on this rank: n, with sequence parallelism n / tp */
     int64_t n_memory, s_memory, residual_rows_memory; /* of the encoder, if there are two stacks (struct meg_memory) */
     int64_t tp, tp_rank;                              /* tensor-parallel size and rank */
-    int64_t ep;                                       /* expert-parallel size */
+    int64_t ep, etp;                                  /* expert-parallel and expert tensor-parallel size */
     bool has_sp;                                      /* sequence parallelism */
     enum meg_dtype dtype;                             /* of activations */
     enum meg_dtype logits_dtype;

@@ -62,7 +62,8 @@ struct meg_ctx {
     /* constants of the model on this rank */
     const struct meg_ops *op;
     struct meg_stream *stream;
-    struct meg_comm *tp, *ep;  /* tensor-parallel and expert-parallel groups */
+    struct meg_comm *tp;       /* tensor-parallel group */
+    struct meg_comm *ep, *etp; /* expert-parallel and expert tensor-parallel groups (parallel/mesh.h) */
     bool has_sp;               /* sequence parallelism is on (nn/sequence_parallel.h) */
     void *sp_buffer[2];        /* workspace of sequence parallelism, [n, h] each: [0] gathered rows, [1] partial sums */
     bool defers_wgrad;         /* backward leaves the weight gradients of linears to *_bwd_weight */

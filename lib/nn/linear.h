@@ -56,7 +56,8 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear *l, const char *nam
                      const struct meg_linear_shape *shape);
 /*
  * Declare the weights of the linear layers of all experts, each of this shape without a bias, and the plan that these
- * layers use.  The weights are one parameter, name.weight [experts, out, in], which expert-parallel ranks shard.
+ * layers use.  The weights are one parameter, name.weight [experts, out, in].  Expert-parallel ranks shard the experts,
+ * and expert tensor-parallel ranks the dimension tp_dim of each expert.
  */
 void meg_bind_experts(struct meg_binder *b, struct meg_linear *l, const char *name, int64_t experts,
                       const struct meg_linear_shape *shape);

@@ -70,7 +70,8 @@ static struct meg_param_span span_of(const struct meg_optim *o, const struct meg
 
 /*
  * Return whether this rank counts the elements of a range in sums over the model (all_reduce_sum), so that each
- * trained element is counted once.  Without ZeRO, expert-parallel ranks replicate dense parameters, and rank 0 counts.
+ * trained element is counted once.  Without ZeRO, a model-parallel group may have several replicas, and the first one
+ * counts.
  */
 static bool is_summed(const struct meg_optim *o, const struct meg_zero_param_range *r)
 {
@@ -79,8 +80,8 @@ static bool is_summed(const struct meg_optim *o, const struct meg_zero_param_ran
     const bool is_counted = meg_param_is_counted(row, span_of(o, r).is_tp_replica, o->mesh);
 
     return !row->is_frozen && is_counted &&
-           (l->zero.nshards || row->dp_group == MEG_DP_EXPERT ||
-            meg_layout_axis_rank(l, o->mesh->coords, MEG_AXIS_EP) == 0);
+           (l->zero.nshards || meg_layout_stage_rank(l, o->mesh->coords) % meg_layout_mp_size(l) <
+                                   meg_layout_replica_size(l, row->dp_group));
 }
 
 /*
@@ -208,7 +209,7 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     o->adam.eps = (float)c->adam_eps;
     o->momentum = (float)c->sgd_momentum;
     o->clip = (float)c->clip_grad;
-    meg_zero_shard_make(&o->shard, o->params, &o->mesh->layout, o->mesh->dp[MEG_DP_DENSE].shard->rank);
+    meg_zero_shard_make(&o->shard, o->params, &o->mesh->layout, o->mesh->coords);
     list_norm_ranges(o);
     if ((r = allocate(o, c, e)) < 0) {
         meg_optim_close(o);

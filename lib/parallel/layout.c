@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/int64.h"
 #include "parallel/internal.h"
 
 #define C struct meg_layout_conf
@@ -15,6 +16,10 @@ const struct meg_opt meg_layout_opts[] = {
       "number of pipeline stages, over which the layers are divided" },
     { "context-parallel-size", 0, MEG_I64(C, context), "N", "1",
       "number of context-parallel ranks, which shard each sequence" },
+    { "expert-model-parallel-size", 0, MEG_I64(C, expert), "N", "1",
+      "number of expert-parallel ranks, which shard the experts of a layer" },
+    { "expert-tensor-parallel-size", 0, MEG_I64(C, expert_tensor), "N", NULL,
+      "number of ranks that shard the weights of an expert; default: the tensor-parallel size" },
     { "cp-comm-type", 0, MEG_LIST(C, cp_comm_types), "p2p|all_gather|a2a|a2a+p2p...", "p2p",
       "communication type of context parallelism: one for all layers, or one per layer" },
     { "hierarchical-context-parallel-sizes", 0, MEG_LIST(C, hierarchical_cp_sizes), "A2A RING", NULL,
@@ -53,7 +58,7 @@ const struct meg_opt meg_layout_opts[] = {
 };
 #undef C
 
-const struct meg_layout meg_layout_one = { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .vp = 1 };
+const struct meg_layout meg_layout_one = { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .etp = 1, .vp = 1 };
 
 int64_t meg_layout_world(const struct meg_layout *l)
 {
@@ -90,6 +95,7 @@ int64_t meg_layout_axis_size(const struct meg_layout *l, enum meg_mesh_axis axis
     switch (axis) {
     case MEG_AXIS_TP: return l->tp;
     case MEG_AXIS_EP: return l->ep;
+    case MEG_AXIS_ETP: return l->etp;
     default: return 1;
     }
 }
@@ -98,9 +104,17 @@ int64_t meg_layout_axis_rank(const struct meg_layout *l, struct meg_rank_coords 
 {
     switch (axis) {
     case MEG_AXIS_TP: return c.tp;
-    case MEG_AXIS_EP: return meg_layout_dp_cp_rank(l, c) % l->ep;
+    case MEG_AXIS_EP: return meg_layout_stage_rank(l, c) / l->etp % l->ep;
+    case MEG_AXIS_ETP: return meg_layout_stage_rank(l, c) % l->etp;
     default: return 0;
     }
+}
+
+int64_t meg_layout_mp_size(const struct meg_layout *l)
+{
+    const int64_t experts = meg_layout_replica_size(l, MEG_DP_EXPERT);
+
+    return l->zero.nshards ? experts : meg_lcm64(l->tp, experts);
 }
 
 enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_t layer)
@@ -187,16 +201,21 @@ static int check_sizes(const struct meg_layout_conf *c, int64_t world, struct me
         { "tensor-model-parallel-size", c->tensor },
         { "pipeline-model-parallel-size", c->pipeline },
         { "context-parallel-size", c->context },
+        { "expert-model-parallel-size", c->expert },
+        { "expert-tensor-parallel-size", c->expert_tensor },
     };
-    double model = 1; /* product of the sizes; exact up to 2^53 */
+    double model = 1; /* product of the sizes of dense parameters; exact up to 2^53 */
 
     for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
+        if (size[i].v == MEG_UNSET)
+            continue;
         if (size[i].v < 1)
             return layout_refuse(size[i].option, size[i].v, e, "must be at least 1");
         if (size[i].v > world)
             return layout_refuse(size[i].option, size[i].v, e, "must be at most %" PRId64 ", the number of ranks",
                                  world);
-        model *= (double)size[i].v;
+        if (i < 3)
+            model *= (double)size[i].v;
     }
     if (model > (double)world || model > 0x1p53 || world % (int64_t)model)
         return meg_fail(e, MEG_EUSAGE,
@@ -204,6 +223,22 @@ static int check_sizes(const struct meg_layout_conf *c, int64_t world, struct me
                         " times --context-parallel-size %" PRId64
                         " is %.0f, which does not divide the number of ranks, %" PRId64,
                         c->tensor, c->pipeline, c->context, model, world);
+    return 0;
+}
+
+/* Check the groups of experts. */
+static int check_experts(const struct meg_layout *l, const struct meg_layout_conf *c, struct meg_err *e)
+{
+    const int64_t ranks = l->tp * l->cp * l->dp;
+
+    if (ranks % (l->ep * l->etp))
+        return meg_fail(e, MEG_EUSAGE,
+                        "--expert-model-parallel-size %" PRId64 " times the tensor-parallel size of experts, %" PRId64
+                        ", must divide the number of ranks of a pipeline stage, %" PRId64,
+                        l->ep, l->etp, ranks);
+    if (l->etp != l->tp && l->tp > 1 && !c->sequence_parallel)
+        return layout_refuse("expert-tensor-parallel-size", l->etp, e,
+                             "must be --tensor-model-parallel-size %" PRId64 " without --sequence-parallel", l->tp);
     return 0;
 }
 
@@ -300,7 +335,9 @@ int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64
     l->dp = world / (l->tp * l->cp * l->pp);
     l->has_sp = c->sequence_parallel && l->tp > 1;
     l->pp_before_dp = c->pp_before_dp;
-    return 0;
+    l->ep = c->expert;
+    l->etp = c->expert_tensor == MEG_UNSET ? l->tp : c->expert_tensor;
+    return check_experts(l, c, e);
 }
 
 int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,

@@ -7,9 +7,10 @@
  * The number of ranks is tp * cp * dp * pp.  Ranks are numbered in this order of axes, tp fastest, so that a
  * tensor-parallel group consists of consecutive ranks.  With --use-tp-pp-dp-mapping the order is tp, cp, pp, dp.
  *
- * The cp * dp ranks that differ in cp or dp have the same dense parameters.  Expert parallelism shards the experts of a
- * mixture of experts over ep consecutive ones of these ranks, as in Megatron if the tensor-parallel size of experts is
- * tp.  The cp * dp / ep ranks with the same experts are their data-parallel group.
+ * The cp * dp ranks that differ in cp or dp have the same dense parameters.  The experts of a mixture of experts have
+ * other groups, as in Megatron: the tp * cp * dp ranks of a stage are also a grid etp * ep * edp, etp fastest.  Expert
+ * tensor parallelism shards the matrices of an expert over etp ranks, expert parallelism the experts over ep ranks, and
+ * the edp ranks with the same shard of the same experts are their data-parallel group.
  */
 #ifndef MEG_PARALLEL_LAYOUT_H
 #define MEG_PARALLEL_LAYOUT_H
@@ -22,6 +23,7 @@ MEG_BEGIN_DECLS
 /* The values of meg_layout_opts.  A count that is not given and has no default is MEG_UNSET. */
 struct meg_layout_conf {
     int64_t tensor, pipeline, context; /* ranks per tensor-, pipeline- and context-parallel group */
+    int64_t expert, expert_tensor;     /* ranks per expert- and expert tensor-parallel group */
     bool sequence_parallel, pp_before_dp;
     struct meg_str_list cp_comm_types;         /* one value for all layers, or one per layer */
     struct meg_str_list hierarchical_cp_sizes; /* all-to-all size and ring size of a2a+p2p */
@@ -54,7 +56,7 @@ enum { MEG_MAX_TIES = 4 };
 
 struct meg_layout {
     int64_t tp, cp, dp, pp; /* number of ranks in each group */
-    int64_t ep;             /* number of expert-parallel ranks, which divides cp * dp */
+    int64_t ep, etp;        /* the same of experts; etp * ep divides tp * cp * dp */
     int64_t vp;             /* model chunks per stage (virtual pipeline size) */
     bool has_sp;       /* sequence parallelism: norms, dropout and residuals are sharded over tp along the sequence */
     bool pp_before_dp; /* the order of ranks is tp, cp, pp, dp instead of tp, cp, dp, pp */
@@ -77,7 +79,7 @@ struct meg_rank_coords {
 };
 
 /* The axes of the grid over which a parameter can be sharded (params/param.h). */
-enum meg_mesh_axis { MEG_AXIS_NONE, MEG_AXIS_TP, MEG_AXIS_EP };
+enum meg_mesh_axis { MEG_AXIS_NONE, MEG_AXIS_TP, MEG_AXIS_EP, MEG_AXIS_ETP };
 
 /* Data-parallel groups: the ranks with replicas of a dense parameter, or of an expert.  They sum its gradients. */
 enum meg_dp_group { MEG_DP_DENSE, MEG_DP_EXPERT, MEG_DP_GROUPS };
@@ -111,19 +113,53 @@ int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords c);
 int64_t meg_layout_axis_size(const struct meg_layout *l, enum meg_mesh_axis axis);
 int64_t meg_layout_axis_rank(const struct meg_layout *l, struct meg_rank_coords c, enum meg_mesh_axis axis);
 
+/*
+ * Return the number of ranks of a stage, which are consecutive, in a model-parallel group (parallel/mesh.h).  This is
+ * the smallest number of ranks that have complete replicas both of the dense parameters and of the experts.  With ZeRO,
+ * it is the number of ranks with one replica of the experts, because sums over the group are followed by sums over the
+ * shards.
+ */
+int64_t meg_layout_mp_size(const struct meg_layout *l);
+
 /* Return the index of a rank among the ranks that differ in cp or dp. */
 static inline int64_t meg_layout_dp_cp_rank(const struct meg_layout *l, struct meg_rank_coords c)
 {
     return c.cp + l->cp * c.dp;
 }
 
-/*
- * Return the stride of a data-parallel group: the difference between the indices (meg_layout_dp_cp_rank) of consecutive
- * ranks of the group.  The rank with index i is rank i / stride of its group.
- */
-static inline int64_t meg_layout_dp_stride(const struct meg_layout *l, enum meg_dp_group group)
+/* Return the index of a rank among the tp * cp * dp ranks of its pipeline stage. */
+static inline int64_t meg_layout_stage_rank(const struct meg_layout *l, struct meg_rank_coords c)
 {
-    return group == MEG_DP_EXPERT ? l->ep : 1;
+    return c.tp + l->tp * meg_layout_dp_cp_rank(l, c);
+}
+
+/* Return whether experts have other groups than dense parameters. */
+static inline bool meg_layout_has_expert_groups(const struct meg_layout *l)
+{
+    return l->ep > 1 || l->etp != l->tp;
+}
+
+/*
+ * Return the number of ranks of a stage, which are consecutive, that together have one replica of the dense parameters
+ * or of the experts.  The ranks with equal index among these ranks are a data-parallel group.
+ */
+static inline int64_t meg_layout_replica_size(const struct meg_layout *l, enum meg_dp_group group)
+{
+    return group == MEG_DP_EXPERT ? l->etp * l->ep : l->tp;
+}
+
+/* Return the number of ranks of a data-parallel group, the index of a rank in its group, or the shards per bucket. */
+static inline int64_t meg_layout_dp_size(const struct meg_layout *l, enum meg_dp_group group)
+{
+    return l->tp * l->cp * l->dp / meg_layout_replica_size(l, group);
+}
+static inline int64_t meg_layout_dp_rank(const struct meg_layout *l, struct meg_rank_coords c, enum meg_dp_group group)
+{
+    return meg_layout_stage_rank(l, c) / meg_layout_replica_size(l, group);
+}
+static inline int64_t meg_layout_num_shards(const struct meg_layout *l, enum meg_dp_group group)
+{
+    return l->tp * l->zero.nshards / meg_layout_replica_size(l, group);
 }
 
 /* Set [*first, *first + *n) to the layers of a chunk of a stage, as indices of the model's layers. */

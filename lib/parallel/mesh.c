@@ -3,7 +3,7 @@
 
 #define SELF &meg_comm_self
 const struct meg_mesh meg_mesh_one = {
-    .layout = { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .vp = 1 },
+    .layout = { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .etp = 1, .vp = 1 },
     .world = SELF,
     .tp = SELF,
     .cp = SELF,
@@ -12,6 +12,7 @@ const struct meg_mesh meg_mesh_one = {
     .pp = SELF,
     .dp_cp = SELF,
     .ep = SELF,
+    .etp = SELF,
     .edp = SELF,
     .dp = { { SELF, SELF, SELF }, { SELF, SELF, SELF } },
     .mp = SELF,
@@ -24,20 +25,17 @@ void meg_mesh_init_dry(struct meg_mesh *m, const struct meg_layout *l, int64_t r
 }
 
 /*
- * Return this rank's group of `size` ranks.  `first` has the coordinates of the group's first rank.  The world rank of
- * this first rank is the color of the split.
+ * Return this rank's group of `size` ranks.  The first rank of the group is on stage pp and has the index `first` there
+ * (meg_layout_stage_rank).  Its world rank is the color of the split.
  */
-static struct meg_comm *split(struct meg_mesh *m, struct meg_rank_coords first, int64_t size, const char *name)
+static struct meg_comm *split(struct meg_mesh *m, int64_t first, int64_t pp, int64_t size, const char *name)
 {
+    const struct meg_layout *l = &m->layout;
+    const struct meg_rank_coords c = { first % l->tp, first / l->tp % l->cp, first / l->tp / l->cp, pp };
+
     if (size == 1)
         return SELF;
-    return meg_comm_split(m->world, (int)meg_layout_rank(&m->layout, first), name);
-}
-
-/* Return the coordinates of rank i of dp_cp, on tensor-parallel rank tp of stage pp. */
-static struct meg_rank_coords dp_cp_coords(const struct meg_mesh *m, int64_t tp, int64_t i, int64_t pp)
-{
-    return (struct meg_rank_coords){ tp, i % m->layout.cp, i / m->layout.cp, pp };
+    return meg_comm_split(m->world, (int)meg_layout_rank(l, c), name);
 }
 
 /*
@@ -52,16 +50,15 @@ static struct meg_dp_comms split_dp(struct meg_mesh *m, enum meg_dp_group group)
     };
     const struct meg_layout *l = &m->layout;
     const struct meg_rank_coords c = m->coords;
-    const int64_t stride = meg_layout_dp_stride(l, group), n = l->dp * l->cp / stride;
-    const int64_t nshards = l->zero.nshards ? l->zero.nshards / stride : 1;
-    const int64_t begin = meg_layout_dp_cp_rank(l, c) % stride, i = meg_layout_dp_cp_rank(l, c) / stride;
+    const int64_t stride = meg_layout_replica_size(l, group), n = meg_layout_dp_size(l, group);
+    const int64_t nshards = l->zero.nshards ? meg_layout_num_shards(l, group) : 1;
+    const int64_t begin = meg_layout_stage_rank(l, c) % stride, i = meg_layout_dp_rank(l, c, group);
     const int64_t shard = i % nshards, first = i - shard; /* first: first rank of the instance */
     struct meg_dp_comms comms;
 
-    comms.grad = split(m, dp_cp_coords(m, c.tp, begin, c.pp), l->zero.nshards ? 1 : n, name[group][0]);
-    comms.shard = split(m, dp_cp_coords(m, c.tp, begin + first * stride, c.pp), nshards, name[group][1]);
-    comms.replica = split(m, dp_cp_coords(m, c.tp, begin + shard * stride, c.pp), l->zero.nshards ? n / nshards : 1,
-                          name[group][2]);
+    comms.grad = split(m, begin, c.pp, l->zero.nshards ? 1 : n, name[group][0]);
+    comms.shard = split(m, begin + first * stride, c.pp, nshards, name[group][1]);
+    comms.replica = split(m, begin + shard * stride, c.pp, l->zero.nshards ? n / nshards : 1, name[group][2]);
     return comms;
 }
 
@@ -69,16 +66,19 @@ static struct meg_dp_comms split_dp(struct meg_mesh *m, enum meg_dp_group group)
 static void split_experts(struct meg_mesh *m)
 {
     const struct meg_layout *l = &m->layout;
-    const struct meg_rank_coords c = m->coords;
-    const int64_t i = meg_layout_dp_cp_rank(l, c);
+    const int64_t pp = m->coords.pp, i = meg_layout_stage_rank(l, m->coords);
+    const int64_t size = meg_layout_replica_size(l, MEG_DP_EXPERT);
 
-    MEG_ASSERT_EQ(l->dp * l->cp % l->ep, 0);
-    m->ep = split(m, dp_cp_coords(m, c.tp, i - i % l->ep, c.pp), l->ep, "expert-parallel");
+    MEG_ASSERT_EQ(l->tp * l->dp * l->cp % size, 0);
+    m->ep = split(m, i - i % size + i % l->etp, pp, l->ep, "expert-parallel");
+    m->etp = m->tp;
     m->edp = m->dp_cp;
     m->dp[MEG_DP_EXPERT] = m->dp[MEG_DP_DENSE];
-    if (l->ep == 1)
+    if (l->etp != l->tp)
+        m->etp = split(m, i - i % l->etp, pp, l->etp, "expert tensor-parallel");
+    if (!meg_layout_has_expert_groups(l))
         return;
-    m->edp = split(m, dp_cp_coords(m, c.tp, i % l->ep, c.pp), l->dp * l->cp / l->ep, "expert data-parallel");
+    m->edp = split(m, i % size, pp, meg_layout_dp_size(l, MEG_DP_EXPERT), "expert data-parallel");
     m->dp[MEG_DP_EXPERT] = split_dp(m, MEG_DP_EXPERT);
 }
 
@@ -89,39 +89,35 @@ static void split_experts(struct meg_mesh *m)
 static struct meg_comm *split_tie(struct meg_mesh *m, int k)
 {
     const struct meg_layout *l = &m->layout;
-    struct meg_rank_coords first = m->coords;
-    int64_t nstages = 0;
+    int64_t nstages = 0, pp = m->coords.pp;
 
     for (int64_t stage = 0; k < l->nties && stage < l->pp; stage++)
         nstages += meg_layout_has_tie(l, stage, k);
     if (nstages <= 1)
         return SELF;
-    if (meg_layout_has_tie(l, first.pp, k))
-        first.pp = meg_layout_first_tied_stage(l, k);
-    return split(m, first, nstages, l->tie[k].name);
+    if (meg_layout_has_tie(l, pp, k))
+        pp = meg_layout_first_tied_stage(l, k);
+    return split(m, meg_layout_stage_rank(l, m->coords), pp, nstages, l->tie[k].name);
 }
 
 void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_layout *l)
 {
-    struct meg_rank_coords c;
-    int64_t a2a, ring, i;
+    const struct meg_rank_coords c = meg_layout_coords(l, world->rank);
+    const int64_t a2a = l->a2a_size ? l->a2a_size : 1, ring = l->a2a_size ? l->cp / l->a2a_size : 1;
+    const int64_t i = meg_layout_stage_rank(l, c), mp = meg_layout_mp_size(l);
 
     MEG_ASSERT_EQ(meg_layout_world(l), world->size);
     meg_mesh_init_dry(m, l, world->rank);
     m->world = world;
-    c = m->coords;
-    m->tp = split(m, (struct meg_rank_coords){ 0, c.cp, c.dp, c.pp }, l->tp, "tensor-parallel");
-    m->cp = split(m, (struct meg_rank_coords){ c.tp, 0, c.dp, c.pp }, l->cp, "context-parallel");
-    a2a = l->a2a_size ? l->a2a_size : 1;
-    ring = l->a2a_size ? l->cp / l->a2a_size : 1;
-    m->cp_a2a = split(m, (struct meg_rank_coords){ c.tp, c.cp - c.cp % a2a, c.dp, c.pp }, a2a, "context-parallel a2a");
-    m->cp_ring = split(m, (struct meg_rank_coords){ c.tp, c.cp % a2a, c.dp, c.pp }, ring, "context-parallel ring");
-    m->pp = split(m, (struct meg_rank_coords){ c.tp, c.cp, c.dp, 0 }, l->pp, "pipeline");
-    m->dp_cp = split(m, (struct meg_rank_coords){ c.tp, 0, 0, c.pp }, l->dp * l->cp, "data- and context-parallel");
+    m->tp = split(m, i - c.tp, c.pp, l->tp, "tensor-parallel");
+    m->cp = split(m, i - l->tp * c.cp, c.pp, l->cp, "context-parallel");
+    m->cp_a2a = split(m, i - l->tp * (c.cp % a2a), c.pp, a2a, "context-parallel a2a");
+    m->cp_ring = split(m, i - l->tp * (c.cp - c.cp % a2a), c.pp, ring, "context-parallel ring");
+    m->pp = split(m, i, 0, l->pp, "pipeline");
+    m->dp_cp = split(m, c.tp, c.pp, l->dp * l->cp, "data- and context-parallel");
     m->dp[MEG_DP_DENSE] = split_dp(m, MEG_DP_DENSE);
     split_experts(m);
-    i = meg_layout_dp_cp_rank(l, c);
-    m->mp = split(m, dp_cp_coords(m, 0, i - i % l->ep, 0), l->tp * l->ep * l->pp, "model-parallel");
+    m->mp = split(m, i - i % mp, 0, mp * l->pp, "model-parallel");
     for (int k = 0; k < MEG_MAX_TIES; k++)
         m->tied[k] = split_tie(m, k);
 }
@@ -140,7 +136,9 @@ void meg_mesh_close(struct meg_mesh *m)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         meg_comm_close(all[i]);
     close_dp(&m->dp[MEG_DP_DENSE]);
-    if (m->layout.ep > 1) {
+    if (m->layout.etp != m->layout.tp)
+        meg_comm_close(m->etp);
+    if (meg_layout_has_expert_groups(&m->layout)) {
         meg_comm_close(m->edp);
         close_dp(&m->dp[MEG_DP_EXPERT]);
     }
@@ -153,7 +151,7 @@ static int registering_groups(const struct meg_mesh *m, struct meg_comm *groups[
 {
     int n = 0;
 
-    for (int i = 0; m->registers_buffers && i < (m->layout.ep > 1 ? MEG_DP_GROUPS : 1); i++) {
+    for (int i = 0; m->registers_buffers && i < (meg_layout_has_expert_groups(&m->layout) ? MEG_DP_GROUPS : 1); i++) {
         struct meg_comm *const all[] = { m->dp[i].grad, m->dp[i].shard, m->dp[i].replica };
 
         for (size_t k = 0; k < sizeof all / sizeof *all; k++)

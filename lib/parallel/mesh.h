@@ -34,10 +34,11 @@ struct meg_mesh {
     struct meg_comm *cp_ring; /* a2a+p2p: ranks with equal rank in their cp_a2a groups, which send K/V around a ring */
     struct meg_comm *pp;      /* differ in pp: the pipeline stages, in order */
     struct meg_comm *dp_cp;   /* differ in dp or cp: same dense parameters, different tokens */
-    struct meg_comm *ep;      /* layout.ep consecutive ranks of dp_cp: each rank has a shard of the experts */
-    struct meg_comm *edp;     /* ranks of dp_cp with equal rank in their ep groups: same experts, different tokens */
-    struct meg_comm *mp;      /* differ in tp, pp or rank of ep: the ranks hold one replica of the model */
-    struct meg_dp_comms dp[MEG_DP_GROUPS]; /* for gradients.  If ep is 1, edp is dp_cp, and both elements are equal */
+    struct meg_comm *ep;      /* ranks of the stage with different experts */
+    struct meg_comm *etp;     /* each rank has a shard of the matrices of the same experts; tp if layout.etp is tp */
+    struct meg_comm *edp;     /* same shards of the same experts, different tokens; dp_cp without expert groups */
+    struct meg_comm *mp;      /* all stages, and on each meg_layout_mp_size ranks: over it, norms are summed */
+    struct meg_dp_comms dp[MEG_DP_GROUPS]; /* for gradients.  Without expert groups, both elements are equal */
     /* for each tie of the layout, the stages with a replica of its parameters; on other stages, this rank alone */
     struct meg_comm *tied[MEG_MAX_TIES];
     /* meg_mesh_alloc registers memory with NCCL; set after meg_mesh_make, which sets false, and before allocations */

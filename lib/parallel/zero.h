@@ -16,7 +16,7 @@ MEG_BEGIN_DECLS
 
 struct meg_zero_layout {
     int stage;                /* 0: nothing is sharded; 1: optimizer state; 2: also gradients; 3: also parameters */
-    int64_t nshards;          /* shards per bucket (per bucket of experts: nshards / ep); 0 in stage 0 */
+    int64_t nshards;          /* shards per bucket of dense parameters (meg_layout_num_shards); 0 in stage 0 */
     bool has_complete_params; /* each parameter is in one shard */
     int64_t bucket_numel;     /* number of elements at which a bucket ends (params/param.h); 0: no limit */
 };

@@ -52,6 +52,7 @@ struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struc
 {
     const int64_t dim[] = { s->experts, s->rows, s->cols };
     const int matrix = s->experts ? 1 : 0; /* first dimension of a matrix */
+    const enum meg_mesh_axis axis = s->experts ? MEG_AXIS_ETP : MEG_AXIS_TP;
     struct meg_param *row;
 
     meg_bind_tied_matrix(b, w, dw, name);
@@ -61,8 +62,7 @@ struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struc
     if (s->experts)
         row->sharding[0] = meg_equal_parts(s->experts, 1, MEG_AXIS_EP);
     if (s->tp_dim >= 0)
-        row->sharding[matrix + s->tp_dim] =
-            s->parts ? *s->parts : meg_equal_parts(dim[1 + s->tp_dim], s->nparts, MEG_AXIS_TP);
+        row->sharding[matrix + s->tp_dim] = s->parts ? *s->parts : meg_equal_parts(dim[1 + s->tp_dim], s->nparts, axis);
     row->is_decayed = 1;
     row->init = (struct meg_init){ b->init, .a = s->std };
     return row;

@@ -41,7 +41,7 @@ struct meg_binder {
 struct meg_matrix_shape {
     int64_t experts; /* number of matrices, which expert-parallel ranks shard; 0: one matrix */
     int64_t rows, cols;
-    int tp_dim; /* dimension of a matrix that tensor-parallel ranks shard; -1: they replicate it */
+    int tp_dim; /* dimension of a matrix that (expert) tensor-parallel ranks shard; -1: they replicate it */
     int nparts; /* equal parts along tp_dim, usually 1; not used if `parts` is given */
     double std; /* of the initial weights */
     const struct meg_sharding *parts; /* along tp_dim, instead of equal ones; NULL: equal */

@@ -8,15 +8,16 @@
 /* Compute this rank's shard of a dimension of n elements, and return its number of elements. */
 static int64_t shard_dim(struct meg_sharding *s, int64_t n, const struct meg_mesh *mesh)
 {
+    const struct meg_layout *l = &mesh->layout;
     int64_t begin = 0, numel = 0; /* begin: of the part */
 
     for (int i = 0; i < s->nparts; i++) {
-        const int64_t size = meg_layout_axis_size(&mesh->layout, s->part[i].axis), part = s->part[i].n;
-        const int64_t rank = meg_layout_axis_rank(&mesh->layout, mesh->coords, s->part[i].axis);
+        const int64_t size = meg_layout_axis_size(l, s->part[i].axis), part = s->part[i].n;
+        const int64_t rank = meg_layout_axis_rank(l, mesh->coords, s->part[i].axis);
         struct meg_elem_range *shard = &s->part[i].shard;
 
-        if (s->part[i].axis == MEG_AXIS_EP)
-            MEG_ASSERT_EQ(part % size, 0); /* offsets of dense parameters are equal on all expert-parallel ranks */
+        if (s->part[i].axis == MEG_AXIS_EP || (s->part[i].axis == MEG_AXIS_ETP && l->etp != l->tp))
+            MEG_ASSERT_EQ(part % size, 0); /* offsets of dense parameters are equal in a data-parallel group */
         shard->begin = begin + meg_partition_begin(part, size, rank);
         shard->end = begin + meg_partition_begin(part, size, rank + 1);
         numel += shard->end - shard->begin;
@@ -36,9 +37,25 @@ static void shard_row(struct meg_param *row, const struct meg_mesh *mesh)
     }
 }
 
-static int64_t gcd(int64_t a, int64_t b)
+/*
+ * Return the number of elements of a shard in the flat buffer.  If experts have other tensor-parallel groups than dense
+ * parameters, each shard occupies as many elements as the largest one, because a data-parallel group of experts, in
+ * which offsets are equal, then has several tensor-parallel ranks.
+ */
+static int64_t stored_numel(const struct meg_param *row, const struct meg_layout *l)
 {
-    return b ? gcd(b, a % b) : a;
+    int64_t n = row->shard_numel ? 1 : 0;
+
+    if (l->etp == l->tp)
+        return row->shard_numel;
+    for (int k = 0; k < row->ndim; k++) {
+        int64_t dim = 0;
+
+        for (int i = 0; i < row->sharding[k].nparts; i++)
+            dim += meg_ceil_div(row->sharding[k].part[i].n, meg_layout_axis_size(l, row->sharding[k].part[i].axis));
+        n *= dim;
+    }
+    return n;
 }
 
 /* Return the offset in the flat buffer at which the current bucket begins. */
@@ -75,7 +92,7 @@ static int least_loaded(const int64_t *load, int nshards)
  * the shard with the fewest elements.  Tensor-parallel ranks have parts of the same parameters, because sizes are those
  * of the complete parameters.
  */
-static void keep_params_complete(struct meg_params *p, int nshards)
+static void keep_params_complete(struct meg_params *p, const struct meg_layout *l, int nshards)
 {
     const int64_t begin = bucket_begin(p);
     int64_t *load = meg_new((size_t)nshards * sizeof *load), most = 0;
@@ -92,7 +109,7 @@ static void keep_params_complete(struct meg_params *p, int nshards)
         for (int i = p->n - 1; i >= 0; i--)
             if (shard[i] >= 0) {
                 p->row[i].offset = begin + shard[i] * length + load[shard[i]];
-                load[shard[i]] += meg_round_up(p->row[i].shard_numel, MEG_PARAM_ALIGN);
+                load[shard[i]] += meg_round_up(stored_numel(&p->row[i], l), MEG_PARAM_ALIGN);
                 most = meg_max64(most, load[shard[i]]);
             }
     }
@@ -107,14 +124,14 @@ static void keep_params_complete(struct meg_params *p, int nshards)
  */
 static void end_bucket(struct meg_params *p, const struct meg_layout *l, const struct meg_param *last)
 {
-    const int64_t begin = bucket_begin(p), nshards = l->zero.nshards / meg_layout_dp_stride(l, last->dp_group);
+    const int64_t begin = bucket_begin(p), nshards = meg_layout_num_shards(l, last->dp_group);
 
     if (p->flat_numel == begin)
         return;
     if (l->zero.nshards && l->zero.has_complete_params)
-        keep_params_complete(p, (int)nshards);
+        keep_params_complete(p, l, (int)nshards);
     if (l->zero.nshards)
-        p->flat_numel = begin + meg_round_up(p->flat_numel - begin, nshards / gcd(nshards, 128) * 128);
+        p->flat_numel = begin + meg_round_up(p->flat_numel - begin, meg_lcm64(nshards, 128));
     p->bucket = meg_realloc_array(p->bucket, (size_t)p->nbuckets + 1, sizeof *p->bucket);
     p->bucket[p->nbuckets++] =
         (struct meg_bucket){ .range = { begin, p->flat_numel }, last->dp_group, last->layer_group };
@@ -173,7 +190,7 @@ static void append_row(struct meg_params *p, struct meg_param *row, const struct
     row->offset = p->flat_numel;
     if (is_on_stage(row, mesh))
         shard_row(row, mesh);
-    p->flat_numel += meg_round_up(row->shard_numel, MEG_PARAM_ALIGN);
+    p->flat_numel += meg_round_up(stored_numel(row, &mesh->layout), MEG_PARAM_ALIGN);
 }
 
 /*
@@ -260,8 +277,9 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
     memset(p->layer_group, 0, (size_t)p->nlayer_groups * sizeof *p->layer_group);
     for (int i = 0; i < p->n; i++) {
         p->row[i].offset = -1;
-        p->row[i].dp_group =
-            mesh->layout.ep > 1 && meg_param_is_sharded(&p->row[i], MEG_AXIS_EP) ? MEG_DP_EXPERT : MEG_DP_DENSE;
+        p->row[i].dp_group = meg_layout_has_expert_groups(&mesh->layout) && meg_param_is_expert(&p->row[i])
+                                 ? MEG_DP_EXPERT
+                                 : MEG_DP_DENSE;
     }
     list_first_rows(p);
     append_rows(p, mesh, false, false);

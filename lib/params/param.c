@@ -106,6 +106,11 @@ static int part_at(const struct meg_sharding *s, int64_t *i)
     return part;
 }
 
+static bool is_tp_axis(enum meg_mesh_axis axis)
+{
+    return axis == MEG_AXIS_TP || axis == MEG_AXIS_ETP;
+}
+
 struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *row, int64_t i)
 {
     const int last = last_sharded(row);
@@ -113,7 +118,7 @@ struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *ro
     const int64_t part = i % s->nparts;
     int64_t outer = i / s->nparts, stride = 1; /* outer: index of the range in the dimensions before the last one */
     struct meg_param_shard_range range = { .local = outer * row->shard_dim[last],
-                                           .is_tp_replica = s->part[part].axis != MEG_AXIS_TP };
+                                           .is_tp_replica = !is_tp_axis(s->part[part].axis) };
 
     for (int k = last + 1; k < row->ndim; k++)
         stride *= row->dim[k];
@@ -125,7 +130,7 @@ struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *ro
     for (int k = last - 1; k >= 0; outer /= row->shard_dim[k--]) {
         int64_t index = outer % row->shard_dim[k];
 
-        if (row->sharding[k].part[part_at(&row->sharding[k], &index)].axis == MEG_AXIS_TP)
+        if (is_tp_axis(row->sharding[k].part[part_at(&row->sharding[k], &index)].axis))
             range.is_tp_replica = false;
         stride *= row->dim[k + 1];
         range.global += index * stride;
@@ -167,16 +172,18 @@ struct meg_param_span meg_param_span_at(const struct meg_param *row, int64_t i)
 
 bool meg_param_is_counted(const struct meg_param *row, bool is_tp_replica, const struct meg_mesh *mesh)
 {
-    return row->shard_numel > 0 && !row->is_tied_replica && (!is_tp_replica || mesh->coords.tp == 0);
+    return row->shard_numel > 0 && !row->is_tied_replica &&
+           (!is_tp_replica || meg_layout_axis_rank(&mesh->layout, mesh->coords, meg_param_tp_axis(row)) == 0);
 }
 
 bool meg_param_sums_grad_over_tp(const struct meg_param *row, const struct meg_param_span *span,
                                  const struct meg_layout *l)
 {
-    const bool has_sharded_parts = meg_param_is_sharded(row, MEG_AXIS_TP);
+    const enum meg_mesh_axis axis = meg_param_tp_axis(row);
+    const bool has_sharded_parts = meg_param_is_sharded(row, axis);
 
-    return l->tp > 1 && span->is_tp_replica && !row->is_frozen &&
-           (l->has_sp || row->grad_is_partial_over_tp || has_sharded_parts);
+    return meg_layout_axis_size(l, axis) > 1 && span->is_tp_replica && !row->is_frozen &&
+           ((l->has_sp && axis == MEG_AXIS_TP) || row->grad_is_partial_over_tp || has_sharded_parts);
 }
 
 void meg_params_free(struct meg_params *p)

@@ -46,7 +46,8 @@ struct meg_init {
 /*
  * The parts of one dimension of a parameter, such as gate and up projection, or z, x, B, C and dt of the projection of
  * a Mamba layer.  Each part is divided over the ranks of its axis, so that a rank's shard has a range of every part.
- * MEG_AXIS_NONE: all ranks have the complete part.
+ * MEG_AXIS_NONE: all ranks have the complete part.  The parameters of experts have a dimension sharded over
+ * MEG_AXIS_EP; their other dimensions may be sharded over MEG_AXIS_ETP, those of dense parameters over MEG_AXIS_TP.
  */
 struct meg_sharding {
     int nparts;
@@ -62,7 +63,7 @@ struct meg_sharding meg_equal_parts(int64_t n, int nparts, enum meg_mesh_axis ax
 /*
  * A parameter.  Its gradient is reduced over its data-parallel group.  If the parameter is tied, its gradient is also
  * reduced over the pipeline stages that use it.  meg_param_sums_grad_over_tp states whether it is also reduced over the
- * tensor-parallel ranks.
+ * tensor-parallel ranks; those of the parameters of experts are the ranks of MEG_AXIS_ETP.
  */
 struct meg_param {
     char name[96]; /* name in Megatron core; layers are numbered across pipeline stages, from 0 in each stack */
@@ -86,7 +87,7 @@ struct meg_param {
     bool is_tied_replica;       /* tied, and an earlier stage has the parameter, which is counted and saved there */
     int64_t offset;             /* index of the shard's first element in the flat buffer */
     int64_t grad_offset;        /* index of its first gradient in the flat buffer, or in the unsharded buffers */
-    enum meg_dp_group dp_group; /* MEG_DP_EXPERT if ep > 1 and a dimension is sharded over MEG_AXIS_EP */
+    enum meg_dp_group dp_group; /* MEG_DP_EXPERT if experts have other groups, and this is a parameter of experts */
 };
 
 /*
@@ -95,7 +96,7 @@ struct meg_param {
  */
 struct meg_param_shard_range {
     int64_t global, local, n;
-    bool is_tp_replica; /* all tensor-parallel ranks have these elements */
+    bool is_tp_replica; /* all tensor-parallel ranks of the parameter have these elements */
 };
 
 /*
@@ -206,6 +207,15 @@ void *meg_params_unsharded_element(const struct meg_params *p, const void *w, co
 
 /* Return whether a part of the parameter is sharded over this axis.  If not, the ranks along it have replicas. */
 bool meg_param_is_sharded(const struct meg_param *row, enum meg_mesh_axis axis);
+static inline bool meg_param_is_expert(const struct meg_param *row)
+{
+    return meg_param_is_sharded(row, MEG_AXIS_EP);
+}
+/* Return the axis of the tensor-parallel ranks of the parameter. */
+static inline enum meg_mesh_axis meg_param_tp_axis(const struct meg_param *row)
+{
+    return meg_param_is_expert(row) ? MEG_AXIS_ETP : MEG_AXIS_TP;
+}
 
 /*
  * Return the number of contiguous ranges in a parameter's shard, or the i-th range.  The ranges are in ascending order
@@ -228,8 +238,8 @@ struct meg_param_span meg_param_span_at(const struct meg_param *row, int64_t i);
 bool meg_param_is_counted(const struct meg_param *row, bool is_tp_replica, const struct meg_mesh *mesh);
 /*
  * Return whether the gradient of a span is summed over the tensor-parallel ranks.  These ranks have replicas of the
- * span, and each computes a part of the gradient: with sequence parallelism, that of the rank's positions; in a
- * parameter with other, sharded parts or with grad_is_partial_over_tp, that of its heads or columns.
+ * span, and each computes a part of the gradient: of dense parameters with sequence parallelism, that of the rank's
+ * positions; in a parameter with other, sharded parts or with grad_is_partial_over_tp, that of its heads or columns.
  */
 bool meg_param_sums_grad_over_tp(const struct meg_param *row, const struct meg_param_span *span,
                                  const struct meg_layout *l);

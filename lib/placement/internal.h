@@ -29,13 +29,13 @@ struct placement {
 enum placement_axis_type { PLACEMENT_TP, PLACEMENT_CP, PLACEMENT_DP, PLACEMENT_PP };
 
 /*
- * An axis of the mesh.  The data- and context-parallel ranks have several axes, so that each group of the mesh
- * consists of complete axes.
+ * An axis of the mesh.  The ranks of a stage have several axes, so that each group of the mesh consists of complete
+ * axes.
  */
 struct placement_axis {
     enum placement_axis_type type;
     char name[24];
-    int64_t size, rank, stride; /* stride: of the index of ranks that is tp + tp_size * (meg_layout_dp_cp_rank + ...) */
+    int64_t size, rank, stride; /* stride: of the index meg_layout_stage_rank + ranks of a stage * pp */
 };
 
 extern struct placement_axis placement_axis[PLACEMENT_MAX_AXES];

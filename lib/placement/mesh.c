@@ -13,15 +13,16 @@ const struct meg_params *placement_params_table;
 /* ---- axes ---- */
 
 /*
- * Divide the ranks into axes, so that each group consists of complete axes.  Return false if this is impossible, because
- * the size of a data-parallel group does not divide that of a larger group.
+ * Divide the ranks into axes, so that each group consists of complete axes.  Return false if this is impossible,
+ * because the size of a group does not divide that of a larger group.
  */
 static bool add_axes(const struct meg_mesh *m)
 {
     const struct meg_layout *l = &m->layout;
     const int64_t cp = l->tp * l->cp, dp = cp * l->dp, all = dp * l->pp;
-    const int64_t sizes[] = { l->tp, l->tp * l->a2a_size, cp, l->tp * l->ep, l->tp * l->zero.nshards, dp, all };
-    const int64_t index = m->coords.tp + l->tp * meg_layout_dp_cp_rank(l, m->coords) + dp * m->coords.pp;
+    const int64_t experts = meg_layout_replica_size(l, MEG_DP_EXPERT), shards = l->tp * l->zero.nshards;
+    const int64_t sizes[] = { l->etp, experts, l->tp, l->tp * l->a2a_size, cp, shards, dp, all };
+    const int64_t index = meg_layout_stage_rank(l, m->coords) + dp * m->coords.pp;
     static const char *const name[] = {
         [PLACEMENT_TP] = "tp", [PLACEMENT_CP] = "cp", [PLACEMENT_DP] = "dp", [PLACEMENT_PP] = "pp"
     };
@@ -42,7 +43,7 @@ static bool add_axes(const struct meg_mesh *m)
         a->rank = index / stride % a->size;
         a->stride = stride;
         snprintf(a->name, sizeof a->name, "%s%s", name[a->type],
-                 stride >= l->tp && end <= l->tp * l->ep ? " (ep)" : "");
+                 l->ep > 1 && stride >= l->etp && end <= experts ? " (ep)" : "");
     }
     return true;
 }
@@ -58,35 +59,31 @@ static unsigned axes(int64_t begin, int64_t size)
     return mask;
 }
 
-/* Return the axes over which data- and context-parallel ranks differ: like axes(), in numbers of these ranks. */
-static unsigned data_axes(int64_t begin, int64_t size)
-{
-    return axes(placement_mesh->layout.tp * begin, placement_mesh->layout.tp * size);
-}
-
 static void begin_groups(const struct meg_mesh *m)
 {
     const struct meg_layout *l = &m->layout;
-    const int64_t a2a = l->a2a_size ? l->a2a_size : 1, all = l->dp * l->cp;
-    const int64_t shards = l->zero.nshards ? l->zero.nshards : all;
-    const unsigned tp = axes(1, l->tp), pp = axes(l->tp * all, l->tp * all * l->pp);
+    const int64_t tp = l->tp, cp = tp * l->cp, a2a = l->a2a_size ? tp * l->a2a_size : tp, all = cp * l->dp;
+    const int64_t experts = meg_layout_replica_size(l, MEG_DP_EXPERT);
+    const int64_t shards = l->zero.nshards ? tp * l->zero.nshards : all;
+    const unsigned pp = axes(all, all * l->pp);
 
     placement_comm_begin(&meg_comm_self, 0);
-    placement_comm_begin(m->tp, tp);
-    placement_comm_begin(m->cp, data_axes(1, l->cp));
-    placement_comm_begin(m->cp_a2a, data_axes(1, a2a));
-    placement_comm_begin(m->cp_ring, data_axes(a2a, l->cp));
+    placement_comm_begin(m->tp, axes(1, tp));
+    placement_comm_begin(m->cp, axes(tp, cp));
+    placement_comm_begin(m->cp_a2a, axes(tp, a2a));
+    placement_comm_begin(m->cp_ring, axes(a2a, cp));
     placement_comm_begin(m->pp, pp);
-    placement_comm_begin(m->dp_cp, data_axes(1, all));
-    placement_comm_begin(m->ep, data_axes(1, l->ep));
-    placement_comm_begin(m->edp, data_axes(l->ep, all));
-    placement_comm_begin(m->mp, tp | pp | data_axes(1, l->ep));
+    placement_comm_begin(m->dp_cp, axes(tp, all));
+    placement_comm_begin(m->ep, axes(l->etp, experts));
+    placement_comm_begin(m->etp, axes(1, l->etp));
+    placement_comm_begin(m->edp, axes(experts, all));
+    placement_comm_begin(m->mp, pp | axes(1, meg_layout_mp_size(l)));
     for (int k = 0; k < MEG_DP_GROUPS; k++) {
-        const int64_t first = meg_layout_dp_stride(l, (enum meg_dp_group)k);
+        const int64_t first = meg_layout_replica_size(l, (enum meg_dp_group)k);
 
-        placement_comm_begin(m->dp[k].grad, data_axes(first, all));
-        placement_comm_begin(m->dp[k].shard, data_axes(first, shards));
-        placement_comm_begin(m->dp[k].replica, data_axes(shards, all));
+        placement_comm_begin(m->dp[k].grad, axes(first, all));
+        placement_comm_begin(m->dp[k].shard, axes(first, shards));
+        placement_comm_begin(m->dp[k].replica, axes(shards, all));
     }
     for (int k = 0; k < MEG_MAX_TIES; k++)
         placement_comm_begin(m->tied[k], pp);
@@ -132,12 +129,15 @@ static int sharding_of(const struct meg_param *row, enum meg_mesh_axis axis)
 struct placement placement_of_param(const struct meg_param *row)
 {
     struct placement v = placement_all(MEG_PLACEMENT_REPLICATED);
-    const unsigned ep = data_axes(1, placement_mesh->layout.ep);
+    const struct meg_layout *l = &placement_mesh->layout;
+    const enum meg_mesh_axis tp_axis = meg_param_tp_axis(row);
+    const unsigned tp = axes(1, meg_layout_axis_size(l, tp_axis));
+    const unsigned ep = axes(l->etp, meg_layout_replica_size(l, MEG_DP_EXPERT));
     const bool is_tied = row->tie >= 0 && placement_mesh->tied[row->tie]->size > 1;
 
     for (int i = 0; i < placement_naxes; i++)
-        if (placement_axis[i].type == PLACEMENT_TP)
-            v.axis[i] = (unsigned char)sharding_of(row, MEG_AXIS_TP);
+        if (tp >> i & 1)
+            v.axis[i] = (unsigned char)sharding_of(row, tp_axis);
         else if (placement_axis[i].type == PLACEMENT_PP)
             v.axis[i] = is_tied ? MEG_PLACEMENT_REPLICATED : MEG_PLACEMENT_OUTER;
         else if (ep >> i & 1)

@@ -7,9 +7,10 @@
 #include <string.h>
 #include "plan/internal.h"
 
-const char *const meg_cost_group_name[MEG_COST_GROUPS] = { "tensor-parallel", "context-parallel", "expert-parallel",
-                                                           "pipeline",        "data-parallel",    "model-parallel",
-                                                           "embedding" };
+const char *const meg_cost_group_name[MEG_COST_GROUPS] = { "tensor-parallel", "context-parallel",
+                                                           "expert-parallel", "expert tensor-parallel",
+                                                           "pipeline",        "data-parallel",
+                                                           "model-parallel",  "embedding" };
 
 static double size_of(enum meg_dtype t)
 {
@@ -95,8 +96,7 @@ static void add_dp_comm(struct cost_step_comm *s, const struct meg_cost_model *c
 {
     const struct meg_layout *l = &cost->layout;
     const struct meg_params *params = cost->params;
-    const int64_t size = l->dp * l->cp / meg_layout_dp_stride(l, group);
-    const int64_t nshards = l->zero.nshards / meg_layout_dp_stride(l, group);
+    const int64_t size = meg_layout_dp_size(l, group), nshards = meg_layout_num_shards(l, group);
     const double e = size_of(cost->run.grad_dtype);
     double n = 0, nbytes = 0; /* elements that the rank updates */
 
@@ -132,18 +132,21 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
         add_dp_comm(&s, cost, (enum meg_dp_group)i, num_reduces);
     for (int i = 0; i < params->n; i++) {
         const struct meg_param *row = &params->row[i];
+        const int64_t tp = meg_layout_axis_size(l, meg_param_tp_axis(row));
+        double *tp_grad_reduce = tp == l->tp ? &s.tp_grad_reduce : &s.etp_grad_reduce;
 
         for (int64_t k = 0; k < meg_param_num_spans(row); k++) {
             const struct meg_param_span span = meg_param_span_at(row, k);
 
             if (meg_param_sums_grad_over_tp(row, &span, l))
-                s.tp_grad_reduce += meg_comm_volume_all_reduce(l->tp, (double)(span.end - span.begin) * e);
+                *tp_grad_reduce += meg_comm_volume_all_reduce(tp, (double)(span.end - span.begin) * e);
         }
         if (row->shard_numel && l->pp > 1 && row->tie >= 0 && !row->is_frozen)
             s.embedding_grad +=
                 meg_comm_volume_all_reduce(cost_tie_size(l, row->tie), tied_grad_numel(params, row, l) * e);
     }
     s.tp_grad_reduce *= num_reduces;
+    s.etp_grad_reduce *= num_reduces;
     if (l->zero.stage == 3)
         s.param_gather = zero3_gather_nbytes(cost);
     return s;
@@ -177,13 +180,15 @@ void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_
         nbytes[i] *= (double)cost->schedule.microbatches;
 
     nbytes[MEG_COST_GROUP_TP] += once.tp_grad_reduce;
+    nbytes[MEG_COST_GROUP_ETP] += once.etp_grad_reduce;
     nbytes[MEG_COST_GROUP_PP] += meg_comm_volume_all_reduce(l->pp, num_losses * scalar);
     nbytes[MEG_COST_GROUP_DP_CP] =
         once.grad_reduce + once.param_gather + meg_comm_volume_all_reduce(l->dp * l->cp, (1 + num_losses) * scalar);
     if (l->zero.nshards)
         nbytes[MEG_COST_GROUP_DP_CP] +=
-            meg_comm_volume_all_reduce(l->zero.nshards / l->ep, cost->num_scalar_reduces * scalar);
-    nbytes[MEG_COST_GROUP_MP] = meg_comm_volume_all_reduce(l->tp * l->ep * l->pp, cost->num_scalar_reduces * scalar);
+            meg_comm_volume_all_reduce(meg_layout_num_shards(l, MEG_DP_EXPERT), cost->num_scalar_reduces * scalar);
+    nbytes[MEG_COST_GROUP_MP] =
+        meg_comm_volume_all_reduce(meg_layout_mp_size(l) * l->pp, cost->num_scalar_reduces * scalar);
     nbytes[MEG_COST_GROUP_EMBEDDING] = once.embedding_grad;
 }
 
@@ -192,9 +197,10 @@ void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct 
     nbytes[MEG_COST_GROUP_TP] = m->tp->nbytes_sent;
     nbytes[MEG_COST_GROUP_CP] = m->cp->nbytes_sent + m->cp_a2a->nbytes_sent + m->cp_ring->nbytes_sent;
     nbytes[MEG_COST_GROUP_EP] = m->ep->nbytes_sent;
+    nbytes[MEG_COST_GROUP_ETP] = m->etp == m->tp ? 0 : m->etp->nbytes_sent;
     nbytes[MEG_COST_GROUP_PP] = m->pp->nbytes_sent;
     nbytes[MEG_COST_GROUP_DP_CP] = m->dp_cp->nbytes_sent;
-    for (int i = 0; i < (m->layout.ep > 1 ? MEG_DP_GROUPS : 1); i++)
+    for (int i = 0; i < (meg_layout_has_expert_groups(&m->layout) ? MEG_DP_GROUPS : 1); i++)
         nbytes[MEG_COST_GROUP_DP_CP] +=
             m->dp[i].grad->nbytes_sent + m->dp[i].shard->nbytes_sent + m->dp[i].replica->nbytes_sent;
     nbytes[MEG_COST_GROUP_MP] = m->mp->nbytes_sent;

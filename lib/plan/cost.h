@@ -109,6 +109,7 @@ enum meg_cost_group {
     MEG_COST_GROUP_TP,
     MEG_COST_GROUP_CP,
     MEG_COST_GROUP_EP,
+    MEG_COST_GROUP_ETP, /* expert tensor-parallel, if it is not the tensor-parallel group */
     MEG_COST_GROUP_PP,
     MEG_COST_GROUP_DP_CP, /* data- and context-parallel */
     MEG_COST_GROUP_MP,    /* model-parallel: tensor, expert and pipeline */

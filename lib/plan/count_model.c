@@ -14,7 +14,7 @@ struct counting {
     const struct meg_cost_model *m;
     struct meg_cost_counts *counts;
     struct cost_counter counter;
-    struct cost_comm tp, cp, a2a, ring, ep;
+    struct cost_comm tp, cp, a2a, ring, ep, etp;
     struct meg_device device;
 };
 
@@ -30,7 +30,8 @@ static void init_rank(struct counting *r, const struct meg_cost_model *m, struct
     r->cp = cost_comm_make(MEG_COST_GROUP_CP, m->hw, l->tp, l->cp);
     r->a2a = cost_comm_make(MEG_COST_GROUP_CP, m->hw, l->tp, a2a_size);
     r->ring = cost_comm_make(MEG_COST_GROUP_CP, m->hw, l->tp * a2a_size, l->cp / a2a_size);
-    r->ep = cost_comm_make(MEG_COST_GROUP_EP, m->hw, l->tp, l->ep);
+    r->ep = cost_comm_make(MEG_COST_GROUP_EP, m->hw, l->etp, l->ep);
+    r->etp = cost_comm_make(MEG_COST_GROUP_ETP, m->hw, 1, l->etp);
     r->device = (struct meg_device){ .op = &cost_count_ops, .compute = (struct meg_stream *)(void *)&r->counter };
 }
 
@@ -103,6 +104,7 @@ static struct meg_model *create_model(struct counting *r, struct meg_mesh *mesh,
     mesh->cp_a2a = &r->a2a.c;
     mesh->cp_ring = &r->ring.c;
     mesh->ep = &r->ep.c;
+    mesh->etp = l->etp == l->tp ? mesh->tp : &r->etp.c;
     MEG_ASSERT_EQ(meg_model_create(&g, r->m->model, run, &r->device, mesh, NULL), 0);
     return g;
 }
@@ -230,8 +232,8 @@ struct meg_cost_counts *meg_cost_count(const struct meg_cost_model *m)
         count_layer(&counts->layer[i], &r);
     count_end(&counts->embedding, &r, 0, 0);
     count_end(&counts->heads, &r, 2, counts->desc.nlayers - 1);
-    counts->recv_nbytes =
-        r.tp.recv_nbytes + r.cp.recv_nbytes + r.a2a.recv_nbytes + r.ring.recv_nbytes + r.ep.recv_nbytes;
+    counts->recv_nbytes = r.tp.recv_nbytes + r.cp.recv_nbytes + r.a2a.recv_nbytes + r.ring.recv_nbytes +
+                          r.ep.recv_nbytes + r.etp.recv_nbytes;
     return counts;
 }
 

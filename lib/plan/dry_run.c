@@ -132,6 +132,9 @@ static void print_layout(const struct meg_layout *l, FILE *f)
     if (meg_layout_world(l) > 1)
         fprintf(f, ": tensor %" PRId64 "%s, context %" PRId64 ", pipeline %" PRId64 ", data %" PRId64, l->tp,
                 l->has_sp ? " with sequence" : "", l->cp, l->pp, l->dp);
+    if (meg_layout_has_expert_groups(l))
+        fprintf(f, "; experts: tensor %" PRId64 ", expert %" PRId64 ", data %" PRId64, l->etp, l->ep,
+                meg_layout_dp_size(l, MEG_DP_EXPERT));
     if (l->vp > 1)
         fprintf(f, "; %" PRId64 " chunks a stage", l->vp);
     fputc('\n', f);

@@ -34,6 +34,7 @@ int64_t cost_tie_size(const struct meg_layout *l, int k);
 struct cost_step_comm {
     double grad_reduce, param_gather; /* bytes in the data-parallel groups */
     double tp_grad_reduce;            /* bytes in the tensor-parallel group: gradients of replicated parameters */
+    double etp_grad_reduce;           /* the same in the expert tensor-parallel group, if it is another group */
     double embedding_grad;            /* bytes between stages: gradients of tied parameters */
     double num_updated;               /* number of elements that the rank updates */
 };

@@ -42,7 +42,6 @@ static double async_save_nbytes(const struct meg_cost_model *cost, const struct 
                                 const struct meg_mesh *mesh, const struct meg_optim_memory *o)
 {
     const struct meg_layout *l = &cost->layout;
-    const int64_t rank = meg_layout_dp_cp_rank(l, mesh->coords), nshards = l->zero.nshards ? l->zero.nshards : 1;
     const int64_t state_nbytes = meg_zero_shard_numel(params, l) * (int64_t)sizeof(float);
     const int64_t nstates = cost->saves_optim && state_nbytes ? (int64_t)(o->main + o->state) / state_nbytes : 0;
     const struct meg_ckpt_shard weights = { .dtype = cost->run.dtype };
@@ -52,12 +51,12 @@ static double async_save_nbytes(const struct meg_cost_model *cost, const struct 
 
     if (!cost->is_async_save)
         return 0;
-    meg_zero_shard_make(&shard, params, l, (int)(rank % nshards));
+    meg_zero_shard_make(&shard, params, l, mesh->coords);
     if (l->zero.nshards) {
         state.ranges = shard.range;
         state.nranges = shard.nupdated;
-        state.replica = (int)(rank / nshards);
-        state.nreplicas = (int)(l->dp * l->cp / nshards);
+        state.replica = (int)(meg_layout_dp_cp_rank(l, mesh->coords) / l->zero.nshards);
+        state.nreplicas = (int)(l->dp * l->cp / l->zero.nshards);
     }
     nbytes =
         meg_ckpt_write_nbytes(params, mesh, &weights, 1) + nstates * meg_ckpt_write_nbytes(params, mesh, &state, 1);
@@ -69,8 +68,7 @@ static double async_save_nbytes(const struct meg_cost_model *cost, const struct 
 static double grad_workspace_nbytes(const struct meg_layout *l, const struct meg_params *params,
                                     enum meg_dp_group group, enum meg_dtype grad)
 {
-    const int64_t size = l->dp * l->cp / meg_layout_dp_stride(l, group);
-    const int64_t nshards = l->zero.nshards / meg_layout_dp_stride(l, group);
+    const int64_t size = meg_layout_dp_size(l, group), nshards = meg_layout_num_shards(l, group);
     double bucket = 0; /* elements of the largest bucket */
 
     for (int i = 0; i < params->nbuckets; i++)

@@ -150,6 +150,7 @@ static double step_comm_time(const struct meg_cost_model *cost, double backward,
         most = fmax(most, fmax(0, reduce - (cost->overlaps_grad_reduce ? backward : 0)) +
                               fmax(0, gather - (cost->overlaps_param_gather ? forward : 0)) +
                               s.tp_grad_reduce / meg_hardware_bandwidth(hw, 1, l->tp) +
+                              s.etp_grad_reduce / meg_hardware_bandwidth(hw, 1, l->etp) +
                               s.embedding_grad / meg_hardware_bandwidth(hw, hw->ranks_per_node, 2));
         *update = fmax(*update, s.num_updated * update_nbytes(cost) / hw->memory_bw);
     }

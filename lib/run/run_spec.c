@@ -1,5 +1,6 @@
 /* run_spec.c - the specification of a training run, derived from its options. */
 #include "run/run_spec.h"
+#include <inttypes.h>
 #include "model/family.h"
 #include "option/check.h"
 
@@ -97,6 +98,46 @@ static int check_family(const struct meg_run_spec *s, struct meg_err *e)
     return r;
 }
 
+/* Check that the ranks of experts can shard a parameter equally. */
+static int check_expert_parts(const struct meg_layout *l, const struct meg_param *row, struct meg_err *e)
+{
+    for (int k = 0; k < row->ndim; k++)
+        for (int i = 0; i < row->sharding[k].nparts; i++) {
+            const enum meg_mesh_axis axis = row->sharding[k].part[i].axis;
+            const int64_t n = row->sharding[k].part[i].n, size = meg_layout_axis_size(l, axis);
+
+            if ((axis == MEG_AXIS_EP || axis == MEG_AXIS_ETP) && n % size)
+                return meg_fail(e, MEG_EUSAGE,
+                                "--expert-%s-parallel-size %" PRId64 ": must divide %" PRId64 " %s of %s",
+                                axis == MEG_AXIS_EP ? "model" : "tensor", size, n,
+                                axis == MEG_AXIS_EP ? "experts" : "rows or columns", row->name);
+        }
+    return 0;
+}
+
+/* Check that the model has experts, and that their ranks can shard them equally, if experts have other groups. */
+static int check_experts(const struct meg_run_spec *s, struct meg_err *e)
+{
+    const struct meg_layout *l = &s->layout;
+    struct meg_params p;
+    bool has_experts = false;
+    int r = 0;
+
+    if (!meg_layout_has_expert_groups(l))
+        return 0;
+    meg_model_params(&p, &s->job->model, &meg_mesh_one);
+    for (int i = 0; i < p.n && r == 0; i++) {
+        has_experts |= meg_param_is_expert(&p.row[i]);
+        r = check_expert_parts(l, &p.row[i], e);
+    }
+    meg_params_free(&p);
+    if (r == 0 && !has_experts)
+        return meg_fail(e, MEG_EUSAGE, "--expert-%s-parallel-size %" PRId64 ": --model %s has no experts",
+                        l->ep > 1 ? "model" : "tensor", l->ep > 1 ? l->ep : l->etp,
+                        meg_family_of(&s->job->model)->name);
+    return r;
+}
+
 /* Check the layout against the model, and set the fields of the layout that depend on the model. */
 static int fit_layout(struct meg_run_spec *s, struct meg_err *e)
 {
@@ -128,7 +169,7 @@ int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
         return r;
     meg_model_set_ties(l, m);
     if ((r = meg_zero_fit(l, &s->job->zero, !m->is_untied, s->precision.params, e)) < 0 ||
-        (r = meg_train_recompute_check(c, l, e)) < 0)
+        (r = check_experts(s, e)) < 0 || (r = meg_train_recompute_check(c, l, e)) < 0)
         return r;
     const struct meg_optim_conf *o = &s->job->optim;
     l->zero.has_complete_params = meg_optimizer_of(o)->needs_complete_params;

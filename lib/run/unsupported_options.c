@@ -46,7 +46,7 @@ const struct meg_opt_names meg_train_unsupported[] = {
 
     /* features */
     { NOT_YET("mixture of experts"),
-      "num-experts num-experts-switch expert-model-parallel-size=1 expert-tensor-parallel-size=1 expert-* "
+      "num-experts num-experts-switch expert-* "
       "moe-aux-loss-coeff=0 moe-* enable-expert-tensor-parallelism disable-moe-* create-moe-param-group use-tutel "
       "topk=1 mlp-type=standard overlap-moe-expert-parallel-comm overlap-dispatch-backward-with-experts-wgrad "
       "ep-overlap-early-attn-memory-release high-priority-a2a-comm-stream use-grouped-gemm-for-* "

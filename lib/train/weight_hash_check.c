@@ -54,14 +54,15 @@ static int64_t *hash_weights(const struct meg_model *g)
 }
 
 /* Sets of parameters that are replicated on the ranks of one group; REPLICATED_TIE + k: the parameters of tie k. */
-enum { REPLICATED_DP = MEG_DP_DENSE, REPLICATED_EDP = MEG_DP_EXPERT, REPLICATED_TP, REPLICATED_TIE };
+enum { REPLICATED_DP = MEG_DP_DENSE, REPLICATED_EDP = MEG_DP_EXPERT, REPLICATED_TP, REPLICATED_ETP, REPLICATED_TIE };
 
 static bool is_replicated(const struct meg_param *row, int which)
 {
     switch (which) {
     case REPLICATED_DP:
     case REPLICATED_EDP: return (int)row->dp_group == which;
-    case REPLICATED_TP: return true;
+    case REPLICATED_TP: return row->dp_group == MEG_DP_DENSE;
+    case REPLICATED_ETP: return row->dp_group == MEG_DP_EXPERT;
     default: return row->tie == which - REPLICATED_TIE;
     }
 }
@@ -120,10 +121,12 @@ int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e)
     meg_optim_finish_param_sync(t->optim);
     hash = hash_weights(t->model);
     r = meg_train_agree_or_exit(t, compare(t, hash, m->dp_cp, REPLICATED_DP, e));
-    if (r == 0 && m->layout.ep > 1)
+    if (r == 0 && meg_layout_has_expert_groups(&m->layout))
         r = meg_train_agree_or_exit(t, compare(t, hash, m->edp, REPLICATED_EDP, e));
     if (r == 0)
         r = meg_train_agree_or_exit(t, compare(t, hash + t->model->params.n, m->tp, REPLICATED_TP, e));
+    if (r == 0 && meg_layout_has_expert_groups(&m->layout))
+        r = meg_train_agree_or_exit(t, compare(t, hash + t->model->params.n, m->etp, REPLICATED_ETP, e));
     for (int k = 0; k < MEG_MAX_TIES && r == 0; k++)
         r = meg_train_agree_or_exit(t, compare(t, hash, m->tied[k], REPLICATED_TIE + k, e));
     free(hash);

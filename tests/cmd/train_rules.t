@@ -28,6 +28,7 @@ refuses() {
 }
 
 tp='--tensor-model-parallel-size' pp='--pipeline-model-parallel-size' cp='--context-parallel-size'
+ep='--expert-model-parallel-size' etp='--expert-tensor-parallel-size'
 full='--recompute-granularity full --recompute-method uniform --recompute-num-layers'
 # shellcheck disable=SC2086
 {
@@ -48,6 +49,13 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --hierarchical-context-parallel-sizes 2 3
     refuses 8 '--cp-comm-type a2a: the size of the all-to-all group, 8, must divide the number of query groups .*, 4' $cp 8 \
         --cp-comm-type a2a --group-query-attention --num-query-groups 4
+    refuses 8 "$ep 0: must be at least 1" $ep 0
+    refuses 8 "$etp 0: must be at least 1" $etp 0
+    refuses 8 "$ep 3 times the tensor-parallel size of experts, 2, must divide .* of a pipeline stage, 4" $ep 3 $tp 2 $pp 2
+    refuses 8 "$ep 16: must be at most 8, the number of ranks" $ep 16
+    refuses 8 "$etp 1: must be $tp 2 without --sequence-parallel" $etp 1 $tp 2
+    refuses 8 "$ep 2: --model gpt has no experts" $ep 2
+    refuses 8 "$etp 2: --model gpt has no experts" $etp 2
     refuses 3 '--num-layers 8: must be a multiple of --pipeline-model-parallel-size 3' $pp 3 --global-batch-size 3
     refuses 4 '--num-layers 8: 5 layers remain .* divided equally over the other 3 pipeline stages' $pp 4 \
         --decoder-first-pipeline-num-layers 3

@@ -81,12 +81,11 @@ int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_ti
                         "--num-distributed-optimizer-instances %" PRId64
                         ": must divide the data-parallel size, %" PRId64,
                         c->num_instances, l->dp);
-    if (stage && l->dp * l->cp / c->num_instances % l->ep)
+    if (stage && meg_layout_dp_size(l, MEG_DP_EXPERT) % c->num_instances)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-distributed-optimizer-instances %" PRId64
-                        ": the number of ranks of an instance, %" PRId64
-                        ", must be a multiple of the expert-parallel size, %" PRId64,
-                        c->num_instances, l->dp * l->cp / c->num_instances, l->ep);
+                        ": must divide the data-parallel size of experts, %" PRId64,
+                        c->num_instances, meg_layout_dp_size(l, MEG_DP_EXPERT));
     if (c->num_instances > 1 && stage == 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-distributed-optimizer-instances %" PRId64
@@ -104,17 +103,11 @@ int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_ti
     return 0;
 }
 
-/* Return the number of shards of the buckets of a data-parallel group. */
-static int64_t num_shards(const struct meg_layout *l, enum meg_dp_group group)
-{
-    return l->zero.nshards / meg_layout_dp_stride(l, group);
-}
-
 int64_t meg_zero_bucket_shard_numel(const struct meg_params *p, const struct meg_layout *l, int b)
 {
     const struct meg_elem_range r = p->bucket[b].range;
 
-    return (r.end - r.begin) / (l->zero.nshards ? num_shards(l, p->bucket[b].dp_group) : 1);
+    return (r.end - r.begin) / (l->zero.nshards ? meg_layout_num_shards(l, p->bucket[b].dp_group) : 1);
 }
 
 int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout *l)
@@ -164,15 +157,17 @@ static void add_param_ranges(struct meg_zero_shard *s, const struct meg_params *
     v->nranges = s->nparam_ranges - v->first_range;
 }
 
-/* Return a rank's shard of a bucket.  `rank` is the index of the rank in its optimizer instance. */
-static struct meg_elem_range shard_of(const struct meg_bucket *b, const struct meg_layout *l, int64_t rank)
+static struct meg_elem_range shard_of(const struct meg_bucket *b, const struct meg_layout *l, struct meg_rank_coords at)
 {
-    return meg_zero_shard_of(b->range, num_shards(l, b->dp_group), rank / meg_layout_dp_stride(l, b->dp_group));
+    const int64_t nshards = meg_layout_num_shards(l, b->dp_group);
+
+    return meg_zero_shard_of(b->range, nshards, meg_layout_dp_rank(l, at, b->dp_group) % nshards);
 }
 
-void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l, int rank)
+void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l,
+                         struct meg_rank_coords at)
 {
-    int64_t nspans = 0, at = 0;
+    int64_t nspans = 0, offset = 0;
 
     for (int i = 0; i < p->n; i++)
         nspans += meg_param_num_spans(&p->row[i]);
@@ -184,16 +179,16 @@ void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, c
     for (int k = 0; k < s->nbucket_shards; k++) {
         struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
 
-        s->range[k] = l->zero.nshards ? shard_of(&p->bucket[k], l, rank)
+        s->range[k] = l->zero.nshards ? shard_of(&p->bucket[k], l, at)
                       : k             ? p->f32[0]
                                       : (struct meg_elem_range){ 0, p->f32[0].begin };
         v->begin = s->range[k].begin;
         v->end = s->range[k].end;
-        v->shard_offset = at;
-        at += v->end - v->begin;
+        v->shard_offset = offset;
+        offset += v->end - v->begin;
         if (v->begin < p->grad_numel) {
             s->nupdated = k + 1;
-            s->numel = at;
+            s->numel = offset;
         }
         add_param_ranges(s, p, k);
     }

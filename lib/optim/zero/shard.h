@@ -65,11 +65,9 @@ int64_t meg_zero_bucket_shard_numel(const struct meg_params *p, const struct meg
 int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout *l);
 /* Return the number of bytes of a rank's shards of the parameters of a model in `dtype`, with the frozen ones. */
 size_t meg_zero_shard_nbytes(const struct meg_params *p, const struct meg_layout *l, enum meg_dtype dtype);
-/*
- * Compute the bucket shards of `rank`, the rank's index in its optimizer instance of l->zero.nshards ranks.  Free *s
- * with meg_zero_shard_free.
- */
-void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l, int rank);
+/* Compute the bucket shards of the rank with coordinates `at`.  Free *s with meg_zero_shard_free. */
+void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l,
+                         struct meg_rank_coords at);
 void meg_zero_shard_free(struct meg_zero_shard *s);
 
 MEG_END_DECLS

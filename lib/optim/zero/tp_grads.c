@@ -24,19 +24,21 @@ static int64_t add_ranges(struct meg_tp_grads *s, int *n, const struct meg_param
 int meg_tp_grads_init(struct meg_tp_grads *s, const struct meg_mesh *mesh, const struct meg_params *p,
                       const struct meg_device *device, enum meg_dtype dtype)
 {
-    int64_t most = 0; /* elements of a layer group with several ranges */
+    const struct meg_layout *l = &mesh->layout;
+    int64_t most = 0; /* elements of an all-reduce with several ranges */
     int n = 0;
 
-    *s = (struct meg_tp_grads){ .tp = mesh->tp, .device = device, .dtype = dtype };
-    s->first_range = meg_new((size_t)(p->nlayer_groups + 1) * sizeof *s->first_range);
-    for (int group = 0; group < p->nlayer_groups; group++) {
+    *s = (struct meg_tp_grads){ .comm = { mesh->tp, mesh->etp }, .device = device, .dtype = dtype };
+    s->first_range = meg_new((size_t)(2 * p->nlayer_groups + 1) * sizeof *s->first_range);
+    for (int k = 0; k < 2 * p->nlayer_groups; k++) {
         int64_t numel = 0;
 
-        for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++)
-            numel += add_ranges(s, &n, &p->row[i], &mesh->layout);
-        if (n - s->first_range[group] > 1)
+        for (int i = p->first_row[k / 2]; i < p->first_row[k / 2 + 1]; i++)
+            if (k % 2 == (l->etp != l->tp && meg_param_is_expert(&p->row[i])))
+                numel += add_ranges(s, &n, &p->row[i], l);
+        if (n - s->first_range[k] > 1)
             most = meg_max64(most, numel);
-        s->first_range[group + 1] = n;
+        s->first_range[k + 1] = n;
     }
     if (most && !(s->packed = device->op->alloc((size_t)most * meg_dtype_size(dtype))))
         return MEG_EFAIL;
@@ -51,12 +53,12 @@ void meg_tp_grads_free(struct meg_tp_grads *s)
         s->device->op->release(s->packed);
 }
 
-/* Copy the summed gradients of a layer group from g to s->packed, or back.  Return their number. */
-static int64_t copy(const struct meg_tp_grads *s, int group, void *g, bool is_back)
+/* Copy the gradients of an all-reduce (index in first_range) from g to s->packed, or back.  Return their number. */
+static int64_t copy(const struct meg_tp_grads *s, int k, void *g, bool is_back)
 {
     int64_t numel = 0;
 
-    for (int i = s->first_range[group]; i < s->first_range[group + 1]; i++) {
+    for (int i = s->first_range[k]; i < s->first_range[k + 1]; i++) {
         const int64_t n = s->range[i].end - s->range[i].begin;
         void *packed = meg_element(s->packed, numel, s->dtype), *grad = meg_element(g, s->range[i].begin, s->dtype);
 
@@ -69,15 +71,18 @@ static int64_t copy(const struct meg_tp_grads *s, int group, void *g, bool is_ba
 
 void meg_tp_grads_reduce(const struct meg_tp_grads *s, int group, void *g)
 {
-    const int n = s->first_range[group + 1] - s->first_range[group];
+    for (int k = 2 * group; k < 2 * group + 2; k++) {
+        const int n = s->first_range[k + 1] - s->first_range[k];
+        struct meg_comm *comm = s->comm[k % 2];
 
-    if (n == 1) {
-        const struct meg_elem_range r = s->range[s->first_range[group]];
+        if (n == 1) {
+            const struct meg_elem_range r = s->range[s->first_range[k]];
 
-        meg_all_reduce(s->tp, s->device->compute, meg_element(g, r.begin, s->dtype), r.end - r.begin, s->dtype,
-                       MEG_REDUCE_SUM);
-    } else if (n > 1) {
-        meg_all_reduce(s->tp, s->device->compute, s->packed, copy(s, group, g, false), s->dtype, MEG_REDUCE_SUM);
-        copy(s, group, g, true);
+            meg_all_reduce(comm, s->device->compute, meg_element(g, r.begin, s->dtype), r.end - r.begin, s->dtype,
+                           MEG_REDUCE_SUM);
+        } else if (n > 1) {
+            meg_all_reduce(comm, s->device->compute, s->packed, copy(s, k, g, false), s->dtype, MEG_REDUCE_SUM);
+            copy(s, k, g, true);
+        }
     }
 }

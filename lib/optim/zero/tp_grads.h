@@ -7,8 +7,8 @@
  * gradients with grad_is_partial_over_tp, such as that of a norm of the queries, and those of replicated parts of
  * sharded parameters.
  *
- * A layer group has one all-reduce.  The gradients of several ranges are copied to one buffer, reduced there, and
- * copied back.
+ * A layer group has one all-reduce, or two if its experts have other tensor-parallel ranks than its dense parameters.
+ * The gradients of several ranges are copied to one buffer, reduced there, and copied back.
  */
 #ifndef MEG_OPTIM_ZERO_TP_GRADS_H
 #define MEG_OPTIM_ZERO_TP_GRADS_H
@@ -18,12 +18,12 @@
 MEG_BEGIN_DECLS
 
 struct meg_tp_grads {
-    struct meg_comm *tp;
+    struct meg_comm *comm[2]; /* tp, and etp if it is another group */
     const struct meg_device *device;
     enum meg_dtype dtype;
     struct meg_elem_range *range; /* summed elements of the gradients (grad_offset) */
-    int *first_range;             /* [nlayer_groups + 1] index of a layer group's first range */
-    void *packed; /* gradients of one layer group, in device memory; NULL if no group has several ranges */
+    int *first_range;             /* [2 * nlayer_groups + 1] index of the first range of a layer group and a group */
+    void *packed;                 /* gradients of one all-reduce, in device memory; NULL if none has several ranges */
 };
 
 /* List the gradients to sum, and allocate the buffer.  Return MEG_EFAIL, without a message, if memory is exhausted. */

@@ -85,7 +85,9 @@ static float *shard_copy(const struct meg_params *p, const struct meg_params *un
 /* Save as one of several tensor-parallel ranks. */
 static void save_as(struct shared_comm *world, const struct saving *s)
 {
-    const struct meg_layout layout = { .tp = RANKS, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .vp = 1, .layers = 1 };
+    const struct meg_layout layout = {
+        .tp = RANKS, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .etp = RANKS, .vp = 1, .layers = 1
+    };
     struct meg_mesh mesh;
     struct meg_err e;
     struct ckpt_fixture unsharded, b;

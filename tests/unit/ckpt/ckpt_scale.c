@@ -88,6 +88,7 @@ static const struct meg_layout layouts[] = {
       .dp = 125,
       .pp = 10,
       .ep = 1,
+      .etp = 8,
       .vp = 1,
       .layers = LAYERS,
       .first_layer = ten_stages,
@@ -97,6 +98,7 @@ static const struct meg_layout layouts[] = {
       .dp = 1250,
       .pp = 1,
       .ep = 1,
+      .etp = 8,
       .vp = 1,
       .layers = LAYERS,
       .zero = { .nshards = 1250, .stage = 3 } },
@@ -240,7 +242,7 @@ static void start_rank(void *arg)
         meg_model_params(&p, &m, &mesh);
     assert_in_range(p.n, 45000, 47000);
     lap("table");
-    meg_zero_shard_make(&z, &p, &layout, (int)mesh.coords.dp);
+    meg_zero_shard_make(&z, &p, &layout, mesh.coords);
     lap("shards");
     list_save(&mesh, &m, &p, &z);
     if (!s->is_wide) {

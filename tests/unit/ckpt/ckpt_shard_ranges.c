@@ -68,9 +68,11 @@ static void free_rank(struct rank *r)
 }
 
 static const struct meg_layout layouts[] = {
-    { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .vp = 1 }, { .tp = 2, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .vp = 1 },
-    { .tp = 1, .cp = 1, .dp = 3, .pp = 1, .ep = 1, .vp = 1 }, { .tp = 1, .cp = 1, .dp = 1, .pp = 4, .ep = 1, .vp = 1 },
-    { .tp = 2, .cp = 2, .dp = 2, .pp = 2, .ep = 1, .vp = 2 },
+    { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .etp = 1, .vp = 1 },
+    { .tp = 2, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .etp = 2, .vp = 1 },
+    { .tp = 1, .cp = 1, .dp = 3, .pp = 1, .ep = 1, .etp = 1, .vp = 1 },
+    { .tp = 1, .cp = 1, .dp = 1, .pp = 4, .ep = 1, .etp = 1, .vp = 1 },
+    { .tp = 2, .cp = 2, .dp = 2, .pp = 2, .ep = 1, .etp = 2, .vp = 2 },
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts, FILES = 12 };
 

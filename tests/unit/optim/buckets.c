@@ -34,7 +34,7 @@ static struct meg_layout layout(int64_t tp, int64_t dp, int64_t pp)
     static int64_t two_stages[] = { 0, 2, 4 };
     struct meg_layout l = meg_layout_one;
 
-    l.tp = tp;
+    l.tp = l.etp = tp;
     l.dp = dp;
     l.pp = pp;
     l.layers = 4;
@@ -117,7 +117,7 @@ static void shards_are_equal_and_cover_every_parameter(void **state)
             struct meg_zero_shard s;
             int64_t in_rows = 0;
 
-            meg_zero_shard_make(&s, &p, &l, rank);
+            meg_zero_shard_make(&s, &p, &l, (struct meg_rank_coords){ .dp = rank });
             assert_int_equal(s.numel, meg_zero_shard_numel(&p, &l));
             assert_int_equal(s.nbucket_shards, p.nbuckets);
             for (int k = 0, at = 0; k < s.nbucket_shards; k++) {
@@ -185,7 +185,7 @@ static void experts_have_their_own_buckets_and_shards(void **state)
             assert_int_equal(p.bucket[b].dp_group, b % 2 ? MEG_DP_DENSE : MEG_DP_EXPERT);
             assert_int_equal(meg_zero_bucket_shard_numel(&p, &l, b), b % 2 ? 128 / 4 : 128 / 2);
         }
-        meg_zero_shard_make(&s, &p, &l, rank);
+        meg_zero_shard_make(&s, &p, &l, (struct meg_rank_coords){ .dp = rank });
         assert_int_equal(s.numel, 4 * (32 + 64));
         for (int i = 0; i < s.nparam_ranges; i++) {
             const struct meg_zero_param_range *r = &s.param_range[i];
@@ -200,6 +200,38 @@ static void experts_have_their_own_buckets_and_shards(void **state)
         meg_params_free(&p);
     }
     assert_int_equal(num_dense, 4 * 14 * 5);
+    assert_int_equal(num_experts, 4 * 4 * 10 * 5);
+}
+
+/* The same if the ranks with different experts are tensor-parallel ranks. */
+static void experts_without_tensor_parallelism_have_shards_on_all_ranks(void **state)
+{
+    struct meg_layout l = layout(2, 4, 1);
+    int64_t num_experts = 0;
+
+    (void)state;
+    l.ep = 2;
+    l.etp = 1;
+    l.zero.nshards = 2; /* two optimizer instances of four ranks */
+    for (int rank = 4; rank < 8; rank++) {
+        struct meg_params p;
+        struct meg_zero_shard s;
+
+        make_experts(&p, &l, rank);
+        check_offsets(&p);
+        meg_zero_shard_make(&s, &p, &l, meg_layout_coords(&l, rank));
+        for (int i = 0; i < s.nparam_ranges; i++) {
+            const struct meg_zero_param_range *r = &s.param_range[i];
+            const bool is_expert = p.row[r->row].dp_group == MEG_DP_EXPERT;
+
+            /* rank 2 i + e of an instance has shard i of the experts of expert-parallel rank e */
+            assert_int_equal(s.range[r->bucket_shard].begin - p.bucket[r->bucket_shard].range.begin,
+                             (rank - 4) / 2 * 64);
+            num_experts += is_expert ? r->end - r->begin : 0;
+        }
+        meg_zero_shard_free(&s);
+        meg_params_free(&p);
+    }
     assert_int_equal(num_experts, 4 * 4 * 10 * 5);
 }
 
@@ -225,8 +257,7 @@ static void instances_have_all_shards_of_experts(void **state)
     l.ep = 2;
     assert_int_equal(meg_zero_fit(&l, &c, true, MEG_DTYPE_F32, &e), MEG_EUSAGE);
     assert_string_equal(e.msg,
-                        "--num-distributed-optimizer-instances 4: the number of ranks of an instance, 1, must be "
-                        "a multiple of the expert-parallel size, 2");
+                        "--num-distributed-optimizer-instances 4: must divide the data-parallel size of experts, 2");
 }
 
 /*
@@ -272,7 +303,7 @@ static void zero_3_has_buckets_of_each_type_of_a_layer_group(void **state)
         if (grad[type] >= 0)
             assert_int_equal(p.row[i].grad_offset, buffer * 128 * 3 + grad[type]);
     }
-    meg_zero_shard_make(&s, &p, &l, 0);
+    meg_zero_shard_make(&s, &p, &l, (struct meg_rank_coords){ 0 });
     assert_int_equal(s.nbucket_shards, p.nbuckets);
     assert_int_equal(s.nupdated, LAYERS * 3);
     assert_int_equal(s.numel, LAYERS * (32 + 64 + 32)); /* there are half as many shards of experts */
@@ -467,7 +498,7 @@ static void parameters_in_f32_have_their_own_buckets(void **state)
         assert_int_equal(meg_params_nbytes(&p, MEG_DTYPE_BF16), 1792);
         assert_int_equal(p.nbuckets, 2);
         for (int rank = 0; rank <= stage; rank++) {
-            meg_zero_shard_make(&s, &p, &l, rank);
+            meg_zero_shard_make(&s, &p, &l, (struct meg_rank_coords){ .dp = rank });
             assert_int_equal(s.nbucket_shards, 2);
             assert_int_equal(s.range[0].end, stage ? 128 * (rank + 1) : 256);
             assert_int_equal(s.range[1].begin, 256 + 64 * rank);
@@ -581,6 +612,7 @@ int main(void)
         cmocka_unit_test(buckets_end_at_bucket_numel),
         cmocka_unit_test(shards_are_equal_and_cover_every_parameter),
         cmocka_unit_test(experts_have_their_own_buckets_and_shards),
+        cmocka_unit_test(experts_without_tensor_parallelism_have_shards_on_all_ranks),
         cmocka_unit_test(experts_are_in_buckets_of_dense_parameters_without_expert_parallelism),
         cmocka_unit_test(instances_have_all_shards_of_experts),
         cmocka_unit_test(shards_have_complete_parameters),

@@ -261,7 +261,7 @@ static void ranges_follow_the_parts_of_a_parameter(void **state)
     struct meg_param *row;
 
     (void)state;
-    mesh.layout.tp = 2;
+    mesh.layout.tp = mesh.layout.etp = 2;
     mesh.coords.tp = 1;
     row = meg_params_add(&model.params, 0, 2, dim, "weight");
     row->sharding[0] =

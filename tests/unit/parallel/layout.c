@@ -202,10 +202,35 @@ static void ranks_are_numbered_as_in_megatron(void **state)
     }
 }
 
+/* The grid of experts in the order tp-cp-ep-dp-pp: etp + ETP (ep + EP (edp + EDP pp)). */
+static void ranks_of_experts_are_numbered_as_in_megatron(void **state)
+{
+    struct meg_layout l = { .tp = 2, .cp = 1, .dp = 6, .pp = 2 };
+
+    (void)state;
+    for (l.etp = 1; l.etp <= 4; l.etp++)
+        for (l.ep = 1; l.ep <= 3; l.ep++) {
+            const int64_t edp_size = 12 / (l.etp * l.ep);
+
+            if (12 % (l.etp * l.ep))
+                continue;
+            assert_int_equal(meg_layout_dp_size(&l, MEG_DP_EXPERT), edp_size);
+            for (int64_t rank = 0; rank < 24; rank++) {
+                const struct meg_rank_coords c = meg_layout_coords(&l, rank);
+                const int64_t etp = meg_layout_axis_rank(&l, c, MEG_AXIS_ETP);
+                const int64_t ep = meg_layout_axis_rank(&l, c, MEG_AXIS_EP);
+                const int64_t edp = meg_layout_dp_rank(&l, c, MEG_DP_EXPERT);
+
+                assert_int_equal(etp + l.etp * (ep + l.ep * (edp + edp_size * c.pp)), rank);
+            }
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_are_numbered_as_in_megatron),
+        cmocka_unit_test(ranks_of_experts_are_numbered_as_in_megatron),
         cmocka_unit_test(chunks_are_contiguous_and_cover_all_layers),
         cmocka_unit_test(invalid_layout_strings_are_refused_with_position_and_rule),
     };

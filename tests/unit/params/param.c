@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "base/int64.h"
 #include "base/mem.h"
 #include "params/param.h"
 
@@ -30,16 +31,16 @@ enum { NUMEL = 4 * 12 * 10 };
 static const struct meg_sharding shardings[][3] = {
     { ONE(4, NONE), ONE(12, NONE), ONE(10, NONE) },
     { ONE(4, EP), ONE(12, NONE), ONE(10, NONE) },
-    { ONE(4, EP), ONE(12, TP), ONE(10, NONE) },
-    { ONE(4, EP), { 2, { PART(6, TP), PART(6, TP) } }, ONE(10, NONE) },
-    { ONE(4, EP), ONE(12, NONE), ONE(10, TP) },
+    { ONE(4, EP), ONE(12, ETP), ONE(10, NONE) },
+    { ONE(4, EP), { 2, { PART(6, ETP), PART(6, ETP) } }, ONE(10, NONE) },
+    { ONE(4, EP), ONE(12, NONE), ONE(10, ETP) },
     { ONE(4, NONE),
       { 3, { PART(4, EP), PART(4, EP), PART(4, EP) } },
-      { 5, { PART(2, TP), PART(2, TP), PART(2, TP), PART(2, TP), PART(2, TP) } } },
-    { { 2, { PART(2, TP), PART(2, TP) } }, ONE(12, EP), ONE(10, NONE) },
-    { ONE(4, EP), { 5, { PART(4, TP), PART(2, NONE), PART(1, NONE), PART(1, TP), PART(4, TP) } }, ONE(10, NONE) },
+      { 5, { PART(2, ETP), PART(2, ETP), PART(2, ETP), PART(2, ETP), PART(2, ETP) } } },
+    { { 2, { PART(2, ETP), PART(2, ETP) } }, ONE(12, EP), ONE(10, NONE) },
+    { ONE(4, EP), { 5, { PART(4, ETP), PART(1, NONE), PART(1, NONE), PART(2, ETP), PART(4, ETP) } }, ONE(10, NONE) },
     { { 3, { PART(1, NONE), PART(2, TP), PART(1, TP) } }, ONE(12, NONE), ONE(10, NONE) },
-    { { 2, { PART(2, NONE), PART(2, TP) } }, ONE(12, EP), ONE(10, NONE) },
+    { { 2, { PART(2, NONE), PART(2, ETP) } }, ONE(12, EP), ONE(10, NONE) },
     { ONE(4, NONE), ONE(12, NONE), { 3, { PART(2, NONE), PART(3, TP), PART(5, TP) } } },
 };
 enum { SHARDINGS = sizeof shardings / sizeof *shardings };
@@ -59,7 +60,7 @@ static void make(struct meg_params *p, int sharding, const struct meg_layout *l,
     meg_params_shard(p, &mesh);
 }
 
-static struct meg_layout layout(int64_t tp, int64_t cp, int64_t dp, int64_t ep)
+static struct meg_layout layout(int64_t tp, int64_t cp, int64_t dp, int64_t ep, int64_t etp)
 {
     struct meg_layout l = meg_layout_one;
 
@@ -67,6 +68,7 @@ static struct meg_layout layout(int64_t tp, int64_t cp, int64_t dp, int64_t ep)
     l.cp = cp;
     l.dp = dp;
     l.ep = ep;
+    l.etp = etp;
     return l;
 }
 
@@ -78,7 +80,7 @@ static int64_t begin_of(const struct meg_sharding *s, int part, int64_t size, in
 /* Return whether index i of a dimension is in a rank's shard. */
 static bool has_index(const struct meg_sharding *s, int64_t i, const struct meg_layout *l, int64_t rank)
 {
-    const int64_t tp_rank = rank % l->tp, ep_rank = rank / l->tp % l->ep;
+    const int64_t tp_rank = rank % l->tp, ep_rank = rank / l->etp % l->ep, etp_rank = rank % l->etp;
     int part = 0;
 
     while (i >= s->part[part].n)
@@ -86,6 +88,7 @@ static bool has_index(const struct meg_sharding *s, int64_t i, const struct meg_
     switch (s->part[part].axis) {
     case MEG_AXIS_TP: return i >= begin_of(s, part, l->tp, tp_rank) && i < begin_of(s, part, l->tp, tp_rank + 1);
     case MEG_AXIS_EP: return i >= begin_of(s, part, l->ep, ep_rank) && i < begin_of(s, part, l->ep, ep_rank + 1);
+    case MEG_AXIS_ETP: return i >= begin_of(s, part, l->etp, etp_rank) && i < begin_of(s, part, l->etp, etp_rank + 1);
     default: return true;
     }
 }
@@ -106,8 +109,9 @@ static int64_t list_elements(int64_t out[NUMEL], int sharding, const struct meg_
 /* Call test() for each sharding on each rank of several layouts. */
 static void for_each_rank(void (*test)(const struct meg_param *row, const int64_t *element, int64_t n))
 {
-    const struct meg_layout layouts[] = { layout(1, 1, 1, 1), layout(2, 1, 1, 1), layout(1, 2, 2, 4),
-                                          layout(2, 1, 4, 2), layout(2, 2, 2, 4), layout(2, 2, 1, 1) };
+    const struct meg_layout layouts[] = { layout(1, 1, 1, 1, 1), layout(2, 1, 1, 1, 2), layout(1, 2, 2, 4, 1),
+                                          layout(2, 1, 4, 2, 2), layout(2, 2, 2, 4, 2), layout(2, 2, 1, 1, 2),
+                                          layout(2, 2, 1, 2, 1), layout(1, 2, 2, 2, 2), layout(4, 1, 1, 1, 2) };
 
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
         for (int64_t rank = 0; rank < meg_layout_world(&layouts[i]); rank++)
@@ -168,7 +172,7 @@ static void spans_are_the_elements_of_the_rank(void **state)
 static void spans_are_as_long_as_possible(void **state)
 {
     static const int64_t want[SHARDINGS] = { 1, 1, 1, 1, 1, 120, 2, 10, 3, 3, 144 };
-    const struct meg_layout l = layout(2, 1, 2, 2);
+    const struct meg_layout l = layout(2, 1, 2, 2, 2);
 
     (void)state;
     for (int i = 0; i < SHARDINGS; i++) {
@@ -183,7 +187,7 @@ static void spans_are_as_long_as_possible(void **state)
 /* Each element is counted on one of the tensor-parallel ranks, also in replicated parts of a sharded dimension. */
 static void each_element_is_counted_once(void **state)
 {
-    const struct meg_layout l = layout(2, 1, 1, 1);
+    const struct meg_layout l = layout(2, 1, 1, 1, 2);
 
     (void)state;
     for (int i = 0; i < SHARDINGS; i++) {
@@ -208,11 +212,36 @@ static void each_element_is_counted_once(void **state)
     }
 }
 
+/*
+ * If experts have other tensor-parallel groups than dense parameters, all ranks store shards at equal offsets, also if
+ * their shards of dense parameters differ, because they may be in one data-parallel group of experts.
+ */
+static void offsets_do_not_depend_on_the_rank(void **state)
+{
+    const int64_t vocab[] = { 101, 10 }, experts[] = { 4, 12, 10 };
+    const struct meg_layout layouts[] = { layout(2, 1, 2, 2, 1), layout(4, 1, 1, 2, 2), layout(1, 1, 4, 1, 2) };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
+        for (int64_t rank = 0; rank < 4; rank++) {
+            struct meg_params p = { 0 };
+            struct meg_mesh mesh;
+
+            meg_params_add(&p, 0, 3, experts, "experts.weight")->sharding[0].part[0].axis = MEG_AXIS_EP;
+            meg_params_add(&p, 1, 2, vocab, "output_layer.weight")->sharding[0].part[0].axis = MEG_AXIS_TP;
+            meg_mesh_init_dry(&mesh, &layouts[i], rank);
+            meg_params_shard(&p, &mesh);
+            assert_int_equal(p.row[0].offset, (meg_ceil_div(101, layouts[i].tp) * 10 + 63) / 64 * 64);
+            assert_int_equal(p.row[0].dp_group, MEG_DP_EXPERT);
+            meg_params_free(&p);
+        }
+}
+
 /* The gradient of a replicated part is summed if the parameter has sharded parts. */
 static void gradients_of_replicated_parts_are_summed(void **state)
 {
     static const bool want[] = { false, true, true, false, false };
-    const struct meg_layout l = layout(2, 1, 1, 1);
+    const struct meg_layout l = layout(2, 1, 1, 1, 2);
     struct meg_params p;
 
     (void)state;
@@ -232,7 +261,7 @@ static void ranges_are_as_long_as_possible(void **state)
         int sharding;
         int64_t nranges;
     } want[] = { { 0, 1 }, { 1, 1 }, { 2, 2 }, { 3, 4 }, { 4, 24 } };
-    const struct meg_layout l = layout(2, 1, 2, 2);
+    const struct meg_layout l = layout(2, 1, 2, 2, 2);
 
     (void)state;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
@@ -264,7 +293,7 @@ static void initial_weights_do_not_depend_on_the_layout(void **state)
 static void xavier_limit_is_that_of_one_expert(void **state)
 {
     const double limit = sqrt(6.0 / (12 + 10));
-    const struct meg_layout l = layout(1, 1, 1, 1);
+    const struct meg_layout l = layout(1, 1, 1, 1, 1);
     struct meg_params p;
     float w[NUMEL];
     double most = 0;
@@ -287,6 +316,7 @@ int main(void)
         cmocka_unit_test(spans_are_the_elements_of_the_rank),
         cmocka_unit_test(spans_are_as_long_as_possible),
         cmocka_unit_test(each_element_is_counted_once),
+        cmocka_unit_test(offsets_do_not_depend_on_the_rank),
         cmocka_unit_test(gradients_of_replicated_parts_are_summed),
         cmocka_unit_test(initial_weights_do_not_depend_on_the_layout),
         cmocka_unit_test(xavier_limit_is_that_of_one_expert),

@@ -71,10 +71,10 @@ static float *alloc(int64_t n)
 static void begin(void)
 {
     mesh = meg_mesh_one;
-    mesh.layout.tp = 2;
+    mesh.layout.tp = mesh.layout.etp = 2;
     mesh.layout.layers = 1;
     mesh.world = &world;
-    mesh.tp = &tp;
+    mesh.tp = mesh.etp = &tp;
     tp.op = &comm_ops;
     add("column", 2, 0);
     add("row", 2, 1);

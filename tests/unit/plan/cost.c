@@ -64,7 +64,7 @@ static struct meg_cost_model make_cost_model(struct meg_model_conf *model, const
                                       .swiglu = m->is_llama,
                                       .has_bias = !m->is_llama };
     cost.layout = meg_layout_one;
-    cost.layout.tp = w->tp;
+    cost.layout.tp = cost.layout.etp = w->tp;
     cost.layout.cp = w->cp ? w->cp : 1;
     cost.layout.pp = w->pp;
     cost.layout.vp = w->vp ? w->vp : 1;

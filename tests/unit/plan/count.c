@@ -307,7 +307,7 @@ static void two_tensor_parallel_ranks(void **state)
     struct meg_cost_counts *c;
 
     (void)state;
-    m.layout.tp = 2;
+    m.layout.tp = m.layout.etp = 2;
     c = meg_cost_count(&m);
     equals(c->layer[0].part[0].fwd.gemm_s, layer_flops / 2, "forward", "products");
     check_sent(&c->layer[0].part[0].fwd, "forward", 2 * all_reduce, 0, 2);
@@ -327,7 +327,7 @@ static void sequence_parallel_ranks(void **state)
     struct meg_cost_counts *c;
 
     (void)state;
-    m.layout.tp = 2;
+    m.layout.tp = m.layout.etp = 2;
     m.layout.has_sp = true;
     m.schedule.type = MEG_PIPE_ZB_H1;
     c = meg_cost_count(&m);
@@ -376,7 +376,7 @@ static void context_parallel_ranks(void **state)
 
     (void)state;
     m.layout.cp = 2;
-    m.layout.tp = 2; /* all ranks of a node, so a context-parallel group spans two nodes */
+    m.layout.tp = m.layout.etp = 2; /* all ranks of a node, so a context-parallel group spans two nodes */
     m.layout.cp_comm_types = (struct meg_str_list){ .v = types, .n = 3 };
     c = meg_cost_count(&m);
     assert_int_equal(c->nlayers, 3);
