@@ -56,6 +56,12 @@ refused() { # N MESSAGE OPTION...: check the message with which a run of N ranks
 refused 3 'expert-model-parallel-size 3: must divide 4 experts of decoder.layers.0.experts.linear_fc1.weight' $ep 3 \
     --global-batch-size 6
 
+planned() { meg-train -q --config "$T/conf" --hardware h100 --bf16 "$@" 2>&1; }
+like '--dry-run prints the groups of experts' "$(planned --dry-run --world-size 8 $etp 1 $ep 2 $tp2)" \
+    '^layout .*data 4; experts: tensor 1, expert 2, data 4$'
+like '--plan finds layouts with expert parallelism' "$(planned --plan --world-size 4 --hidden-size 1024)" \
+    '^[1-5] .* --expert-model-parallel-size 4'
+
 # Checkpoints do not depend on the expert-parallel size.
 as_saved() { # NAME N OPTION...: N ranks load iteration 5 of one rank from $one, and save it with the same bytes
     name=$1 n=$2

@@ -39,6 +39,8 @@ void plan_print_options(const struct plan_candidate *c, int64_t world_size, FILE
         fprintf(f, " --pipeline-model-parallel-size %" PRId64, l->pipeline);
     if (l->virtual_stages != MEG_UNSET)
         fprintf(f, " --num-virtual-stages-per-pipeline-rank %" PRId64, l->virtual_stages);
+    if (l->expert > 1)
+        fprintf(f, " --expert-model-parallel-size %" PRId64, l->expert);
     if (plan_has_data_parallel(l, world_size))
         fprintf(f, " --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather");
     if (c->recompute == MEG_RECOMPUTE_SELECTIVE)

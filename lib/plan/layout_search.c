@@ -1,8 +1,9 @@
 /*
  * layout_search.c - search of parallel layouts.  Tensor-parallel sizes are at most the number of ranks per node,
- * pipeline-parallel sizes divide the number of layers, and context-parallel sizes are powers of two.  With context
- * parallelism, each rank has at least MIN_CP_TOKENS tokens of a sequence.  A combination of sizes is tried if the
- * product of the sizes divides the number of ranks, and the weights and gradients fit in memory.
+ * pipeline-parallel sizes divide the number of layers, context-parallel sizes are powers of two, and expert-parallel
+ * sizes divide the number of experts of a layer.  With context parallelism, each rank has at least MIN_CP_TOKENS tokens
+ * of a sequence.  A combination of sizes is tried if the product of the sizes divides the number of ranks, and the
+ * weights and gradients fit in memory.
  *
  * For each combination, the search tries layouts with and without sequence parallelism, numbers of chunks that divide
  * the layers of a stage, and micro-batches of 1, 2, 4, ... samples.  Each candidate has the least recomputation that
@@ -27,7 +28,7 @@ enum {
  * recomputation of complete layers.
  */
 struct counted {
-    int64_t tp, cp, micro;
+    int64_t tp, cp, ep, micro;
     bool has_sp, is_selective;
     struct meg_cost_counts *counts;
 };
@@ -36,6 +37,7 @@ struct search {
     const struct meg_train_job *job;
     const struct meg_hardware *hw;
     int64_t world_size, layers, num_tried;
+    int64_t experts;          /* num_experts */
     double memory;            /* bytes available per rank */
     struct meg_params params; /* of the model */
     double weight_nbytes;     /* bytes of the parameters and gradients of the model */
@@ -57,7 +59,8 @@ void meg_plan_reset_layout(struct meg_train_job *job, int64_t world_size)
     struct meg_layout_conf *l = &job->layout;
     struct meg_train_conf *c = &job->train;
 
-    l->tensor = l->pipeline = l->context = 1;
+    l->tensor = l->pipeline = l->context = l->expert = 1;
+    l->expert_tensor = MEG_UNSET;
     l->sequence_parallel = false;
     l->split_rank = MEG_UNSET;
     l->virtual_layers = l->virtual_stages = l->first_layers = l->last_layers = l->microbatch_group_size = MEG_UNSET;
@@ -99,16 +102,15 @@ static struct meg_cost_counts *counts_of(struct search *s, const struct meg_cost
 
     for (int i = 0; i < s->ncounted; i++) {
         c = &s->counted[i];
-        if (c->tp == m->layout.tp && c->cp == m->layout.cp && c->micro == m->run.b && c->has_sp == m->layout.has_sp &&
-            c->is_selective == (m->run.recompute == MEG_RECOMPUTE_SELECTIVE))
+        if (c->tp == m->layout.tp && c->cp == m->layout.cp && c->ep == m->layout.ep && c->micro == m->run.b &&
+            c->has_sp == m->layout.has_sp && c->is_selective == (m->run.recompute == MEG_RECOMPUTE_SELECTIVE))
             return c->counts;
     }
     s->counted = meg_realloc_array(s->counted, (size_t)s->ncounted + 1, sizeof *s->counted);
     c = &s->counted[s->ncounted++];
-    *c = (struct counted){
-        m->layout.tp,     m->layout.cp, m->run.b, m->layout.has_sp, m->run.recompute == MEG_RECOMPUTE_SELECTIVE,
-        meg_cost_count(m)
-    };
+    *c = (struct counted){ m->layout.tp,     m->layout.cp,     m->layout.ep,
+                           m->run.b,         m->layout.has_sp, m->run.recompute == MEG_RECOMPUTE_SELECTIVE,
+                           meg_cost_count(m) };
     return c->counts;
 }
 
@@ -228,15 +230,30 @@ static void try_sizes(struct search *s, int64_t tp, int64_t cp, int64_t pp)
 {
     struct plan_candidate c = { .layout = s->job->layout };
 
-    if (s->world_size % (tp * cp * pp) || s->layers % pp || s->weight_nbytes / (double)(tp * pp) > s->memory)
+    if (s->world_size % (tp * cp * pp) || s->layers % pp)
         return;
     c.layout.tensor = tp;
     c.layout.context = cp;
     c.layout.pipeline = pp;
-    for (int sp = 0; sp < (tp > 1 ? 2 : 1); sp++) {
-        c.layout.sequence_parallel = sp;
-        try_virtual_stages(s, &c);
+    for (int64_t ep = 1; ep <= s->experts; ep++) {
+        if (s->experts % ep || s->world_size / (tp * pp) % ep || s->weight_nbytes / (double)(tp * pp * ep) > s->memory)
+            continue;
+        c.layout.expert = ep;
+        for (int sp = 0; sp < (tp > 1 ? 2 : 1); sp++) {
+            c.layout.sequence_parallel = sp;
+            try_virtual_stages(s, &c);
+        }
     }
+}
+
+/* Return the number of experts of a layer, or 1 if the model has none. */
+static int64_t num_experts(const struct meg_params *p)
+{
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->row[i].ndim; k++)
+            if (p->row[i].sharding[k].part[0].axis == MEG_AXIS_EP)
+                return p->row[i].sharding[k].part[0].n;
+    return 1;
 }
 
 static int by_step_time(const void *a, const void *b)
@@ -276,6 +293,7 @@ int meg_plan_print_layouts(const struct meg_run_spec *spec, int64_t world_size, 
 
     s.memory = hw->memory > 0 ? hw->memory - hw->reserved_memory : meg_memory_available(world_size);
     meg_model_params(&s.params, &spec->job->model, &meg_mesh_one);
+    s.experts = num_experts(&s.params);
     s.weight_nbytes = (double)s.params.numel * (double)(meg_dtype_size(run->dtype) + meg_dtype_size(run->grad_dtype));
     s.sequence_flops = meg_cost_model_flops(&spec->job->model, run->s, run->s_enc);
     search(&s);
