@@ -38,12 +38,13 @@ struct buffers {
     struct buffer *v;
     int n, used, peak;
 };
+enum { SLOTS = MEG_EDGES, BUFFER_TYPES }; /* the buffers of each edge, and the activation slots */
 
 struct stage {
     const struct meg_pipe_schedule *s;
     int64_t next; /* index of the next action */
     double clock, busy;
-    struct buffers slots, bufs[MEG_EDGES];
+    struct buffers bufs[BUFFER_TYPES];
     int64_t *done[3]; /* [chunks] number of forward, input-gradient and weight-gradient steps executed */
 };
 
@@ -55,7 +56,7 @@ struct simulation {
 };
 
 static const char *const types[] = { "FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT", "START", "WAIT" };
-static const char *const edges[] = { "X", "DY", "Y", "DX" };
+static const char *const edges[BUFFER_TYPES] = { "X", "DY", "Y", "DX", "activation slots" };
 
 /* Fail with a message that names the next action of a stage. */
 static int fail_at(const struct simulation *p, const struct stage *g, const char *what)
@@ -206,6 +207,7 @@ static int simulate_step(struct simulation *p, struct stage *g, const struct meg
     const int vstage = a->chunk * c->stages + g->s->stage;
     const bool is_last_use = a->type == MEG_ACTION_BWD || a->type == MEG_ACTION_BWD_WEIGHT || c->is_forward_only;
     const double d = duration(p->t, a, vstage);
+    struct buffers *slots = &g->bufs[SLOTS];
 
     if (!has_its_buffers(a, vstage == 0, vstage == c->stages * c->chunks - 1))
         return fail_at(p, g, "the step does not have exactly the buffers that its model chunk requires");
@@ -216,8 +218,8 @@ static int simulate_step(struct simulation *p, struct stage *g, const struct meg
     if ((a->buf[MEG_EDGE_Y] >= 0 && !acquire(&g->bufs[MEG_EDGE_Y], a->buf[MEG_EDGE_Y], FULL, a)) ||
         (a->buf[MEG_EDGE_DX] >= 0 && !acquire(&g->bufs[MEG_EDGE_DX], a->buf[MEG_EDGE_DX], FULL, a)))
         return fail_at(p, g, "the output buffer is not free");
-    if (a->type == MEG_ACTION_FWD ? !acquire(&g->slots, a->slot, FULL, a)
-                                  : !holds(&g->slots, a->slot, a->type == MEG_ACTION_BWD_WEIGHT ? INPUT_DONE : FULL, a))
+    if (a->type == MEG_ACTION_FWD ? !acquire(slots, a->slot, FULL, a)
+                                  : !holds(slots, a->slot, a->type == MEG_ACTION_BWD_WEIGHT ? INPUT_DONE : FULL, a))
         return fail_at(p, g,
                        a->type == MEG_ACTION_FWD
                            ? "the activation slot is in use"
@@ -228,9 +230,9 @@ static int simulate_step(struct simulation *p, struct stage *g, const struct meg
             if (g->done[i][a->chunk]++ != a->microbatch)
                 return fail_at(p, g, "the micro-batches of this step type are out of order");
     if (a->type == MEG_ACTION_BWD_INPUT)
-        g->slots.v[a->slot].state = INPUT_DONE;
+        slots->v[a->slot].state = INPUT_DONE;
     if (is_last_use) {
-        release(&g->slots, a->slot);
+        release(slots, a->slot);
         release(&g->bufs[MEG_EDGE_X], a->buf[MEG_EDGE_X]);
         release(&g->bufs[MEG_EDGE_DY], a->buf[MEG_EDGE_DY]);
     }
@@ -276,15 +278,15 @@ static int check_end(const struct simulation *p, const struct stage *g)
                                 : i == 1 ? "input-gradient"
                                          : "weight-gradient",
                                 c->microbatches);
-    for (int i = -1; i < MEG_EDGES; i++) {
-        const struct buffers *x = i < 0 ? &g->slots : &g->bufs[i];
+    for (int i = 0; i < BUFFER_TYPES; i++) {
+        const struct buffers *x = &g->bufs[i];
 
         if (x->used)
             return meg_fail(p->e, MEG_EFAIL, "stage %d: %d buffers (%s) are still in use after the last action",
-                            g->s->stage, x->used, i < 0 ? "activation slots" : edges[i]);
+                            g->s->stage, x->used, edges[i]);
         if (x->peak != x->n)
             return meg_fail(p->e, MEG_EFAIL, "stage %d: the schedule has %d buffers (%s), but uses at most %d at once",
-                            g->s->stage, x->n, i < 0 ? "activation slots" : edges[i], x->peak);
+                            g->s->stage, x->n, edges[i], x->peak);
     }
     return 0;
 }
@@ -325,12 +327,6 @@ static void summarize(const struct simulation *p, int stages, struct meg_pipe_sc
         cost->idle[i] = cost->makespan - p->stage[i].busy;
 }
 
-static void buffers_init(struct buffers *c, int n)
-{
-    c->v = meg_new((size_t)n * sizeof *c->v);
-    c->n = n;
-}
-
 int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
                                struct meg_pipe_schedule_cost *cost, struct meg_err *e)
 {
@@ -343,17 +339,17 @@ int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct
         struct stage *g = &p.stage[i];
 
         g->s = &all[i];
-        buffers_init(&g->slots, all[i].slots);
-        for (int k = 0; k < MEG_EDGES; k++)
-            buffers_init(&g->bufs[k], all[i].bufs[k]);
+        for (int k = 0; k < BUFFER_TYPES; k++) {
+            g->bufs[k].n = k == SLOTS ? all[i].slots : all[i].bufs[k];
+            g->bufs[k].v = meg_new((size_t)g->bufs[k].n * sizeof *g->bufs[k].v);
+        }
         for (int k = 0; k < 3; k++)
             g->done[k] = meg_new((size_t)chunks * sizeof *g->done[k]);
     }
     if ((r = simulate_all(&p, stages)) == 0)
         summarize(&p, stages, cost);
     for (int i = 0; i < stages; i++) {
-        free(p.stage[i].slots.v);
-        for (int k = 0; k < MEG_EDGES; k++)
+        for (int k = 0; k < BUFFER_TYPES; k++)
             free(p.stage[i].bufs[k].v);
         for (int k = 0; k < 3; k++)
             free(p.stage[i].done[k]);
