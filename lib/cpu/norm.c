@@ -86,7 +86,7 @@ static void bwd_cols(const struct meg_norm_bwd_args *a, int64_t c0, int64_t n)
 void MEG_FN(norm_bwd)(struct meg_stream *st, const struct meg_norm_bwd_args *a)
 {
     (void)st;
-    MEG_ASSERT(!a->db == meg_norm_is_rms(a->type));
+    MEG_ASSERT_EQ(!a->db, !a->dw || meg_norm_is_rms(a->type));
     MEG_ASSERT_EQ(a->dx.rows, a->x.rows);
     MEG_ASSERT_EQ(a->dx.cols, a->x.cols);
     MEG_ASSERT_EQ(a->dy.rows, a->x.rows);
@@ -98,7 +98,7 @@ void MEG_FN(norm_bwd)(struct meg_stream *st, const struct meg_norm_bwd_args *a)
         for (int64_t r = 0; r < a->x.rows; r++)
             bwd_row(a, r);
 #pragma omp for schedule(dynamic)
-        for (int64_t c0 = 0; c0 < a->x.cols; c0 += COLS)
+        for (int64_t c0 = 0; c0 < (a->dw ? a->x.cols : 0); c0 += COLS)
             bwd_cols(a, c0, meg_min64(COLS, a->x.cols - c0));
     }
 }

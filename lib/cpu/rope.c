@@ -130,13 +130,10 @@ void MEG_FN(qk_norm_bwd)(struct meg_stream *st, const struct meg_qk_norm_bwd_arg
 {
     const struct meg_qk_norm *q = a->q;
     const struct meg_mat sum = row_vector(a->dw, a->grad, q->d);
-    float sumb[MAX_HEAD], *sums = row_out(sum, 0, 0, sumb);
+    float sumb[MAX_HEAD], *sums;
     (void)st;
     MEG_ASSERT_LE(q->d, MAX_HEAD);
-    if (a->accumulate)
-        row_load(sum, 0, 0, q->d, sumb);
-    else
-        memset(sums, 0, (size_t)q->d * sizeof *sums);
+    sums = a->dw ? row_sum(sum, 0, 0, q->d, sumb, a->accumulate) : sumb;
 #pragma omp parallel for ordered schedule(static, 1)
     for (int64_t r0 = 0; r0 < q->s * q->b; r0 += ROWS) {
         float wb[MAX_HEAD], part[MAX_HEAD] = { 0 };
@@ -146,8 +143,9 @@ void MEG_FN(qk_norm_bwd)(struct meg_stream *st, const struct meg_qk_norm_bwd_arg
             for (int64_t i = 0; i < q->g * q->heads; i++)
                 bwd_head(a, row, i, wr, part);
 #pragma omp ordered
-        for (int64_t c = 0; c < q->d; c++)
+        for (int64_t c = 0; a->dw && c < q->d; c++)
             sums[c] += part[c];
     }
-    row_store(sum, 0, 0, q->d, sums);
+    if (a->dw)
+        row_store(sum, 0, 0, q->d, sums);
 }

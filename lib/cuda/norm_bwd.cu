@@ -240,5 +240,6 @@ void meg_cuda_norm_bwd(struct meg_stream *st, const struct meg_norm_bwd_args *a)
                            row_sums::NBYTES + (size_t)threads * K * (2 * sizeof(vec<S>) + sizeof(vec<B>)));
             });
     });
-    meg_cuda_sum_partials(st, a->dw, a->db, a->grad, q.partial, a->x.rows ? (int)blocks : 0, n, ld, a->accumulate);
+    if (a->dw)
+        meg_cuda_sum_partials(st, a->dw, a->db, a->grad, q.partial, a->x.rows ? (int)blocks : 0, n, ld, a->accumulate);
 }

@@ -390,5 +390,6 @@ void meg_cuda_qk_norm_bwd(struct meg_stream *st, const struct meg_qk_norm_bwd_ar
             launch(st, qk_norm_bwd<decltype(t)>, grid.blocks, grid.threads, grid.threads * sizeof(struct columns), *q,
                    grid, a->dx, part, a->dy, a->x, a->w, a->rstd, are_aligned);
         });
-    meg_cuda_sum_partials(st, a->dw, NULL, a->grad, part, (int)grid.blocks, q->d, q->d, a->accumulate);
+    if (a->dw)
+        meg_cuda_sum_partials(st, a->dw, NULL, a->grad, part, (int)grid.blocks, q->d, q->d, a->accumulate);
 }

@@ -156,8 +156,8 @@ struct meg_qk_norm_fwd_args {
 };
 
 /*
- * Compute dx, the gradient of x, from dy, the gradient of y; dx may be dy.  Write the gradient of w to dw [d] of type
- * `grad` or, if accumulate, add it.  w has the type of dy.
+ * Compute dx, the gradient of x, from dy, the gradient of y; dx may be dy.  Unless dw is NULL, write the gradient of w
+ * to dw [d] of type `grad` or, if accumulate, add it.  w has the type of dy.
  */
 struct meg_qk_norm_bwd_args {
     const struct meg_qk_norm *q;
@@ -186,7 +186,8 @@ struct meg_norm_fwd_args {
 
 /*
  * dx [n,h] = skip + the gradient of x, computed from dy, the gradient of y.  skip [n,h] may be dx; if skip.p is NULL,
- * nothing is added.  Compute the gradients dw [h] of w and db [h] of b, both of type `grad`; for RMSNorm, db is NULL.
+ * nothing is added.  Unless dw is NULL, compute the gradients dw [h] of w and db [h] of b, both of type `grad`; db is
+ * NULL if dw is, and for RMSNorm.
  */
 struct meg_norm_bwd_args {
     enum meg_norm type;
@@ -369,8 +370,9 @@ MEG_OP_ROW(qk_norm_fwd, NULL,
     VALUE(qk_norm_fwd, q) FIELD(qk_norm_fwd, y, OUT, "s b g heads d") FIELD(qk_norm_fwd, rstd, OUT, "s b g heads")
     FIELD(qk_norm_fwd, x, IN, "s b g heads d") FIELD(qk_norm_fwd, w, IN, "d", "y"))
 MEG_OP_ROW(qk_norm_bwd, NULL,
-    VALUE(qk_norm_bwd, q) FIELD(qk_norm_bwd, dx, OUT, "s b g heads d") FIELD(qk_norm_bwd, dw, OUT, "d", "grad")
-    VALUE(qk_norm_bwd, grad) FIELD(qk_norm_bwd, dy, IN | IN_PLACE, "s b g heads d")
+    VALUE(qk_norm_bwd, q) FIELD(qk_norm_bwd, dx, OUT, "s b g heads d")
+    FIELD(qk_norm_bwd, dw, OUT | OPTIONAL, "d", "grad") VALUE(qk_norm_bwd, grad)
+    FIELD(qk_norm_bwd, dy, IN | IN_PLACE, "s b g heads d")
     FIELD(qk_norm_bwd, x, IN, "s b g heads d") FIELD(qk_norm_bwd, w, IN, "d", "dy")
     FIELD(qk_norm_bwd, rstd, IN, "s b g heads") VALUE(qk_norm_bwd, accumulate))
 MEG_OP_ROW(norm_fwd, check_norm_fwd,
@@ -378,7 +380,7 @@ MEG_OP_ROW(norm_fwd, check_norm_fwd,
     FIELD(norm_fwd, rstd, OUT, "n") FIELD(norm_fwd, x, IN, "n h") FIELD(norm_fwd, w, IN, "h", "y")
     FIELD(norm_fwd, b, IN | OPTIONAL, "h", "y"))
 MEG_OP_ROW(norm_bwd, check_norm_bwd,
-    VALUE(norm_bwd, type) FIELD(norm_bwd, dx, OUT, "n h") FIELD(norm_bwd, dw, OUT, "h", "grad")
+    VALUE(norm_bwd, type) FIELD(norm_bwd, dx, OUT, "n h") FIELD(norm_bwd, dw, OUT | OPTIONAL, "h", "grad")
     FIELD(norm_bwd, db, OUT | OPTIONAL, "h", "grad") VALUE(norm_bwd, grad)
     FIELD(norm_bwd, skip, IN | IN_PLACE | OPTIONAL, "n h") FIELD(norm_bwd, dy, IN, "n h") FIELD(norm_bwd, x, IN, "n h")
     FIELD(norm_bwd, w, IN, "h", "dy") FIELD(norm_bwd, mean, IN | OPTIONAL, "n") FIELD(norm_bwd, rstd, IN, "n")

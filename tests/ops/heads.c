@@ -157,7 +157,7 @@ static void qk_fill(struct op_call *c)
 {
     const struct meg_qk_norm *q = norm_in(c);
     double *x = op_in(c, "x"), *rstd = op_in(c, "rstd");
-    const bool is_bwd = op_find(c, "dw");
+    const bool is_bwd = op_find(c, "dx");
 
     fill_angles(c, "q.cos", "q.sin", "q.position");
     for (int64_t i = 0; c->variant == SCALED && i < q->d; i++)
@@ -203,7 +203,7 @@ static void qk_bwd_ref(struct op_call *c)
     const int64_t d = q->d, n = q->s * q->b * q->g * q->heads;
     double *const g = meg_new((size_t)d * sizeof *g), most = 1;
 
-    for (int64_t k = 0; k < d; k++)
+    for (int64_t k = 0; dw && k < d; k++)
         dw->want[k] = 0;
     for (int64_t i = 0; i < n; i++) {
         const double rs = rstd_of(x + i * d, d, (double)q->eps);
@@ -212,7 +212,8 @@ static void qk_bwd_ref(struct op_call *c)
         memcpy(g, dy + i * d, (size_t)d * sizeof *g);
         rotate(&r, g, i / (q->g * q->heads));
         for (int64_t k = 0; k < d; k++) {
-            dw->want[k] += g[k] * x[i * d + k] * rs;
+            if (dw)
+                dw->want[k] += g[k] * x[i * d + k] * rs;
             sum += g[k] * w[k] * x[i * d + k] * rs;
         }
         for (int64_t k = 0; k < d; k++) {
@@ -221,7 +222,7 @@ static void qk_bwd_ref(struct op_call *c)
         }
         most = fmax(most, rs / 4);
     }
-    for (int64_t k = 0; k < d; k++)
+    for (int64_t k = 0; dw && k < d; k++)
         dw->tol[k] = 400 * EPS * fmax(1, sqrt((double)n / 126));
     free(g);
 }
@@ -277,7 +278,7 @@ static void qk_bwd_one(enum meg_dtype tdx, enum meg_dtype tdy, enum meg_dtype tx
 {
     const struct meg_qk_norm q = norm_of(s);
 
-    OP_CASE(qk_norm_bwd, PLAIN, .q = &q, .dx = heads_of(tdx, s, 0), .grad = grad, .dy = heads_of(tdy, s, 0),
+    OP_CASE(qk_norm_bwd, PLAIN, .q = &q, .dx = heads_of(tdx, s, 0), .dw = ON, .grad = grad, .dy = heads_of(tdy, s, 0),
             .x = heads_of(tx, s, 8), .accumulate = accumulate);
 }
 
@@ -320,11 +321,23 @@ static void qk_bwd_empty(void)
     qk_bwd_one(MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_BF16, s, true);
 }
 
+static void qk_bwd_frozen(void)
+{
+    for (int t = 0; t < OP_FLOATS; t++) {
+        const struct shape s = qk_shapes[t];
+        const struct meg_qk_norm q = norm_of(s);
+
+        OP_CASE(qk_norm_bwd, PLAIN, .q = &q, .dx = heads_of((enum meg_dtype)t, s, 0),
+                .dy = heads_of((enum meg_dtype)t, s, 0), .x = heads_of((enum meg_dtype)t, s, 8));
+    }
+}
+
 OP_TEST(qk_norm_bwd, .fill = qk_fill, .ref = qk_bwd_ref, .grad_of = &op_test_qk_norm_fwd, .added = "dw",
         .group = { { "shapes, in place", qk_bwd_shapes },
                    { "types", qk_bwd_types },
                    { "more heads than threads", qk_bwd_many },
-                   { "no rows", qk_bwd_empty } });
+                   { "no rows", qk_bwd_empty },
+                   { "frozen weights", qk_bwd_frozen } });
 
 /* ---- copy_heads ---- */
 

@@ -106,7 +106,7 @@ static void norm_bwd_ref(struct op_call *c)
     const double offset = (double)meg_norm_offset(a->type);
     double most = 0;
 
-    for (int64_t k = 0; k < h; k++) {
+    for (int64_t k = 0; dw && k < h; k++) {
         dw->want[k] = 0;
         if (db)
             db->want[k] = 0;
@@ -121,7 +121,8 @@ static void norm_bwd_ref(struct op_call *c)
 
             sum += meg_norm_is_rms(a->type) ? 0 : d * (w[k] + offset);
             sum_x += d * (w[k] + offset) * xn;
-            dw->want[k] += d * xn;
+            if (dw)
+                dw->want[k] += d * xn;
             if (db)
                 db->want[k] += d;
         }
@@ -134,7 +135,7 @@ static void norm_bwd_ref(struct op_call *c)
         }
         most = fmax(most, tol);
     }
-    for (int64_t k = 0; k < h; k++) {
+    for (int64_t k = 0; dw && k < h; k++) {
         dw->tol[k] = most * sqrt((double)n);
         if (db)
             db->tol[k] = most * sqrt((double)n);
@@ -233,7 +234,7 @@ static void norm_bwd_one(int variant, enum meg_norm type, struct op_mix t, struc
 {
     struct meg_mat skips = op_mat(t.stream, s.n, s.h, skip == SKIP_AS_DX ? s.pad : s.pad + 8);
 
-    OP_CASE(norm_bwd, variant, .type = type, .dx = op_mat(t.stream, s.n, s.h, s.pad), .db = norm_bias(type),
+    OP_CASE(norm_bwd, variant, .type = type, .dx = op_mat(t.stream, s.n, s.h, s.pad), .dw = ON, .db = norm_bias(type),
             .grad = grad, .skip = skip ? skips : meg_no_mat(), .dy = op_mat(t.branch, s.n, s.h, s.pad),
             .x = op_mat(t.stream, s.n, s.h, s.pad), .mean = ON, .accumulate = accumulate);
 }
@@ -291,7 +292,7 @@ static void norm_bwd_many_rows(void)
 static void norm_bwd_other(void)
 {
     for (int i = 0; i < (int)LEN(other_mixes); i++)
-        OP_CASE(norm_bwd, PLAIN, .type = (enum meg_norm)i, .dx = op_mat(other_mixes[i].stream, 5, 128, 0),
+        OP_CASE(norm_bwd, PLAIN, .type = (enum meg_norm)i, .dx = op_mat(other_mixes[i].stream, 5, 128, 0), .dw = ON,
                 .db = norm_bias((enum meg_norm)i), .skip = op_mat((enum meg_dtype)i, 5, 128, 0),
                 .dy = op_mat(other_mixes[i].branch, 5, 128, 0), .x = op_mat(other_mixes[i].stream, 5, 128, 0),
                 .mean = ON);
@@ -308,8 +309,18 @@ static void norm_bwd_unaligned(void)
 
         x.p = OFFSET(i == 0 ? 2 : 0);
         dy.p = OFFSET(i == 3 ? 2 : 0);
-        OP_CASE(norm_bwd, PLAIN, .type = MEG_NORM_LAYER, .dx = op_mat(t.stream, 3, 256, 8), .db = ON,
+        OP_CASE(norm_bwd, PLAIN, .type = MEG_NORM_LAYER, .dx = op_mat(t.stream, 3, 256, 8), .dw = ON, .db = ON,
                 .skip = op_mat(t.stream, 3, 256, 8), .dy = dy, .x = x, .w = OFFSET(i == 2 ? 2 : 0), .mean = ON);
+    }
+}
+
+static void norm_bwd_frozen(void)
+{
+    for (int k = 0; k < NORM_TYPES * OP_MIXES; k++) {
+        const struct op_mix t = op_mixes[k / NORM_TYPES];
+
+        OP_CASE(norm_bwd, PLAIN, .type = (enum meg_norm)(k % NORM_TYPES), .dx = op_mat(t.stream, 7, 33, 3),
+                .dy = op_mat(t.branch, 7, 33, 3), .x = op_mat(t.stream, 7, 33, 3), .mean = ON);
     }
 }
 
@@ -338,4 +349,5 @@ OP_TEST(norm_bwd, .fill = norm_bwd_fill, .ref = norm_bwd_ref, .grad_of = &op_tes
                    { "many rows", norm_bwd_many_rows },
                    { "other types, no rows", norm_bwd_other },
                    { "unaligned matrices", norm_bwd_unaligned },
+                   { "frozen weights", norm_bwd_frozen },
                    { "NaN and infinity", norm_bwd_not_finite } });
