@@ -428,7 +428,7 @@ MEG_OP_ROW(xent_fwd_bwd, NULL,
 /* clang-format off */
 MEG_PLACEMENT_RULE(linear_fwd, "y pre", .factors = "x w", .linear = "x w", .terms = "bias")
 MEG_PLACEMENT_RULE(linear_bwd_data, "dx", .factors = "dy w pre", .linear = "dy")
-MEG_PLACEMENT_RULE(linear_bwd_weight, "dw", .factors = "dy x", .linear = "dy")
+MEG_PLACEMENT_RULE(linear_bwd_weight, "dw", .factors = "dy x", .linear = "dy x")
 MEG_PLACEMENT_RULE(linear_bwd_weight, "dbias", .factors = "dy", .linear = "dy")
 MEG_PLACEMENT_RULE(act_bwd, "dx", .factors = "dy pre", .linear = "dy")
 MEG_PLACEMENT_RULE(scale, "y", .factors = "x", .linear = "x")
