@@ -17,12 +17,13 @@ train --save "$T/all" --save-interval 5 --log-json "$T/low.json" >"$T/log" 2>"$T
 is 'the model is trained' $? 0
 first='map(select(.split == null))[0].lm_loss'
 is 'the first loss is that of GPT without adapters' "$(jq -s "$first" "$T/low.json")" "$(jq -s "$first" "$T/gpt.json")"
-ok 'the loss falls' jq -se 'map(select(.split == null)) | .[0].lm_loss - .[-1].lm_loss > 0.1' "$T/low.json"
+ok 'the loss falls' jq -se 'map(select(.split == null)) | .[0].lm_loss - .[-1].lm_loss > 0.03' "$T/low.json"
 
 checksum() { # NAME ITERATION: print the checksum of a tensor of layer 0 in a checkpoint
     jq -r --arg name "decoder.layers.0.$1" '.tensors[$name].xxh3_128[0] // error' "$T/all/iter_$2/manifest.json"
 }
-for name in self_attention.linear_qkv.weight mlp.linear_fc1.weight mlp.linear_fc2.bias; do
+for name in self_attention.linear_qkv.weight mlp.linear_fc1.weight mlp.linear_fc2.bias input_layernorm.weight \
+    pre_mlp_layernorm.bias; do
     isnt "$name is saved" "$(checksum $name 0000005)" ''
     is "$name is frozen" "$(checksum $name 0000005)" "$(checksum $name 0000010)"
 done
@@ -39,6 +40,8 @@ states() { # NAME: print the number of optimizer states of a tensor of layer 0
 }
 is 'a frozen weight has no optimizer state' "$(states mlp.linear_fc1.weight)" 0
 is 'a factor has two' "$(states mlp.linear_fc1.adapter.linear_in.weight)" 2
+is 'only factors have optimizer state' "$(jq -r '.tensors | keys[] | select(startswith("optimizer"))' \
+    "$T/all/iter_0000010/manifest.json" | grep -vc '\.adapter\.linear_\(in\|out\)\.weight$')" 0
 mib() { # MODEL TENSORS OPTION...: print the MiB of gradients or optimizer state in the plan of a model
     model=$1 tensors=$2
     shift 2
@@ -50,7 +53,7 @@ for zero in 0 2 3; do
         gpt=$(mib gpt "$tensors" --world-size 2 --zero-stage $zero)
         low=$(mib low-rank "$tensors" --world-size 2 --zero-stage $zero)
         ok "the planned memory of $tensors is smaller with ZeRO-$zero: $low MiB instead of $gpt" \
-            awk -v gpt="$gpt" -v low="$low" 'BEGIN { exit !(gpt > 10 && low < gpt / 10) }'
+            awk -v gpt="$gpt" -v low="$low" 'BEGIN { exit !(gpt > 10 && low < gpt / 40) }'
     done
 done
 
@@ -64,6 +67,8 @@ equals_one_rank 2 --tensor-model-parallel-size 2 --sequence-parallel
 equals_one_rank 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
 equals_one_rank 2 --context-parallel-size 2 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
 equals_one_rank 4 --tensor-model-parallel-size 2 --zero-stage 3
+equals_one_rank 4 --tensor-model-parallel-size 2 --zero-stage 2
+equals_one_rank 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather
 equals_one_rank 2 --zero-stage 2 --overlap-grad-reduce --overlap-param-gather
 equals_one_rank 4 --zero-stage 3 --overlap-grad-reduce --overlap-param-gather --micro-batch-size 1
 

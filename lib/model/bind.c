@@ -140,6 +140,8 @@ void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, cons
     model_heads_init(head, &d);
     model_bind_heads(&b, head, &d, &env);
     model_heads_free(head);
+    for (int i = 0; i < p->n && d.is_trained; i++)
+        p->row[i].is_frozen |= !d.is_trained(&p->row[i]);
     meg_model_desc_free(&d);
     meg_params_shard(p, mesh);
 }

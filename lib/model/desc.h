@@ -77,6 +77,8 @@ struct meg_model_desc {
     int word_tie;      /* index in `tie` of the word embedding; -1: not tied */
     int embedding_tie; /* index in `tie` of the other embeddings; -1: not tied */
     bool is_untied;    /* no head uses the word embedding as its output matrix */
+    /* return whether a parameter is trained; the others are frozen.  NULL: all are trained */
+    bool (*is_trained)(const struct meg_param *row);
     struct meg_head head[MEG_MAX_LOSSES];
     int nheads;
     bool averages_batches; /* logged losses are means over micro-batches (meg_model_averages_batches) */

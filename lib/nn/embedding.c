@@ -22,13 +22,16 @@ void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const struct meg_embed_
 {
     const struct meg_drop drop = meg_ctx_drop(c, l->dropout, (int)in->layer, MEG_DROP_EMBED);
 
+    if (!l->dword.p && !l->dpos.p && !l->dtypes.p)
+        return;
     MEG_CALL(c->op, c->stream, position_bwd, .dpos = l->dpos, .dx = dx,
              .position = in->position_ids + meg_sp_first_row(c, dx), .drop = &drop,
              .accumulate = c->call.accumulates_grads);
-    if (l->types.p)
+    if (l->dtypes.p)
         MEG_CALL(c->op, c->stream, position_bwd, .dpos = l->dtypes, .dx = dx,
                  .position = in->token_types + meg_sp_first_row(c, dx), .drop = &none,
                  .accumulate = c->call.accumulates_grads);
-    MEG_CALL(c->op, c->stream, embed_bwd, .dword = l->dword, .v0 = l->v0, .dx = meg_sp_gather(c, dx),
-             .token = in->tokens, .accumulate = c->call.accumulates_grads || l->is_tied);
+    if (l->dword.p)
+        MEG_CALL(c->op, c->stream, embed_bwd, .dword = l->dword, .v0 = l->v0, .dx = meg_sp_gather(c, dx),
+                 .token = in->tokens, .accumulate = c->call.accumulates_grads || l->is_tied);
 }

@@ -9,9 +9,10 @@
 MEG_BEGIN_DECLS
 
 struct meg_embed {
-    struct meg_mat word, dword;   /* weight and gradient [v,h]: rows v0, v0 + 1, ... of the vocabulary */
-    struct meg_mat pos, dpos;     /* weight and gradient [positions,h]; p is NULL without learned positions */
-    struct meg_mat types, dtypes; /* weight and gradient [2,h] of token types (BERT); p is NULL without them */
+    /* weights and gradients, whose p is NULL if they are frozen */
+    struct meg_mat word, dword;   /* [v,h]: rows v0, v0 + 1, ... of the vocabulary */
+    struct meg_mat pos, dpos;     /* [positions,h]; p is NULL without learned positions */
+    struct meg_mat types, dtypes; /* [2,h] of token types (BERT); p is NULL without them */
     int64_t v0;
     bool is_tied; /* dword already contains the gradient of this rank's LM head; backward adds to it */
     double dropout;

@@ -70,6 +70,10 @@ static void dense_bind(struct meg_binder *b, struct meg_linear *l, const char *n
     bind_plan(b, l, weight.s, s->is_output ? b->logits_dtype : b->dtype);
     if (s->has_bias)
         bind_bias(b, l, meg_param_name(name, ".bias").s, s);
+    if (b->step != MEG_BIND_POINTERS)
+        return;
+    l->is_frozen = !l->dw.p;
+    MEG_ASSERT(!l->is_frozen || !l->dbias);
 }
 
 void meg_bind_experts(struct meg_binder *b, struct meg_linear *l, const char *name, int64_t experts,
@@ -80,8 +84,8 @@ void meg_bind_experts(struct meg_binder *b, struct meg_linear *l, const char *na
     MEG_ASSERT(!s->variant && !s->tied && !s->has_bias);
     l->type = &meg_linear_dense;
     l->tp_dim = s->tp_dim;
-    l->is_frozen = s->is_frozen;
     bind_weight(b, l, weight.s, experts, s);
+    l->is_frozen = !l->dw.p;
     bind_plan(b, l, weight.s, b->dtype);
 }
 
@@ -99,9 +103,10 @@ static void dense_bwd_data(struct meg_ctx *c, const struct meg_linear *l, const 
 
 static void dense_bwd_weight(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
 {
-    MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw,
-             .dbias = l->tp_dim == 1 ? NULL : l->dbias, .dy = a->dy, .x = a->x,
-             .accumulate = c->call.accumulates_grads);
+    if (!l->is_frozen)
+        MEG_CALL(c->op, c->stream, linear_bwd_weight, .plan = l->plan, .dw = l->dw,
+                 .dbias = l->tp_dim == 1 ? NULL : l->dbias, .dy = a->dy, .x = a->x,
+                 .accumulate = c->call.accumulates_grads);
 }
 
 const struct meg_linear_type meg_linear_dense = { dense_bind, dense_fwd, dense_bwd_data, dense_bwd_weight };
@@ -110,7 +115,6 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear *l, const char *nam
 {
     l->type = s->variant ? s->variant->type : &meg_linear_dense;
     l->tp_dim = s->tp_dim;
-    l->is_frozen = s->is_frozen;
     l->type->bind(b, l, name, s);
 }
 
@@ -122,8 +126,7 @@ void meg_linear_local_fwd(struct meg_ctx *c, const struct meg_linear *l, const s
 void meg_linear_local_bwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)
 {
     l->type->bwd_data(c, l, a);
-    if (!l->is_frozen)
-        l->type->bwd_weight(c, l, a);
+    l->type->bwd_weight(c, l, a);
 }
 
 void meg_linear_fwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a)

@@ -24,10 +24,10 @@ struct meg_linear_variant {
 struct meg_linear {
     const struct meg_linear_type *type;
     int tp_dim;     /* 0: column-parallel, 1: row-parallel, -1: replicated */
-    bool is_frozen; /* no gradients of parameters are computed */
+    bool is_frozen; /* no gradients of parameters are computed; set in the step MEG_BIND_POINTERS */
     /*
-     * The shard [out, in] of this rank, and its gradient, whose p is NULL when not training.  For experts, both have
-     * the shape [experts * out, in], one expert of this rank after the other.
+     * The shard [out, in] of this rank, and its gradient, whose p is NULL if it has none.  For experts, both have the
+     * shape [experts * out, in], one expert of this rank after the other.
      */
     struct meg_mat w, dw;
     void *bias;                   /* [out], or NULL */

@@ -58,6 +58,8 @@ static void bind(struct meg_binder *b, struct meg_linear *l, const char *name, c
     bind_factors(b, b->step == MEG_BIND_ROWS ? &rows : l->own, name, s);
     if (b->step == MEG_BIND_ROWS)
         set_rows(b->params, s->tp_dim);
+    if (b->step == MEG_BIND_POINTERS)
+        l->is_frozen = ((struct low_rank *)l->own)->in.is_frozen && ((struct low_rank *)l->own)->out.is_frozen;
     if (b->step == MEG_BIND_DESTROY)
         free(l->own);
 }

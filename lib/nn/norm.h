@@ -11,8 +11,8 @@ MEG_BEGIN_DECLS
 
 struct meg_norm_weights {
     enum meg_norm type;
-    void *w, *b; /* [h]; b is NULL for RMSNorm */
-    void *dw, *db;
+    void *w, *b;   /* [h]; b is NULL for RMSNorm */
+    void *dw, *db; /* NULL if the norm is frozen */
     float eps;
 };
 
@@ -42,8 +42,8 @@ struct meg_residual_epilogue {
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_norm_stats *a,
                   const struct meg_norm_weights *l);
 /*
- * Compute dx = skip + the gradient of x, and the gradients of w and b, given dy, the gradient of y.  `skip` may be
- * dx.  If skip.p is NULL, dx is only the gradient of x.
+ * Compute dx = skip + the gradient of x, and the gradients of w and b unless they are frozen, given dy, the gradient of
+ * y.  `skip` may be dx.  If skip.p is NULL, dx is only the gradient of x.
  */
 void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                   const struct meg_norm_stats *a, const struct meg_norm_weights *l);

@@ -1,8 +1,9 @@
 /*
  * low_rank.c - a family of models for tests/low_rank.t that is not in the library: GPT whose linear layers have
- * low-rank adapters of rank 4.  The weights of the layers are frozen.  A program that is linked with this file accepts
+ * low-rank adapters of rank 4.  All other parameters are frozen.  A program that is linked with this file accepts
  * --model low-rank.
  */
+#include <string.h>
 #include "model/family.h"
 #include "nn/attn/self_attention.h"
 #include "nn/low_rank.h"
@@ -10,9 +11,15 @@
 
 static struct meg_low_rank adapter;
 
+static bool is_factor(const struct meg_param *row)
+{
+    return strstr(row->name, ".adapter.");
+}
+
 static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
     meg_gpt_family.describe(d, c);
+    d->is_trained = is_factor;
     adapter = meg_low_rank(4, 8);
     for (int i = 0; i < d->nblocks; i++) {
         if (d->block[i].type == &meg_attn_block)
