@@ -75,6 +75,18 @@ ranks_but 2 1 'export FAULT=shift' meg-train -q --config "$T/conf" --tensor-mode
 like 'a replicated part that differs is found' "$(cat "$T/err")" \
     'iteration 10: .*layers.0.gate.weight differs from its replicas in the tensor-parallel group'
 
+# Norms after mixers, factors of their outputs and parallel mixers (tests/toy/blocks.c).  The second of four stages begins
+# with a mixer that reads the pipeline's receive buffer.
+printf '%s\n' 'model = blocks' 'train-iters = 10' 'num-layers = 4' 'num-attention-heads = 4' 'hidden-dropout = 0.1' \
+    'attention-dropout = 0.1' >>"$T/conf"
+train_ranks one 1
+equals_one_rank 2 --tensor-model-parallel-size 2
+equals_one_rank 4 --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 \
+    --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
+equals_one_rank 4 --pipeline-model-parallel-size 4 --pipeline-schedule zb-h1
+equals_one_rank 4 --context-parallel-size 2 --zero-stage 2
+
+printf '%s\n' 'model = toy' 'num-layers = 2' >>"$T/conf"
 train --world-size 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --dry-run >"$T/plan" 2>"$T/err"
 is 'a run of 8 ranks is planned' $? 0
 like 'the plan has the memory of the activations' "$(cat "$T/plan")" 'activations +[0-9.]+'

@@ -69,6 +69,16 @@ void model_layer_free(struct model_layer *l)
     free(l->block);
 }
 
+/* Declare a norm; without a name, there is none. */
+static void bind_norm(struct meg_binder *b, struct meg_norm_weights *norm, const struct meg_model_desc *d,
+                      const char *name)
+{
+    norm->type = d->norm;
+    norm->eps = (float)d->norm_eps;
+    if (name)
+        meg_bind_norm(b, norm, name, d->h);
+}
+
 void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct meg_model_desc *d,
                       const struct meg_block_env *env)
 {
@@ -76,19 +86,16 @@ void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct 
     for (int i = 0; i < l->desc->n; i++) {
         struct model_block *block = &l->block[i];
 
-        block->norm.type = d->norm;
-        block->norm.eps = (float)d->norm_eps;
-        meg_bind_norm(b, &block->norm, block->desc->norm, d->h);
+        bind_norm(b, &block->norm, d, block->desc->norm);
         block->desc->type->bind(b, block->weights, block->desc->conf, env);
+        bind_norm(b, &block->post_norm, d, block->desc->post_norm);
     }
 }
 
 void model_bind_final_norm(struct meg_binder *b, struct meg_norm_weights *norm, const struct meg_model_desc *d, int k)
 {
     begin_part(b, k == d->nstacks - 1 ? d->nlayers + 1 : d->stack[k].end, "");
-    norm->type = d->norm;
-    norm->eps = (float)d->norm_eps;
-    meg_bind_norm(b, norm, d->stack[k].final_norm, d->h);
+    bind_norm(b, norm, d, d->stack[k].final_norm);
 }
 
 void model_bind_heads(struct meg_binder *b, void *const *weights, const struct meg_model_desc *d,

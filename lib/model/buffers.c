@@ -140,11 +140,18 @@ static void suballoc_acts(struct slot_layer *q, const struct model_layer *l, con
 
     for (int i = 0; i < l->desc->n; i++) {
         struct block_acts *block = &q->block[i];
+        const struct meg_block *desc = l->block[i].desc;
 
-        if (i > 0)
+        if (i > 0 && !desc->is_parallel)
             block->x = alloc_residual(&stack);
-        block->y = alloc_sublayer_out(&stack);
-        block->stats = alloc_stats(&stack);
+        if (desc->norm || (!desc->is_parallel && a->run->residual_dtype != a->run->dtype))
+            block->y = alloc_sublayer_out(&stack);
+        if (desc->norm)
+            block->stats = alloc_stats(&stack);
+        if (desc->post_norm) {
+            block->out = alloc_sublayer_out(&stack);
+            block->post_stats = alloc_stats(&stack);
+        }
         suballoc_block(MEG_BLOCK_ACTS, block->acts, l, &l->block[i], a);
     }
 }
@@ -392,6 +399,9 @@ static void suballoc_workspace(struct meg_model_state *st, const struct arena *a
     struct shared slots;
 
     st->sublayer_out = alloc_sublayer_out(a);
+    for (int i = 0; i < st->desc.nblocks && !st->parallel_out.rows; i++)
+        if (st->desc.block[i].is_parallel)
+            st->parallel_out = alloc_sublayer_out(a);
     for (int i = 0; i < 2 && st->ctx.has_sp; i++)
         st->ctx.sp_buffer[i] = meg_suballoc(a->mem, sp_nbytes);
     if (d->has_head)
@@ -447,7 +457,7 @@ void model_buffers_trim(struct meg_model_state *st, const struct meg_model_run *
 
             for (enum meg_block_memory what = MEG_BLOCK_ACTS; what < MEG_BLOCK_WORKSPACE; what++)
                 suballoc_block(what, what < MEG_BLOCK_GRADS ? x->acts : x->grads, l, &l->block[k], &a);
-            x->x.rows = x->y.rows = x->d_out.rows = d.stack[l->desc->stack].residual;
+            x->x.rows = x->y.rows = x->out.rows = x->d_out.rows = d.stack[l->desc->stack].residual;
         }
 }
 

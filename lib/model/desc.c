@@ -11,7 +11,7 @@ int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_type *ty
                        const char *norm, enum meg_drop_site site)
 {
     d->block = meg_realloc_array(d->block, (size_t)d->nblocks + 1, sizeof *d->block);
-    d->block[d->nblocks] = (struct meg_block){ type, meg_new(conf_size), norm, site, false };
+    d->block[d->nblocks] = (struct meg_block){ .type = type, .conf = meg_new(conf_size), .norm = norm, .site = site };
     memcpy(d->block[d->nblocks].conf, conf, conf_size);
     return d->nblocks++;
 }

@@ -15,13 +15,25 @@ MEG_BEGIN_DECLS
 struct meg_block {
     const struct meg_block_type *type;
     void *conf;              /* configuration of the mixer; owned by the description */
-    const char *norm;        /* name of the norm of the mixer's input, such as "input_layernorm" */
+    const char *norm;        /* name of the norm of the mixer's input, such as "input_layernorm"; NULL: none */
     enum meg_drop_site site; /* site of the dropout of the mixer's output */
     /*
      * Add the output of the mixer to the output of the norm instead of to x: y + drop(mixer(y)), y = norm(x).  This is
      * the post-LN of the original BERT (Devlin et al. 2019), in which a norm follows the embedding and each addition.
      */
     bool residual_from_norm;
+    /*
+     * The following apply to mixers whose output has no bias.  Gemma 2 has norms before and after each mixer (sandwich
+     * norm), OLMo 2 only after it, and Granite has a factor.
+     */
+    const char *post_norm; /* name of the norm of the mixer's output; NULL: none */
+    float scale;           /* factor of the output, after this norm; 0: none */
+    /*
+     * The mixer is parallel to that of the previous block: it has no norm, but reads the same input, and its output is
+     * added to that of the previous block.  x + drop(attention(y) + mlp(y)), y = norm(x), is the layer of GPT-J and
+     * Falcon.  The dropout is that of the first of the parallel blocks.
+     */
+    bool is_parallel;
 };
 
 /* A layer is the unit of checkpoint files, pipeline stages and recomputation. */

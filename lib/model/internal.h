@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
 /* A block of a layer on this rank. */
 struct model_block {
     const struct meg_block *desc;
-    struct meg_norm_weights norm;
+    struct meg_norm_weights norm, post_norm;
     void *weights; /* of the mixer */
 };
 
@@ -29,9 +29,11 @@ struct model_layer {
 /* Activations of a block, kept for its backward pass, and gradients. */
 struct block_acts {
     struct meg_mat x; /* [residual_rows, h] residual stream before the block */
-    struct meg_mat y; /* [residual_rows, h] norm(x) */
+    struct meg_mat y; /* [residual_rows, h] norm(x); without a norm, x in the dtype of activations, or p is NULL */
     struct meg_norm_stats stats;
-    void *acts;           /* of the mixer */
+    void *acts;         /* of the mixer */
+    struct meg_mat out; /* [residual_rows, h] output of the mixer, if it has a norm, and the statistics of that norm */
+    struct meg_norm_stats post_stats;
     struct meg_mat d_out; /* [residual_rows, h] gradient of the output of the block's mixer */
     void *grads;          /* gradients of acts */
 };
@@ -137,6 +139,7 @@ struct meg_model_state {
     void *head[MEG_MAX_LOSSES];           /* weights of the heads */
     bool embed_has_grads, head_has_grads; /* like model_layer.has_grads */
     struct meg_mat sublayer_out;          /* [residual_rows, h] output of a mixer, before bias-dropout-add */
+    struct meg_mat parallel_out;          /* [residual_rows, h] the same of a parallel block, or a gradient to add */
     struct meg_mat lnf;                   /* [residual_rows, h] output of the final norm */
     struct meg_norm_stats lnf_stats;
     struct meg_mat d_residual;     /* [residual_rows, h] gradient of the residual stream */

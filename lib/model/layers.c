@@ -2,16 +2,28 @@
 #include "model/internal.h"
 #include "placement/placement.h"
 
+static struct meg_residual_bias bias_of(const struct model_block *block)
+{
+    const struct meg_block_type *type = block->desc->type;
+
+    return type->residual_bias ? type->residual_bias(block->weights) : (struct meg_residual_bias){ 0 };
+}
+
+/* Return the first of the parallel blocks to which a block belongs. */
+static const struct model_block *first_of(const struct model_block *block)
+{
+    while (block->desc->is_parallel)
+        block--;
+    return block;
+}
+
 static struct meg_residual_epilogue epilogue(const struct meg_model *g, const struct meg_ctx *c,
                                              const struct model_layer *l, const struct model_block *block)
 {
-    const struct meg_block_type *type = block->desc->type;
-    struct meg_residual_epilogue r = { 0 };
+    const enum meg_drop_site site = first_of(block)->desc->site;
 
-    if (type->residual_bias)
-        r.bias = type->residual_bias(block->weights);
-    r.drop = meg_ctx_drop(c, g->state->desc.hidden_dropout, (int)l->index, block->desc->site);
-    return r;
+    return (struct meg_residual_epilogue){ bias_of(block),
+                                           meg_ctx_drop(c, g->state->desc.hidden_dropout, (int)l->index, site) };
 }
 
 struct meg_mat model_residual_rows(const struct meg_model *g, struct meg_mat m)
@@ -33,7 +45,7 @@ struct meg_mat model_residual(const struct meg_model *g, void *p)
 struct residual {
     void *x;
     const struct model_layer *layer; /* of the last block */
-    const struct model_block *block; /* the last block; NULL before the first one */
+    const struct model_block *block; /* the last block, or the first of the last parallel ones; NULL before the first */
 };
 
 /* Return the residual stream before the addition. */
@@ -79,36 +91,65 @@ static struct block_acts acts_of(const struct layer_pass *p, int i)
 
     if (i == 0)
         a.x = model_residual(p->g, p->x);
+    if (p->l->block[i].desc->is_parallel) {
+        a.x = acts_of(p, i - 1).x;
+        a.y = acts_of(p, i - 1).y;
+    }
+    if (a.y.cols == 0)
+        a.y = a.x;
     return a;
 }
 
 /* Return the residual stream after block i. */
 static struct residual after_block(const struct layer_pass *p, int i)
 {
-    const struct model_block *block = &p->l->block[i];
+    const struct model_block *block = first_of(&p->l->block[i]);
     const struct block_acts a = acts_of(p, i);
 
     return (struct residual){ block->desc->residual_from_norm ? a.y.p : a.x.p, p->l, block };
+}
+
+/* Complete the residual stream a->x before a block, and compute a->y, the input of its mixer. */
+static void mixer_input(struct meg_ctx *c, const struct meg_model *g, const struct residual *r,
+                        const struct model_block *block, struct block_acts *a)
+{
+    const struct meg_mat out = model_residual_rows(g, g->state->sublayer_out);
+    const struct meg_norm_weights *w = &block->norm;
+    const struct meg_residual_epilogue e =
+        r->block ? epilogue(g, c, r->layer, r->block) : (struct meg_residual_epilogue){ 0 };
+
+    if (r->block && block->desc->norm)
+        MEG_CALL(c->op, c->stream, add_norm_fwd, .type = w->type, .z = a->x, .y = a->y, .mean = a->stats.mean,
+                 .rstd = a->stats.rstd, .x = rows_of(g, r), .sublayer_out = out, .bias = e.bias.w, .drop = &e.drop,
+                 .w = w->w, .b = w->b, .eps = w->eps);
+    else if (r->block)
+        meg_add_fwd(c, a->x, rows_of(g, r), out, &e);
+    else if (block->desc->norm)
+        meg_norm_fwd(c, a->y, a->x, &a->stats, w);
+    if (!block->desc->norm && a->y.p != a->x.p)
+        MEG_CALL(c->op, c->stream, cast, .dst = a->y.p, .dst_type = a->y.dtype, .src = a->x.p, .src_type = a->x.dtype,
+                 .n = a->x.rows * a->x.cols);
 }
 
 /* Run forward of block i, from the residual stream to the output of its mixer in sublayer_out. */
 static void block_fwd(struct meg_ctx *c, const struct layer_pass *p, const struct residual *r, int i)
 {
     const struct model_block *block = &p->l->block[i];
-    const struct meg_norm_weights *w = &block->norm;
-    const struct meg_mat out = model_residual_rows(p->g, p->g->state->sublayer_out);
+    const bool is_parallel = block->desc->is_parallel;
+    const struct meg_mat sum = model_residual_rows(p->g, p->g->state->sublayer_out);
+    const struct meg_mat out = is_parallel ? model_residual_rows(p->g, p->g->state->parallel_out) : sum;
+    const struct meg_residual_epilogue no_drop = { .bias = bias_of(block) };
     struct block_acts a = acts_of(p, i);
 
-    if (r->block) {
-        const struct meg_residual_epilogue e = epilogue(p->g, c, r->layer, r->block);
-
-        MEG_CALL(c->op, c->stream, add_norm_fwd, .type = w->type, .z = a.x, .y = a.y, .mean = a.stats.mean,
-                 .rstd = a.stats.rstd, .x = rows_of(p->g, r), .sublayer_out = out, .bias = e.bias.w, .drop = &e.drop,
-                 .w = w->w, .b = w->b, .eps = w->eps);
-    } else {
-        meg_norm_fwd(c, a.y, a.x, &a.stats, w);
-    }
-    block->desc->type->fwd(c, out, a.y, a.acts, block->weights);
+    if (!is_parallel)
+        mixer_input(c, p->g, r, block, &a);
+    block->desc->type->fwd(c, block->desc->post_norm ? a.out : out, a.y, a.acts, block->weights);
+    if (block->desc->post_norm)
+        meg_norm_fwd(c, out, a.out, &a.post_stats, &block->post_norm);
+    if (block->desc->scale != 0)
+        MEG_CALL(c->op, c->stream, scale, .y = out, .x = out, .factor = block->desc->scale);
+    if (is_parallel)
+        meg_add_fwd(c, sum, sum, out, &no_drop);
 }
 
 static void layer_fwd(const void *pass)
@@ -123,6 +164,44 @@ static void layer_fwd(const void *pass)
     }
 }
 
+/*
+ * Compute dx, the gradient of the input of the mixer of block i, and the gradients of its parameters from dy, the
+ * gradient of the residual stream after the block.
+ */
+static void mixer_bwd(struct meg_ctx *c, const struct layer_pass *p, int i, struct meg_mat dx, struct meg_mat dy)
+{
+    const struct model_block *block = &p->l->block[i];
+    const struct block_acts a = acts_of(p, i);
+    const struct meg_residual_epilogue e = epilogue(p->g, c, p->l, block);
+    const struct meg_mat buffer = block->desc->post_norm ? dx : a.d_out;
+    struct meg_mat d_out = meg_add_bwd(c, buffer, dy, &e);
+
+    if (block->desc->scale != 0) {
+        MEG_CALL(c->op, c->stream, scale, .y = buffer, .x = d_out, .factor = block->desc->scale);
+        d_out = buffer;
+    }
+    if (block->desc->post_norm) {
+        meg_norm_bwd(c, a.d_out, meg_no_mat(), d_out, a.out, &a.post_stats, &block->post_norm);
+        d_out = a.d_out;
+    }
+    block->desc->type->bwd(c, dx, d_out, a.y, a.acts, a.grads, block->weights);
+}
+
+/* Compute dx, the gradient of the residual stream before block i, from dy, that after it, and d_norm, that of y. */
+static void mixer_input_bwd(struct meg_ctx *c, const struct layer_pass *p, int i, struct meg_mat dx, struct meg_mat dy,
+                            struct meg_mat d_norm)
+{
+    const struct model_block *block = &p->l->block[i];
+    const struct block_acts a = acts_of(p, i);
+
+    if (block->desc->residual_from_norm)
+        MEG_CALL(c->op, c->stream, add_fwd, .z = d_norm, .x = d_norm, .y = dy);
+    if (block->desc->norm)
+        meg_norm_bwd(c, dx, block->desc->residual_from_norm ? meg_no_mat() : dy, d_norm, a.x, &a.stats, &block->norm);
+    else
+        MEG_CALL(c->op, c->stream, add_fwd, .z = dx, .x = dy, .y = d_norm);
+}
+
 /* Compute pass->dx and parameter gradients from pass->dy. */
 static void layer_bwd(const void *pass)
 {
@@ -130,20 +209,20 @@ static void layer_bwd(const void *pass)
     const struct meg_model *g = p->g;
     struct meg_ctx c = model_ctx(g, &p->call);
     const struct meg_mat d_norm = model_residual_rows(g, g->state->d_norm);
+    const struct meg_mat added = model_residual_rows(g, g->state->parallel_out);
+    const int n = p->l->desc->n;
     struct meg_mat dy = model_residual(g, p->dy);
 
-    for (int i = p->l->desc->n - 1; i >= 0; i--) {
-        const struct model_block *block = &p->l->block[i];
-        const struct block_acts a = acts_of(p, i);
-        const struct meg_residual_epilogue e = epilogue(g, &c, p->l, block);
-        const struct meg_mat d_out = meg_add_bwd(&c, a.d_out, dy, &e);
+    for (int i = n - 1; i >= 0; i--) {
         const struct meg_mat d_residual = model_residual(g, i > 0 ? g->state->d_residual.p : p->dx);
+        const bool adds = i + 1 < n && p->l->block[i + 1].desc->is_parallel;
 
-        block->desc->type->bwd(&c, d_norm, d_out, a.y, a.acts, a.grads, block->weights);
-        if (block->desc->residual_from_norm)
-            MEG_CALL(c.op, c.stream, add_fwd, .z = d_norm, .x = d_norm, .y = dy);
-        meg_norm_bwd(&c, d_residual, block->desc->residual_from_norm ? meg_no_mat() : dy, d_norm, a.x, &a.stats,
-                     &block->norm);
+        mixer_bwd(&c, p, i, adds ? added : d_norm, dy);
+        if (adds)
+            MEG_CALL(c.op, c.stream, add_fwd, .z = d_norm, .x = d_norm, .y = added);
+        if (p->l->block[i].desc->is_parallel)
+            continue;
+        mixer_input_bwd(&c, p, i, d_residual, dy, d_norm);
         dy = d_residual;
     }
 }

@@ -159,8 +159,8 @@ void meg_model_transferred(const struct meg_model *g, unsigned *transferred);
 /*
  * Run forward of a micro-batch through a chunk and keep the activations in a slot.  The factors are in pinned memory if
  * the arrays of x are.  `in` and `out` are arrays of the addresses of the boundary tensors.  The first chunk of the
- * model ignores `in`.  For other chunks, the tensors in `in` must remain unchanged until the slot's backward has ended.
- * The last chunk, which ends with the heads, does not write to `out`.
+ * model ignores `in`.  For other chunks, the tensors in `in` must remain unchanged until the slot's backward has ended,
+ * and with run.defers_wgrad its backward_weight.  The last chunk, which ends with the heads, does not write to `out`.
  */
 void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const struct meg_batch *x,
                        const struct meg_loss_factors *factors, void *const *in, void *const *out);

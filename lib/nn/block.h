@@ -1,6 +1,6 @@
 /*
  * block.h - the residual block, the unit of which models are built (model/desc.h):
- *   x + drop(mixer(norm(x)))
+ *   x + drop(mixer(norm(x))),  optionally with another norm and a factor: x + drop(scale * post_norm(mixer(norm(x))))
  * The type of a block (struct meg_block_type) implements its mixer, such as attention or an MLP.  It has a table of
  * functions, and the sizes of the structures for the weights, the activations and the gradients of a block.  The
  * executor (model/forward_backward.c) passes these structures and the block's configuration to the functions; only the
@@ -94,7 +94,7 @@ struct meg_block_type {
     void (*suballoc)(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf);
     /* Return the bias of the output, which is added together with the residual; NULL: there is none. */
     struct meg_residual_bias (*residual_bias)(const void *weights);
-    /* Compute y [rows,h], without this bias, from x, the output of the norm. */
+    /* Compute y [rows,h], without this bias, from x, the output of the norm.  x is not y. */
     void (*fwd)(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights);
     /* Compute dx from dy and, unless c->defers_wgrad, the weight gradients. */
     void (*bwd)(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
