@@ -11,11 +11,11 @@ static size_t arrays_nbytes(const struct meg_model_kv_cache *c, int64_t n)
     return (size_t)n * ((size_t)(MODEL_KV_NUM_OFFSETS * c->L) * sizeof(int64_t) + 2 * sizeof(int32_t));
 }
 
-/* Set the width of a cache to the width of a block.  All blocks have the same width. */
+/* Set the width of a cache to the width of a block, unless it is 0.  All other blocks have the same width. */
 static void set_width(int64_t *width, int64_t of_block)
 {
-    MEG_ASSERT(*width == 0 || *width == of_block);
-    *width = of_block;
+    MEG_ASSERT(*width == 0 || of_block == 0 || *width == of_block);
+    *width = meg_max64(*width, of_block);
 }
 
 /* Set the bytes per token. */
@@ -26,11 +26,11 @@ static void set_widths(struct meg_model_kv_cache *c, const struct meg_model *g)
 
     for (int i = 0; i < st->desc.nblocks; i++) {
         const struct meg_block *block = &st->desc.block[i];
+        const struct meg_block_cache x =
+            block->type->cache ? block->type->cache(block->conf, st->dim.tp) : (struct meg_block_cache){ 0 };
 
-        if (block->type->cache_width)
-            set_width(&token, block->type->cache_width(block->conf, st->dim.tp));
-        if (block->type->memory_cache_width)
-            set_width(&memory, block->type->memory_cache_width(block->conf, st->dim.tp));
+        set_width(&token, x.token);
+        set_width(&memory, x.memory_token);
     }
     c->token_nbytes = (size_t)token * meg_dtype_size(g->run.dtype);
     c->memory_nbytes = (size_t)memory * meg_dtype_size(g->run.dtype);

@@ -82,6 +82,14 @@ static inline void meg_block_f32(const struct meg_block_arena *a, float **p, int
         *p = meg_suballoc(a->mem, (size_t)n * sizeof **p);
 }
 
+/*
+ * What the KV cache stores of a sequence in a layer: elements for each of its tokens, and for each token of the
+ * encoder's input.  All blocks of a model that store any have the same number.
+ */
+struct meg_block_cache {
+    int64_t token, memory_token;
+};
+
 struct meg_block_type {
     size_t weights_size, acts_size, grads_size; /* sizes in bytes of the type's structures */
     /* Declare the parameters (params/binder.h).  In the step MEG_BIND_POINTERS, also set the weights' other fields. */
@@ -102,13 +110,8 @@ struct meg_block_type {
     /* Compute the weight gradients that bwd deferred (c->defers_wgrad). */
     void (*bwd_weight)(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
                        const void *weights);
-    /*
-     * Return the number of elements that the KV cache of a layer stores for each token.  This number is the same for
-     * all blocks of a model that have a KV cache.  The pointer is NULL if blocks of the type have none.
-     */
-    int64_t (*cache_width)(const void *conf, int64_t tp);
-    /* Like cache_width, but for each token of the encoder's input. */
-    int64_t (*memory_cache_width)(const void *conf, int64_t tp);
+    /* Return what a layer stores while decoding; NULL: nothing. */
+    struct meg_block_cache (*cache)(const void *conf, int64_t tp);
     /* Store the keys and values of the encoder's output, c->call.memory, in the KV cache of sequence 0. */
     void (*cache_memory)(struct meg_ctx *c, const void *weights);
 };

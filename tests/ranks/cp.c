@@ -144,7 +144,7 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
                              .scale = 0.7f, /* not 1 / sqrt(D) */
                              .rel_bias = &rel_bias,
                              .cp = cp,
-                             .workspace = &r.workspace,
+                             .workspace = r.workspace,
                              .recomputes_core = recomputes };
     r.l.qkv = linear(all->wqkv, QKV, H, all->dwqkv, t);
     r.l.proj = linear(all->wproj, H, A * D, all->dwproj, t);
@@ -167,8 +167,8 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
                                       .sample_id = sample,
                                       .position_ids = position,
                                       .doc_start = has_docs ? doc_start : NULL } };
-    meg_attn_fwd(&r.c, r.y, r.x, &r.acts, &r.l);
-    meg_attn_bwd(&r.c, r.dx, r.dy, r.x, &r.acts, &r.grads, &r.l);
+    meg_attn_block.fwd(&r.c, r.y, r.x, &r.acts, &r.l);
+    meg_attn_block.bwd(&r.c, r.dx, r.dy, r.x, &r.acts, &r.grads, &r.l);
     for (int64_t row = 0; row < s; row++) {
         const int64_t pos = meg_layout_position(layout, i, S, row);
 

@@ -30,7 +30,7 @@ static void all_to_all(struct meg_ctx *c, const struct meg_attn *l, int64_t n, e
 {
     struct meg_comm *g = l->cp->a2a;
 
-    meg_all_to_all(g, c->stream, l->workspace->a2a_recv, l->workspace->a2a_send, n, t);
+    meg_all_to_all(g, c->stream, l->workspace.a2a_recv, l->workspace.a2a_send, n, t);
 }
 
 /*
@@ -73,9 +73,9 @@ void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, struct meg
 
     if (h == 1)
         return;
-    reorder_heads(c, h, rows, l->workspace->a2a_send, false);
+    reorder_heads(c, h, rows, l->workspace.a2a_send, false);
     all_to_all(c, l, block, rows.dtype);
-    reorder_rows(c, h, rows.dtype, rows.p, l->workspace->a2a_recv, block, true);
+    reorder_rows(c, h, rows.dtype, rows.p, l->workspace.a2a_recv, block, true);
 }
 
 void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows)
@@ -84,16 +84,16 @@ void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg
 
     if (h == 1)
         return;
-    reorder_rows(c, h, rows.dtype, rows.p, l->workspace->a2a_send, block, false);
+    reorder_rows(c, h, rows.dtype, rows.p, l->workspace.a2a_send, block, false);
     all_to_all(c, l, block, rows.dtype);
-    reorder_heads(c, h, rows, l->workspace->a2a_recv, true);
+    reorder_heads(c, h, rows, l->workspace.a2a_recv, true);
 }
 
 void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x)
 {
     const int64_t h = l->cp->a2a_size, half = c->call.s / 2, b = c->call.b, a = l->a / h, block = b * a * half;
     const enum meg_dtype t = MEG_DTYPE_F32;
-    float *send = l->workspace->a2a_send, *recv = l->workspace->a2a_recv;
+    float *send = l->workspace.a2a_send, *recv = l->workspace.a2a_recv;
 
     if (h == 1)
         return;
@@ -111,7 +111,7 @@ void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x)
 const int32_t *nn_a2a_doc_start(struct meg_ctx *c, const struct meg_attn *l)
 {
     const int64_t h = l->cp->a2a_size, n = c->call.s * c->call.b;
-    const struct meg_attn_workspace *w = l->workspace;
+    const struct meg_attn_workspace *w = &l->workspace;
     struct meg_comm *g = l->cp->a2a;
 
     if (!c->call.doc_start || h == 1)

@@ -99,7 +99,7 @@ static void attn_chunk_fwd(struct nn_cp_attn *p, struct meg_mat o, float *lse, i
 {
     const struct nn_cp_chunk *q = &p->q_chunk[i], *k = &p->k_chunk[j];
     const struct meg_attn_desc desc = descriptor(p, q, k);
-    const struct meg_attn_workspace *w = p->l->workspace;
+    const struct meg_attn_workspace *w = &p->l->workspace;
     const struct meg_heads out = outputs(p, o, q->row0);
     const struct meg_heads part = outputs(p, meg_mat(w->o_part, MEG_DTYPE_F32, o.rows / 2, o.cols), 0);
     float *out_lse = lse + stats_offset(p, q);
@@ -116,7 +116,7 @@ void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
 {
     const struct nn_kv_exchange *exchange = nn_kv_exchange_select(l->cp);
     const struct meg_mat o = a2a_shape(l->cp, a->o);
-    const struct meg_mat sum = l->cp->ring_size > 1 ? nn_f32_sum(o, l->workspace->o) : o;
+    const struct meg_mat sum = l->cp->ring_size > 1 ? nn_f32_sum(o, l->workspace.o) : o;
     struct nn_cp_attn p;
 
     if (!is_recomputed)
@@ -168,7 +168,7 @@ static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, 
     args.q = rows_from(p->qkv.q, q->row0);
     args.k = rows_from(p->kv.k, k->row0);
     args.v = rows_from(p->kv.v, k->row0);
-    args.workspace = p->l->workspace->bwd;
+    args.workspace = p->l->workspace.bwd;
     p->c->op->attn_bwd(p->c->stream, &args);
 }
 
@@ -191,8 +191,8 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
 {
     const struct nn_kv_exchange *exchange = nn_kv_exchange_select(l->cp);
     const struct meg_mat d_o = a2a_shape(l->cp, d->o), dqkv = a2a_shape(l->cp, d->qkv);
-    const struct meg_mat sum = nn_f32_sum(dqkv, l->workspace->dqkv);
-    float *delta = l->workspace->delta;
+    const struct meg_mat sum = nn_f32_sum(dqkv, l->workspace.dqkv);
+    float *delta = l->workspace.delta;
     struct nn_cp_attn p = start_attn(c, l, a->qkv);
 
     compute_delta(c, l, delta, d->o, a->o);

@@ -13,12 +13,12 @@ static int64_t block_numel(const struct nn_cp_attn *p)
 
 static void *kv_block(const struct nn_cp_attn *p, int64_t i)
 {
-    return (char *)p->l->workspace->kv + (size_t)(i * block_numel(p)) * meg_dtype_size(p->qkv.k.dtype);
+    return (char *)p->l->workspace.kv + (size_t)(i * block_numel(p)) * meg_dtype_size(p->qkv.k.dtype);
 }
 
 static float *dkv_block(const struct nn_cp_attn *p, int64_t i)
 {
-    return p->l->workspace->dkv + i * block_numel(p);
+    return p->l->workspace.dkv + i * block_numel(p);
 }
 
 /* Return views of the keys and of the values of a block [s,b,g,2,d]. */

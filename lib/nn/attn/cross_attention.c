@@ -226,11 +226,11 @@ static struct meg_residual_bias residual_bias(const void *weights)
     return (struct meg_residual_bias){ l->proj.bias, l->proj.dbias };
 }
 
-static int64_t memory_cache_width(const void *conf, int64_t tp)
+static struct meg_block_cache cache(const void *conf, int64_t tp)
 {
     const struct meg_attn_conf *c = conf;
 
-    return c->a / tp * 2 * c->d;
+    return (struct meg_block_cache){ .memory_token = c->a / tp * 2 * c->d };
 }
 
 const struct meg_block_type meg_cross_attn_block = {
@@ -243,6 +243,6 @@ const struct meg_block_type meg_cross_attn_block = {
     .fwd = fwd,
     .bwd = bwd,
     .bwd_weight = bwd_weight,
-    .memory_cache_width = memory_cache_width,
+    .cache = cache,
     .cache_memory = cache_memory,
 };

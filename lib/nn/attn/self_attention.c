@@ -129,7 +129,7 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
     args.q = h.q;
     args.k = h.k;
     args.v = h.v;
-    args.workspace = l->workspace->bwd;
+    args.workspace = l->workspace.bwd;
     args.d_rel_bias = l->rel_bias->dw;
     args.accumulate_params = true;
     if (meg_cp_is_on(l->cp)) {
@@ -162,9 +162,11 @@ static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, co
                        nn_layer_offset(kv, kv->tokens_offset, l->layer_in_stack));
 }
 
-void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
-                  const struct meg_attn *l)
+static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
 {
+    const struct meg_attn *l = weights;
+    const struct meg_attn_acts *a = acts;
+
     MEG_LINEAR(c, &l->qkv, fwd, .y = a->qkv, .x = x, .kept = a->qkv_kept);
     norm_and_rotate(c, a, l);
     if (c->call.kv.b > 0)
@@ -174,9 +176,13 @@ void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
     MEG_LINEAR(c, &l->proj, fwd, .y = y, .x = a->o, .kept = a->proj_kept);
 }
 
-void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
-                  const struct meg_attn_acts *a, struct meg_attn_grads *d, const struct meg_attn *l)
+static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
+                void *grads, const void *weights)
 {
+    const struct meg_attn *l = weights;
+    const struct meg_attn_acts *a = acts;
+    const struct meg_attn_grads *d = grads;
+
     if (l->recomputes_core)
         core_attn_fwd(c, a, true, l);
     MEG_LINEAR(c, &l->proj, bwd, .dx = d->o, .dy = dy, .x = a->o, .kept = a->proj_kept, .d_kept = d->proj_kept);
@@ -185,19 +191,18 @@ void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struc
     MEG_LINEAR(c, &l->qkv, bwd, .dx = dx, .dy = d->qkv, .x = x, .kept = a->qkv_kept, .d_kept = d->qkv_kept);
 }
 
-void meg_attn_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_attn_acts *a,
-                         const struct meg_attn_grads *d, const struct meg_attn *l)
+static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
+                       const void *weights)
 {
+    const struct meg_attn *l = weights;
+    const struct meg_attn_acts *a = acts;
+    const struct meg_attn_grads *d = grads;
+
     MEG_LINEAR(c, &l->proj, bwd_weight, .dy = dy, .x = a->o, .kept = a->proj_kept, .d_kept = d->proj_kept);
     MEG_LINEAR(c, &l->qkv, bwd_weight, .dy = d->qkv, .x = x, .kept = a->qkv_kept, .d_kept = d->qkv_kept);
 }
 
 /* ---- the block type ---- */
-
-struct attn_block {
-    struct meg_attn attn;
-    struct meg_attn_workspace workspace;
-};
 
 /* Declare the weight of the norm of the queries or keys. */
 static void bind_qk_norm(struct meg_binder *b, void **w, void **dw, const char *name, int64_t d)
@@ -224,8 +229,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
                                            .std = c->std_out,
                                            .has_bias = c->has_proj_bias,
                                            .variant = c->linear };
-    struct attn_block *block = weights;
-    struct meg_attn *l = &block->attn;
+    struct meg_attn *l = weights;
 
     meg_bind_linear(b, &l->qkv, "self_attention.linear_qkv", &qkv);
     meg_bind_linear(b, &l->proj, "self_attention.linear_proj", &proj);
@@ -248,7 +252,6 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     l->rel_bias = env->rel_bias;
     l->is_bidirectional = c->is_bidirectional;
     l->cp = env->cp;
-    l->workspace = &block->workspace;
     l->recomputes_core = env->recomputes_core;
 }
 
@@ -282,7 +285,7 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     const struct meg_attn_size size = { a->dtype, a->n, a->s, a->b, heads, groups, c->d, c->buckets, a->is_training };
     struct meg_attn_acts *acts = to;
     struct meg_attn_grads *grads = to;
-    struct attn_block *block = to;
+    struct meg_attn *l = to;
 
     switch (what) {
     case MEG_BLOCK_ACTS:
@@ -301,49 +304,26 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
             suballoc_deferred(grads, a, c, qkv);
         break;
     case MEG_BLOCK_DEFERRED_GRADS: suballoc_deferred(grads, a, c, qkv); break;
-    case MEG_BLOCK_WORKSPACE: meg_attn_workspace_suballoc(&block->workspace, a->mem, a->op, &size, a->cp, 1); break;
+    case MEG_BLOCK_WORKSPACE: meg_attn_workspace_suballoc(&l->workspace, a->mem, a->op, &size, a->cp, 1); break;
     }
 }
 
 static struct meg_residual_bias residual_bias(const void *weights)
 {
-    const struct attn_block *block = weights;
+    const struct meg_attn *l = weights;
 
-    return (struct meg_residual_bias){ block->attn.proj.bias, block->attn.proj.dbias };
+    return (struct meg_residual_bias){ l->proj.bias, l->proj.dbias };
 }
 
-static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
-{
-    const struct attn_block *block = weights;
-
-    meg_attn_fwd(c, y, x, acts, &block->attn);
-}
-
-static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
-                void *grads, const void *weights)
-{
-    const struct attn_block *block = weights;
-
-    meg_attn_bwd(c, dx, dy, x, acts, grads, &block->attn);
-}
-
-static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
-                       const void *weights)
-{
-    const struct attn_block *block = weights;
-
-    meg_attn_bwd_weight(c, dy, x, acts, grads, &block->attn);
-}
-
-static int64_t cache_width(const void *conf, int64_t tp)
+static struct meg_block_cache cache(const void *conf, int64_t tp)
 {
     const struct meg_attn_conf *c = conf;
 
-    return c->g / tp * 2 * c->d;
+    return (struct meg_block_cache){ .token = c->g / tp * 2 * c->d };
 }
 
 const struct meg_block_type meg_attn_block = {
-    .weights_size = sizeof(struct attn_block),
+    .weights_size = sizeof(struct meg_attn),
     .acts_size = sizeof(struct meg_attn_acts),
     .grads_size = sizeof(struct meg_attn_grads),
     .bind = bind,
@@ -352,5 +332,5 @@ const struct meg_block_type meg_attn_block = {
     .fwd = fwd,
     .bwd = bwd,
     .bwd_weight = bwd_weight,
-    .cache_width = cache_width,
+    .cache = cache,
 };

@@ -54,8 +54,13 @@ struct meg_attn_conf {
     const struct meg_linear_variant *linear; /* of qkv and proj; NULL: dense */
 };
 
+/*
+ * With a KV cache, the forward pass appends the keys and values of the rows to it, and computes attention over the
+ * sequences in the cache.  The backward pass also computes the gradient of the relative bias.
+ */
 extern const struct meg_block_type meg_attn_block;
 
+/* The structures of the type: weights, activations and their gradients. */
 struct meg_attn {
     struct meg_linear qkv, proj;
     struct {
@@ -71,7 +76,7 @@ struct meg_attn {
     bool is_bidirectional;
     const struct meg_rel_bias *rel_bias;
     const struct meg_cp *cp;
-    const struct meg_attn_workspace *workspace;
+    struct meg_attn_workspace workspace;
     bool recomputes_core; /* selective recomputation: layers share the buffers of o and lse; backward recomputes both */
 };
 
@@ -91,23 +96,6 @@ struct meg_attn_acts {
 struct meg_attn_grads {
     struct meg_mat qkv, o, qkv_kept, proj_kept; /* gradients */
 };
-
-/*
- * Compute y [n,h] from x, without the bias of proj; meg_add_fwd adds this bias (struct meg_residual_epilogue).  If
- * there is a KV cache, append the keys and values of the rows to the KV cache, and compute attention over the sequences in the
- * cache.
- */
-void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
-                  const struct meg_attn *l);
-/*
- * Compute dx from dy, the gradient of the relative bias and, unless c->defers_wgrad, the weight gradients.  The
- * gradients of the activations are written to d.
- */
-void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
-                  const struct meg_attn_acts *a, struct meg_attn_grads *d, const struct meg_attn *l);
-/* Compute the weight gradients that meg_attn_bwd deferred (c->defers_wgrad); pass the arguments of meg_attn_bwd. */
-void meg_attn_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_attn_acts *a,
-                         const struct meg_attn_grads *d, const struct meg_attn *l);
 
 MEG_END_DECLS
 #endif
