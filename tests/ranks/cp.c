@@ -75,7 +75,7 @@ static void fill(struct tensors *all, enum meg_dtype t)
 struct run {
     struct meg_attn l;
     struct meg_attn_acts acts;
-    struct meg_attn_grads grads;
+    struct meg_attn_acts grads;
     struct meg_attn_workspace workspace;
     struct meg_ctx c;
     struct meg_mat x, y, dx, dy;

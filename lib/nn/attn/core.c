@@ -35,18 +35,52 @@ struct meg_mat nn_cached_kv(const struct meg_ctx *c, struct meg_kv_cache cache, 
     return meg_mat(cache.p + (size_t)layer * cache.layer_bytes, c->dtype, len, cols);
 }
 
-void nn_cached_attn_fwd(struct meg_ctx *c, struct meg_attn_desc desc, struct meg_heads o, float *lse,
-                        struct meg_heads q, struct meg_mat kv, const int64_t *offset)
+void nn_core_fwd(struct meg_ctx *c, const struct nn_core *x)
 {
-    const struct meg_drop none = { 0 };
+    MEG_CALL(c->op, c->stream, attn_fwd, .desc = &x->desc, .o = x->o, .lse = x->lse, .q = x->q, .k = x->k, .v = x->v,
+             .drop = &x->drop);
+}
 
-    desc.s_q = c->call.kv.s;
-    desc.b = c->call.kv.b;
-    desc.s_k = desc.s = desc.block_size = kv.rows;
-    desc.block_offset = offset;
-    desc.blocks_per_seq = 1;
-    MEG_CALL(c->op, c->stream, attn_fwd, .desc = &desc, .o = o, .lse = lse, .q = q, .k = nn_heads(kv, 1, 2, desc.d, 0),
-             .v = nn_heads(kv, 1, 2, desc.d, 1), .drop = &none);
+void nn_core_bwd(struct meg_ctx *c, const struct nn_core *d, const struct nn_core *x, struct meg_workspace workspace,
+                 struct meg_mat d_rel_bias)
+{
+    const struct meg_attn_bwd_args args = { .desc = &x->desc,
+                                            .drop = &x->drop,
+                                            .dq = d->q,
+                                            .dk = d->k,
+                                            .dv = d->v,
+                                            .d_o = d->o,
+                                            .o = x->o,
+                                            .lse = x->lse,
+                                            .q = x->q,
+                                            .k = x->k,
+                                            .v = x->v,
+                                            .workspace = workspace,
+                                            .d_rel_bias = d_rel_bias,
+                                            .accumulate_params = true };
+
+    c->op->attn_bwd(c->stream, &args);
+}
+
+void nn_core_suballoc(const struct meg_block_arena *a, struct meg_mat *o, float **lse, int64_t heads, int64_t d)
+{
+    meg_block_mat(a, o, a->n, heads * d);
+    meg_block_f32(a, lse, a->n * heads);
+}
+
+void nn_cached_attn_fwd(struct meg_ctx *c, const struct nn_core *x, struct meg_mat kv, const int64_t *offset)
+{
+    struct nn_core y = *x;
+
+    y.desc.s_q = c->call.kv.s;
+    y.desc.b = c->call.kv.b;
+    y.desc.s_k = y.desc.s = y.desc.block_size = kv.rows;
+    y.desc.block_offset = offset;
+    y.desc.blocks_per_seq = 1;
+    y.drop = (struct meg_drop){ 0 };
+    y.k = nn_heads(kv, 1, 2, x->desc.d, 0);
+    y.v = nn_heads(kv, 1, 2, x->desc.d, 1);
+    nn_core_fwd(c, &y);
 }
 
 struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d)

@@ -187,7 +187,7 @@ size_t nn_attn_bwd_nbytes(const struct meg_ops *op, const struct meg_attn_size *
 }
 
 void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a,
-                    const struct meg_attn_grads *d)
+                    const struct meg_attn_acts *d)
 {
     const struct nn_kv_exchange *exchange = nn_kv_exchange_select(l->cp);
     const struct meg_mat d_o = a2a_shape(l->cp, d->o), dqkv = a2a_shape(l->cp, d->qkv);

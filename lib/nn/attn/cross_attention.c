@@ -25,56 +25,32 @@ struct cross_attn_acts {
     struct meg_mat q_kept, kv_kept, proj_kept; /* kept by the linear layers */
 };
 
-static struct meg_attn_desc descriptor(const struct meg_ctx *c, const struct cross_attn *l)
+/* Return the operands of attention in activations or gradients, for b sequences. */
+static struct nn_core core_of(const struct meg_ctx *c, const struct cross_attn_acts *a, int64_t b,
+                              const struct cross_attn *l)
 {
-    struct meg_attn_desc desc = nn_causal_desc(c->call.memory.s, c->call.b, l->a, l->a, l->d);
+    struct nn_core x = { .desc = nn_causal_desc(c->call.memory.s, c->call.b, l->a, l->a, l->d),
+                         .drop = meg_ctx_drop(c, l->dropout, l->layer, MEG_DROP_CROSS_ATTN),
+                         .o = nn_output_heads(a->o, b, 1, l->d),
+                         .q = nn_output_heads(a->q, b, 1, l->d),
+                         .k = nn_heads(a->kv, b, 2, l->d, 0),
+                         .v = nn_heads(a->kv, b, 2, l->d, 1),
+                         .lse = a->lse };
 
-    desc.s_q = c->call.s;
-    desc.scale = l->scale;
-    desc.key_length = c->call.memory.key_length;
-    desc.window_right = -1;
-    return desc;
-}
-
-static struct meg_drop dropout(const struct meg_ctx *c, const struct cross_attn *l)
-{
-    struct meg_drop drop = meg_ctx_drop(c, l->dropout, l->layer, MEG_DROP_CROSS_ATTN);
-
-    drop.unit0 = l->head0;
-    return drop;
+    x.desc.s_q = c->call.s;
+    x.desc.scale = l->scale;
+    x.desc.key_length = c->call.memory.key_length;
+    x.desc.window_right = -1;
+    x.drop.unit0 = l->head0;
+    return x;
 }
 
 /* Compute a->o and a->lse. */
 static void core_fwd(struct meg_ctx *c, const struct cross_attn_acts *a, const struct cross_attn *l)
 {
-    const struct meg_attn_desc desc = descriptor(c, l);
-    const struct meg_drop drop = dropout(c, l);
+    const struct nn_core x = core_of(c, a, c->call.b, l);
 
-    MEG_CALL(c->op, c->stream, attn_fwd, .desc = &desc, .o = nn_output_heads(a->o, c->call.b, 1, l->d), .lse = a->lse,
-             .q = nn_output_heads(a->q, c->call.b, 1, l->d), .k = nn_heads(a->kv, c->call.b, 2, l->d, 0),
-             .v = nn_heads(a->kv, c->call.b, 2, l->d, 1), .drop = &drop);
-}
-
-/* Compute d->q and d->kv from d->o. */
-static void core_bwd(struct meg_ctx *c, const struct cross_attn_acts *d, const struct cross_attn_acts *a,
-                     const struct cross_attn *l)
-{
-    const struct meg_attn_desc desc = descriptor(c, l);
-    const struct meg_drop drop = dropout(c, l);
-    const struct meg_attn_bwd_args args = { .desc = &desc,
-                                            .drop = &drop,
-                                            .dq = nn_output_heads(d->q, c->call.b, 1, l->d),
-                                            .dk = nn_heads(d->kv, c->call.b, 2, l->d, 0),
-                                            .dv = nn_heads(d->kv, c->call.b, 2, l->d, 1),
-                                            .d_o = nn_output_heads(d->o, c->call.b, 1, l->d),
-                                            .o = nn_output_heads(a->o, c->call.b, 1, l->d),
-                                            .lse = a->lse,
-                                            .q = nn_output_heads(a->q, c->call.b, 1, l->d),
-                                            .k = nn_heads(a->kv, c->call.b, 2, l->d, 0),
-                                            .v = nn_heads(a->kv, c->call.b, 2, l->d, 1),
-                                            .workspace = l->attn_bwd };
-
-    c->op->attn_bwd(c->stream, &args);
+    nn_core_fwd(c, &x);
 }
 
 /* Return the keys and values of the encoder's output in the KV cache of sequence 0. */
@@ -87,11 +63,10 @@ static struct meg_mat cached_kv(const struct meg_ctx *c, const struct cross_attn
 static void cached_core_fwd(struct meg_ctx *c, const struct cross_attn_acts *a, const struct cross_attn *l)
 {
     const struct meg_kv_step *kv = &c->call.kv;
-    struct meg_attn_desc desc = descriptor(c, l);
+    struct nn_core x = core_of(c, a, kv->b, l);
 
-    desc.key_length = kv->memory_length;
-    nn_cached_attn_fwd(c, desc, nn_output_heads(a->o, kv->b, 1, l->d), a->lse, nn_output_heads(a->q, kv->b, 1, l->d),
-                       cached_kv(c, l), nn_layer_offset(kv, kv->memory_offset, l->layer_in_stack));
+    x.desc.key_length = kv->memory_length;
+    nn_cached_attn_fwd(c, &x, cached_kv(c, l), nn_layer_offset(kv, kv->memory_offset, l->layer_in_stack));
 }
 
 static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
@@ -121,13 +96,14 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
 {
     const struct cross_attn *l = weights;
     const struct cross_attn_acts *a = acts, *d = grads;
+    const struct nn_core core = core_of(c, a, c->call.b, l), d_core = core_of(c, d, c->call.b, l);
     const struct meg_mat memory = meg_memory_mat(c, c->call.memory.dy),
                          d_memory = meg_mat_rows(l->d_memory, 0, memory.rows);
 
     if (l->recomputes_core)
         core_fwd(c, a, l);
     MEG_LINEAR(c, &l->proj, bwd, .dx = d->o, .dy = dy, .x = a->o, .kept = a->proj_kept, .d_kept = d->proj_kept);
-    core_bwd(c, d, a, l);
+    nn_core_bwd(c, &d_core, &core, l->attn_bwd, meg_no_mat());
     MEG_LINEAR(c, &l->kv, bwd, .dx = d_memory, .dy = d->kv, .x = meg_memory_mat(c, c->call.memory.y),
                .kept = a->kv_kept, .d_kept = d->kv_kept);
     MEG_CALL(c->op, c->stream, add_fwd, .z = memory, .x = memory, .y = d_memory);
@@ -176,12 +152,6 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     l->recomputes_core = env->recomputes_core;
 }
 
-static void suballoc_core(struct cross_attn_acts *acts, const struct meg_block_arena *a, int64_t heads, int64_t d)
-{
-    meg_block_mat(a, &acts->o, a->n, heads * d);
-    meg_block_f32(a, &acts->lse, a->n * heads);
-}
-
 static void suballoc_workspace(struct cross_attn *l, const struct meg_block_arena *a, const struct meg_attn_conf *c)
 {
     struct meg_attn_desc desc = nn_causal_desc(a->s_memory, a->b, c->a / a->tp, c->a / a->tp, c->d);
@@ -214,7 +184,7 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
         meg_block_kept(a, &acts->proj_kept, c->linear, a->n);
     }
     if (what == MEG_BLOCK_RECOMPUTED_ACTS || (what == MEG_BLOCK_ACTS && !a->recomputes_core))
-        suballoc_core(acts, a, c->a / a->tp, c->d);
+        nn_core_suballoc(a, &acts->o, &acts->lse, c->a / a->tp, c->d);
     if (what == MEG_BLOCK_GRADS)
         meg_block_mat(a, &acts->o, a->n, width);
 }

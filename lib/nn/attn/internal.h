@@ -25,6 +25,21 @@ struct nn_qkv nn_qkv_heads(struct meg_mat qkv, int64_t b, int64_t r, int64_t d);
 /* Return a view of the heads in rows of o [s b, a d], r = a/g. */
 struct meg_heads nn_output_heads(struct meg_mat o, int64_t b, int64_t r, int64_t d);
 
+/* Attention over complete sequences: its operands, or their gradients (o is d_o). */
+struct nn_core {
+    struct meg_attn_desc desc;
+    struct meg_drop drop;
+    struct meg_heads o, q, k, v;
+    float *lse;
+};
+/* Compute o = dropout(softmax(scores)) v, and lse, the log-sum-exp of each query's scores (meg_attn_desc). */
+void nn_core_fwd(struct meg_ctx *c, const struct nn_core *x);
+/* Compute d->q, d->k and d->v from d->o, and add to the gradient d_rel_bias, whose p may be NULL. */
+void nn_core_bwd(struct meg_ctx *c, const struct nn_core *d, const struct nn_core *x, struct meg_workspace workspace,
+                 struct meg_mat d_rel_bias);
+/* Allocate the output o [n,width] and lse of `heads` heads. */
+void nn_core_suballoc(const struct meg_block_arena *a, struct meg_mat *o, float **lse, int64_t heads, int64_t d);
+
 /* Return the keys and values [len, cols], cols = g 2 d, of sequence 0 in a layer of a KV cache. */
 struct meg_mat nn_cached_kv(const struct meg_ctx *c, struct meg_kv_cache cache, int layer, int64_t len, int64_t cols);
 /* Return the offsets [b] of a layer in a table [layers,b] of kv, or NULL if the table is NULL. */
@@ -34,12 +49,11 @@ static inline const int64_t *nn_layer_offset(const struct meg_kv_step *kv, const
 }
 
 /*
- * Compute the attention of the queries of a step of decoding, with one call for all sequences.  `kv` is the cache of
+ * Compute x->o and x->lse of the queries of a step of decoding, with one call for all sequences.  `kv` is the cache of
  * sequence 0 (nn_cached_kv), with as many rows as the longest sequence has.  offset [b] has the offsets of the caches
- * of all sequences.  desc describes the other properties.
+ * of all sequences.  x->desc describes the other properties.
  */
-void nn_cached_attn_fwd(struct meg_ctx *c, struct meg_attn_desc desc, struct meg_heads o, float *lse,
-                        struct meg_heads q, struct meg_mat kv, const int64_t *offset);
+void nn_cached_attn_fwd(struct meg_ctx *c, const struct nn_core *x, struct meg_mat kv, const int64_t *offset);
 
 /* Return the descriptor of causal attention over b sequences of s tokens, without a scale, which the caller sets. */
 struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d);
@@ -62,7 +76,7 @@ void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
 size_t nn_attn_bwd_nbytes(const struct meg_ops *op, const struct meg_attn_size *size, const struct meg_cp *cp);
 /* Compute d->qkv from d->o; d->o is overwritten. */
 void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a,
-                    const struct meg_attn_grads *d);
+                    const struct meg_attn_acts *d);
 
 /* ---- cp_all_to_all.c ---- */
 

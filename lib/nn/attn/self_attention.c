@@ -69,74 +69,53 @@ static void norm_and_rotate_bwd(struct meg_ctx *c, struct meg_mat d_qkv, const s
              .x = n.x_k, .w = l->k_norm.w, .rstd = a->k_rstd, .accumulate = c->call.accumulates_grads);
 }
 
-static struct meg_attn_desc descriptor(const struct meg_ctx *c, const struct meg_attn *l)
+/* Return the operands of attention in activations or gradients, for b sequences. */
+static struct nn_core core_of(const struct meg_ctx *c, const struct meg_attn_acts *a, int64_t b,
+                              const struct meg_attn *l)
 {
-    struct meg_attn_desc desc = nn_causal_desc(c->call.s, c->call.b, l->a, l->g, l->d);
+    const int64_t r = l->a / l->g;
+    const struct nn_qkv h = nn_qkv_heads(a->qkv, b, r, l->d);
+    struct nn_core x = { .desc = nn_causal_desc(c->call.s, c->call.b, l->a, l->g, l->d),
+                         .drop = meg_ctx_drop(c, l->dropout, l->layer, MEG_DROP_ATTN),
+                         .o = nn_output_heads(a->o, b, r, l->d),
+                         .q = h.q,
+                         .k = h.k,
+                         .v = h.v,
+                         .lse = a->lse };
 
-    desc.scale = l->scale;
-    desc.doc_start = c->call.doc_start;
-    desc.key_length = c->call.key_length;
-    desc.window_right = l->is_bidirectional ? -1 : 0;
-    desc.rel_bias = l->rel_bias->w;
-    desc.rel_bias_max_distance = l->rel_bias->max_distance;
-    desc.rel_bias_is_bidirectional = l->rel_bias->is_bidirectional;
-    return desc;
+    x.desc.scale = l->scale;
+    x.desc.doc_start = c->call.doc_start;
+    x.desc.key_length = c->call.key_length;
+    x.desc.window_right = l->is_bidirectional ? -1 : 0;
+    x.desc.rel_bias = l->rel_bias->w;
+    x.desc.rel_bias_max_distance = l->rel_bias->max_distance;
+    x.desc.rel_bias_is_bidirectional = l->rel_bias->is_bidirectional;
+    x.drop.unit0 = l->head0;
+    return x;
 }
 
-static struct meg_drop dropout(const struct meg_ctx *c, const struct meg_attn *l)
-{
-    struct meg_drop drop = meg_ctx_drop(c, l->dropout, l->layer, MEG_DROP_ATTN);
-
-    drop.unit0 = l->head0;
-    return drop;
-}
-
-/*
- * Compute a->o = dropout(softmax(scores)) v, and a->lse, the log-sum-exp of each query's scores (meg_attn_desc).  For
- * is_recomputed, see nn_cp_attn_fwd.
- */
+/* Compute a->o and a->lse.  For is_recomputed, see nn_cp_attn_fwd. */
 static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, bool is_recomputed,
                           const struct meg_attn *l)
 {
-    const int64_t r = l->a / l->g;
-    const struct meg_attn_desc desc = descriptor(c, l);
-    const struct meg_drop drop = dropout(c, l);
-    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->call.b, r, l->d);
+    const struct nn_core x = core_of(c, a, c->call.b, l);
 
     if (meg_cp_is_on(l->cp))
         nn_cp_attn_fwd(c, l, a, is_recomputed);
     else
-        MEG_CALL(c->op, c->stream, attn_fwd, .desc = &desc, .o = nn_output_heads(a->o, c->call.b, r, l->d),
-                 .lse = a->lse, .q = h.q, .k = h.k, .v = h.v, .drop = &drop);
+        nn_core_fwd(c, &x);
 }
 
 /* Compute d->qkv from d->o. */
-static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, const struct meg_attn_acts *a,
+static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_acts *d, const struct meg_attn_acts *a,
                           const struct meg_attn *l)
 {
-    const int64_t r = l->a / l->g;
-    const struct meg_attn_desc desc = descriptor(c, l);
-    const struct meg_drop drop = dropout(c, l);
-    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->call.b, r, l->d), dh = nn_qkv_heads(d->qkv, c->call.b, r, l->d);
-    struct meg_attn_bwd_args args = { .desc = &desc, .drop = &drop };
+    const struct nn_core dx = core_of(c, d, c->call.b, l), x = core_of(c, a, c->call.b, l);
 
-    args.dq = dh.q;
-    args.dk = dh.k;
-    args.dv = dh.v;
-    args.d_o = nn_output_heads(d->o, c->call.b, r, l->d);
-    args.o = nn_output_heads(a->o, c->call.b, r, l->d);
-    args.lse = a->lse;
-    args.q = h.q;
-    args.k = h.k;
-    args.v = h.v;
-    args.workspace = l->workspace.bwd;
-    args.d_rel_bias = l->rel_bias->dw;
-    args.accumulate_params = true;
-    if (meg_cp_is_on(l->cp)) {
+    if (meg_cp_is_on(l->cp))
         nn_cp_attn_bwd(c, l, a, d);
-        return;
-    }
-    c->op->attn_bwd(c->stream, &args);
+    else
+        nn_core_bwd(c, &dx, &x, l->workspace.bwd, l->rel_bias->dw);
 }
 
 /*
@@ -146,20 +125,17 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
 static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_attn *l)
 {
     const struct meg_kv_step *kv = &c->call.kv;
-    const int64_t r = l->a / l->g;
-    const struct nn_qkv h = nn_qkv_heads(a->qkv, kv->b, r, l->d);
     const struct meg_mat all = nn_cached_kv(c, kv->tokens, l->layer_in_stack, kv->len, 2 * l->g * l->d);
     const struct meg_mat added = kv->added_offset ? all : meg_mat_rows(all, kv->position0, kv->s);
-    struct meg_attn_desc desc = descriptor(c, l);
+    struct nn_core x = core_of(c, a, kv->b, l);
 
     /* the value head of a group follows its key head, so one copy is enough */
     MEG_CALL(c->op, c->stream, copy_heads, .dst = nn_heads(added, 1, 2, l->d, 0),
-             .dst_offset = nn_layer_offset(kv, kv->added_offset, l->layer_in_stack), .src = h.k, .s = kv->s, .b = kv->b,
+             .dst_offset = nn_layer_offset(kv, kv->added_offset, l->layer_in_stack), .src = x.k, .s = kv->s, .b = kv->b,
              .g = l->g, .d = 2 * l->d);
-    desc.q0 = kv->position0;
-    desc.query_start = kv->position;
-    nn_cached_attn_fwd(c, desc, nn_output_heads(a->o, kv->b, r, l->d), a->lse, h.q, all,
-                       nn_layer_offset(kv, kv->tokens_offset, l->layer_in_stack));
+    x.desc.q0 = kv->position0;
+    x.desc.query_start = kv->position;
+    nn_cached_attn_fwd(c, &x, all, nn_layer_offset(kv, kv->tokens_offset, l->layer_in_stack));
 }
 
 static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
@@ -181,7 +157,7 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
 {
     const struct meg_attn *l = weights;
     const struct meg_attn_acts *a = acts;
-    const struct meg_attn_grads *d = grads;
+    const struct meg_attn_acts *d = grads;
 
     if (l->recomputes_core)
         core_attn_fwd(c, a, true, l);
@@ -196,7 +172,7 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
 {
     const struct meg_attn *l = weights;
     const struct meg_attn_acts *a = acts;
-    const struct meg_attn_grads *d = grads;
+    const struct meg_attn_acts *d = grads;
 
     MEG_LINEAR(c, &l->proj, bwd_weight, .dy = dy, .x = a->o, .kept = a->proj_kept, .d_kept = d->proj_kept);
     MEG_LINEAR(c, &l->qkv, bwd_weight, .dy = d->qkv, .x = x, .kept = a->qkv_kept, .d_kept = d->qkv_kept);
@@ -263,47 +239,37 @@ static void suballoc_qk_norm(struct meg_attn_acts *acts, const struct meg_block_
     meg_block_f32(a, &acts->k_rstd, a->n * groups);
 }
 
-static void suballoc_core(struct meg_attn_acts *acts, const struct meg_block_arena *a, int64_t heads, int64_t d)
+/* Allocate the activations that bwd_weight reads, or their gradients. */
+static void suballoc_linear(struct meg_attn_acts *acts, const struct meg_block_arena *a, const struct meg_attn_conf *c)
 {
-    meg_block_mat(a, &acts->o, a->n, heads * d);
-    meg_block_f32(a, &acts->lse, a->n * heads);
-}
-
-/* Allocate the gradients that bwd_weight reads. */
-static void suballoc_deferred(struct meg_attn_grads *grads, const struct meg_block_arena *a,
-                              const struct meg_attn_conf *c, int64_t qkv)
-{
-    meg_block_mat(a, &grads->qkv, a->n, qkv);
-    meg_block_kept(a, &grads->qkv_kept, c->linear, a->n);
-    meg_block_kept(a, &grads->proj_kept, c->linear, a->n);
+    meg_block_mat(a, &acts->qkv, a->n, (c->a + 2 * c->g) / a->tp * c->d);
+    meg_block_kept(a, &acts->qkv_kept, c->linear, a->n);
+    meg_block_kept(a, &acts->proj_kept, c->linear, a->n);
 }
 
 static void suballoc(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf)
 {
     const struct meg_attn_conf *c = conf;
-    const int64_t heads = c->a / a->tp, groups = c->g / a->tp, qkv = (heads + 2 * groups) * c->d;
+    const int64_t heads = c->a / a->tp, groups = c->g / a->tp;
     const struct meg_attn_size size = { a->dtype, a->n, a->s, a->b, heads, groups, c->d, c->buckets, a->is_training };
     struct meg_attn_acts *acts = to;
-    struct meg_attn_grads *grads = to;
     struct meg_attn *l = to;
 
     switch (what) {
     case MEG_BLOCK_ACTS:
-        meg_block_mat(a, &acts->qkv, a->n, qkv);
+        suballoc_linear(acts, a, c);
         if (c->qk_layernorm)
             suballoc_qk_norm(acts, a, heads, groups, c->d);
-        meg_block_kept(a, &acts->qkv_kept, c->linear, a->n);
-        meg_block_kept(a, &acts->proj_kept, c->linear, a->n);
         if (!a->recomputes_core)
-            suballoc_core(acts, a, heads, c->d);
+            nn_core_suballoc(a, &acts->o, &acts->lse, heads, c->d);
         break;
-    case MEG_BLOCK_RECOMPUTED_ACTS: suballoc_core(acts, a, heads, c->d); break;
+    case MEG_BLOCK_RECOMPUTED_ACTS: nn_core_suballoc(a, &acts->o, &acts->lse, heads, c->d); break;
     case MEG_BLOCK_GRADS:
-        meg_block_mat(a, &grads->o, a->n, heads * c->d);
+        meg_block_mat(a, &acts->o, a->n, heads * c->d);
         if (!a->defers_wgrad)
-            suballoc_deferred(grads, a, c, qkv);
+            suballoc_linear(acts, a, c);
         break;
-    case MEG_BLOCK_DEFERRED_GRADS: suballoc_deferred(grads, a, c, qkv); break;
+    case MEG_BLOCK_DEFERRED_GRADS: suballoc_linear(acts, a, c); break;
     case MEG_BLOCK_WORKSPACE: meg_attn_workspace_suballoc(&l->workspace, a->mem, a->op, &size, a->cp, 1); break;
     }
 }
@@ -325,7 +291,7 @@ static struct meg_block_cache cache(const void *conf, int64_t tp)
 const struct meg_block_type meg_attn_block = {
     .weights_size = sizeof(struct meg_attn),
     .acts_size = sizeof(struct meg_attn_acts),
-    .grads_size = sizeof(struct meg_attn_grads),
+    .grads_size = sizeof(struct meg_attn_acts),
     .bind = bind,
     .suballoc = suballoc,
     .residual_bias = residual_bias,

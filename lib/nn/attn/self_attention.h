@@ -81,7 +81,7 @@ struct meg_attn {
 };
 
 /*
- * Activations kept for backward.  With all-to-all context parallelism, qkv and lse have all rows of the all-to-all
+ * Activations kept for backward, or the gradients of qkv, o and what linear layers keep.  With all-to-all context parallelism, qkv and lse have all rows of the all-to-all
  * group, but only this rank's heads.
  */
 struct meg_attn_acts {
@@ -91,10 +91,6 @@ struct meg_attn_acts {
     struct meg_mat o;       /* [n, a d] */
     float *lse; /* log-sum-exp of the scores, [b,a,s]; with context parallelism [2,b,a,s/2], chunk by chunk */
     struct meg_mat qkv_kept, proj_kept; /* kept by the linear layers */
-};
-
-struct meg_attn_grads {
-    struct meg_mat qkv, o, qkv_kept, proj_kept; /* gradients */
 };
 
 MEG_END_DECLS
