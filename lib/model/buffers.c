@@ -321,24 +321,9 @@ static void suballoc_recomputed(struct model_slot *q, const struct model_segment
     end_shared(&ranges);
 }
 
-/* Allocate the workspace of all blocks, which is used by one block at a time. */
-static void suballoc_block_workspace(const struct arena *a)
-{
-    struct shared blocks = shared_memory(a);
-
-    for (int64_t i = 0; i < a->d->nlayers; i++)
-        for (int k = 0; k < a->st->layer[i].desc->n; k++) {
-            const struct model_layer *l = &a->st->layer[i];
-
-            begin_shared(&blocks);
-            suballoc_block(MEG_BLOCK_WORKSPACE, l->block[k].weights, l, &l->block[k], a);
-        }
-    end_shared(&blocks);
-}
-
 /*
- * Allocate activations or gradients of all blocks of a slot.  All blocks use the same memory, because only one block
- * uses it at a time.
+ * Allocate one class of memory of all blocks; q is the slot of activations and gradients.  All blocks use the same
+ * memory, because only one block uses it at a time.
  */
 static void suballoc_for_one_block(enum meg_block_memory what, struct model_slot *q, const struct arena *a)
 {
@@ -348,10 +333,14 @@ static void suballoc_for_one_block(enum meg_block_memory what, struct model_slot
         const struct model_layer *l = &a->st->layer[i];
 
         for (int k = 0; k < l->desc->n; k++) {
-            struct block_acts *x = &q->layer[i].block[k];
+            const struct block_acts *x = q ? &q->layer[i].block[k] : NULL;
 
             begin_shared(&blocks);
-            suballoc_block(what, what == MEG_BLOCK_RECOMPUTED_ACTS ? x->acts : x->grads, l, &l->block[k], a);
+            suballoc_block(what,
+                           !x                        ? l->block[k].weights
+                           : what == MEG_BLOCK_GRADS ? x->grads
+                                                     : x->acts,
+                           l, &l->block[k], a);
         }
     }
     end_shared(&blocks);
@@ -406,7 +395,7 @@ static void suballoc_workspace(struct meg_model_state *st, const struct arena *a
         st->ctx.sp_buffer[i] = meg_suballoc(a->mem, sp_nbytes);
     if (d->has_head)
         suballoc_heads(st, a);
-    suballoc_block_workspace(a);
+    suballoc_for_one_block(MEG_BLOCK_WORKSPACE, NULL, a);
     for (int i = 0; i < st->desc.nheads; i++)
         st->loss[i] = meg_suballoc(a->mem, (size_t)(st->desc.head[i].type->is_per_sequence ? d->b : d->stack[last].n) *
                                                sizeof *st->loss[i]);

@@ -51,12 +51,6 @@ void meg_model_transferred(const struct meg_model *g, unsigned *transferred)
         transferred[v] = meg_desc_boundary(&g->state->desc, l->first_layer ? l->first_layer[v] : 0);
 }
 
-/* Return the hidden states of the current stack in a send or receive buffer of the pipeline. */
-static struct meg_mat boundary_rows(const struct meg_model *g, void *const *tensor)
-{
-    return model_residual(g, tensor[MEG_BOUNDARY_RESIDUAL]);
-}
-
 struct meg_ctx model_ctx(const struct meg_model *g, const struct meg_call *call)
 {
     struct meg_ctx c = g->state->ctx;
@@ -178,11 +172,12 @@ static void empty_segment_fwd(struct meg_model *g, const struct model_segment *x
                               void *const *out)
 {
     if (x->has_embedding)
-        run_embed_fwd(g, q, boundary_rows(g, out));
+        run_embed_fwd(g, q, model_residual(g, out[MEG_BOUNDARY_RESIDUAL]));
     else if (x->has_norm)
         q->last_out.p = in[MEG_BOUNDARY_RESIDUAL];
     else
-        model_copy(g, out[MEG_BOUNDARY_RESIDUAL], in[MEG_BOUNDARY_RESIDUAL], boundary_rows(g, out));
+        model_copy(g, out[MEG_BOUNDARY_RESIDUAL], in[MEG_BOUNDARY_RESIDUAL],
+                   model_residual(g, out[MEG_BOUNDARY_RESIDUAL]));
 }
 
 /* Run forward of the current stack in a chunk, and of the norm after the encoder. */
@@ -202,7 +197,7 @@ static void segment_fwd(struct meg_model *g, const struct model_segment *x, stru
     input = model_residual_rows(g, q->layer[x->begin].block[0].x);
     if (x->has_embedding)
         run_embed_fwd(g, stack, input);
-    y = x->has_norm ? model_residual_rows(g, stack->last_out) : boundary_rows(g, out);
+    y = x->has_norm ? model_residual_rows(g, stack->last_out) : model_residual(g, out[MEG_BOUNDARY_RESIDUAL]);
     model_layers_fwd(g, x, q, y);
     if (x->has_norm && st->stack < model_last_stack(g))
         meg_norm_fwd(&st->ctx, model_residual_rows(g, stack->memory), y, &stack->stats, &st->final_norm[st->stack]);
@@ -287,8 +282,10 @@ static void segment_bwd(struct meg_model *g, const struct model_segment *x, stru
 {
     struct meg_model_state *st = g->state;
     const struct meg_mat d_residual = model_residual_rows(g, st->d_residual);
-    struct meg_mat dx = x->has_embedding ? d_residual : boundary_rows(g, d_in);
-    const struct meg_mat dy = !x->has_norm ? boundary_rows(g, d_out) : has_layers(x) ? d_residual : dx;
+    struct meg_mat dx = x->has_embedding ? d_residual : model_residual(g, d_in[MEG_BOUNDARY_RESIDUAL]);
+    const struct meg_mat dy = !x->has_norm    ? model_residual(g, d_out[MEG_BOUNDARY_RESIDUAL])
+                              : has_layers(x) ? d_residual
+                                              : dx;
 
     if (x->has_norm && st->stack == model_last_stack(g))
         model_heads_bwd(g, q, dy);

@@ -187,21 +187,6 @@ static void mixer_bwd(struct meg_ctx *c, const struct layer_pass *p, int i, stru
     block->desc->type->bwd(c, dx, d_out, a.y, a.acts, a.grads, block->weights);
 }
 
-/* Compute dx, the gradient of the residual stream before block i, from dy, that after it, and d_norm, that of y. */
-static void mixer_input_bwd(struct meg_ctx *c, const struct layer_pass *p, int i, struct meg_mat dx, struct meg_mat dy,
-                            struct meg_mat d_norm)
-{
-    const struct model_block *block = &p->l->block[i];
-    const struct block_acts a = acts_of(p, i);
-
-    if (block->desc->residual_from_norm)
-        MEG_CALL(c->op, c->stream, add_fwd, .z = d_norm, .x = d_norm, .y = dy);
-    if (block->desc->norm)
-        meg_norm_bwd(c, dx, block->desc->residual_from_norm ? meg_no_mat() : dy, d_norm, a.x, &a.stats, &block->norm);
-    else
-        MEG_CALL(c->op, c->stream, add_fwd, .z = dx, .x = dy, .y = d_norm);
-}
-
 /* Compute pass->dx and parameter gradients from pass->dy. */
 static void layer_bwd(const void *pass)
 {
@@ -214,16 +199,26 @@ static void layer_bwd(const void *pass)
     struct meg_mat dy = model_residual(g, p->dy);
 
     for (int i = n - 1; i >= 0; i--) {
-        const struct meg_mat d_residual = model_residual(g, i > 0 ? g->state->d_residual.p : p->dx);
+        const struct model_block *block = &p->l->block[i];
+        const struct meg_mat dx = model_residual(g, i > 0 ? g->state->d_residual.p : p->dx);
         const bool adds = i + 1 < n && p->l->block[i + 1].desc->is_parallel;
 
         mixer_bwd(&c, p, i, adds ? added : d_norm, dy);
         if (adds)
             MEG_CALL(c.op, c.stream, add_fwd, .z = d_norm, .x = d_norm, .y = added);
-        if (p->l->block[i].desc->is_parallel)
+        if (block->desc->is_parallel)
             continue;
-        mixer_input_bwd(&c, p, i, d_residual, dy, d_norm);
-        dy = d_residual;
+        if (block->desc->residual_from_norm)
+            MEG_CALL(c.op, c.stream, add_fwd, .z = d_norm, .x = d_norm, .y = dy);
+        if (block->desc->norm) {
+            const struct block_acts a = acts_of(p, i);
+
+            meg_norm_bwd(&c, dx, block->desc->residual_from_norm ? meg_no_mat() : dy, d_norm, a.x, &a.stats,
+                         &block->norm);
+        } else {
+            MEG_CALL(c.op, c.stream, add_fwd, .z = dx, .x = dy, .y = d_norm);
+        }
+        dy = dx;
     }
 }
 
@@ -321,33 +316,35 @@ static bool fuses_layers(const struct meg_model *g)
            g->run.recompute != MEG_RECOMPUTE_BLOCK;
 }
 
-void model_layers_fwd(struct meg_model *g, const struct model_segment *x, struct model_slot *q, struct meg_mat y)
+/*
+ * Run forward of layers [begin, end) of a segment, and return the residual stream after them.  Recomputation, which
+ * begins at a saved input, saves no inputs, and does not prefetch the parameters of the next layer.
+ */
+static struct residual layers_fwd(struct meg_model *g, const struct model_segment *x, struct model_slot *q,
+                                  int64_t begin, int64_t end, bool recomputes)
 {
     struct residual r = { 0 };
 
-    for (int64_t i = x->begin; i < x->end; i++) {
-        model_params_needed(g, model_group_of(g, i), model_group_of(g, i) + 1, false);
-        run_fwd(g, &r, &g->state->layer[i], &q->layer[i]);
-        save_input(g, x, q, i);
-        if (!fuses_layers(g) && i + 1 < x->end)
-            finish_residual(g, &r, model_residual_rows(g, q->layer[i + 1].block[0].x));
-    }
-    finish_residual(g, &r, y);
-}
-
-/* Recompute the activations of layers [begin, end) of a segment from the input of layer begin. */
-static void recompute_layers(struct meg_model *g, const struct model_segment *x, struct model_slot *q, int64_t begin,
-                             int64_t end)
-{
-    struct residual r = { 0 };
-
-    restore_input(g, x, q, begin);
+    if (recomputes)
+        restore_input(g, x, q, begin);
     for (int64_t i = begin; i < end; i++) {
-        model_params_needed(g, model_group_of(g, i), i + 1 < end ? model_group_of(g, i + 1) : -1, false);
+        const int64_t group = model_group_of(g, i);
+
+        model_params_needed(g, group, recomputes && i + 1 == end ? -1 : group + 1, false);
         run_fwd(g, &r, &g->state->layer[i], &q->layer[i]);
+        if (!recomputes)
+            save_input(g, x, q, i);
         if (!fuses_layers(g) && i + 1 < end)
             finish_residual(g, &r, model_residual_rows(g, q->layer[i + 1].block[0].x));
     }
+    return r;
+}
+
+void model_layers_fwd(struct meg_model *g, const struct model_segment *x, struct model_slot *q, struct meg_mat y)
+{
+    struct residual r = layers_fwd(g, x, q, x->begin, x->end, false);
+
+    finish_residual(g, &r, y);
 }
 
 /*
@@ -387,7 +384,7 @@ void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct
         int64_t begin, end;
 
         if (model_recompute_range(&g->run, x, i, &begin, &end) && i + 1 == end)
-            recompute_layers(g, x, q, begin, end);
+            layers_fwd(g, x, q, begin, end, true);
         model_params_needed(g, model_group_of(g, i), next_bwd_group(g, x, i), true);
         begin_rel_bias_grad(g);
         p = begin_pass(g, &st->layer[i], &q->layer[i]);
