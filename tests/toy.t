@@ -79,7 +79,9 @@ like 'a replicated part that differs is found' "$(cat "$T/err")" \
 # with a mixer that reads the pipeline's receive buffer.
 printf '%s\n' 'model = blocks' 'train-iters = 10' 'num-layers = 4' 'num-attention-heads = 4' 'hidden-dropout = 0.1' \
     'attention-dropout = 0.1' >>"$T/conf"
+logged='if .split then .lm_loss else .lm_loss, .position_loss, .grad_norm end'
 train_ranks one 1
+ok 'the loss of a block falls' jq -se 'map(select(.split == null)) | .[0].position_loss - .[-1].position_loss > 0.01' "$T/one.json"
 equals_one_rank 2 --tensor-model-parallel-size 2
 equals_one_rank 4 --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 \
     --recompute-granularity full --recompute-method uniform --recompute-num-layers 1

@@ -399,7 +399,7 @@ static void suballoc_workspace(struct meg_model_state *st, const struct arena *a
     for (int i = 0; i < st->desc.nheads; i++)
         st->loss[i] = meg_suballoc(a->mem, (size_t)(st->desc.head[i].type->is_per_sequence ? d->b : d->stack[last].n) *
                                                sizeof *st->loss[i]);
-    st->loss_sum = meg_suballoc(a->mem, MEG_MAX_LOSSES * sizeof *st->loss_sum);
+    st->ctx.loss_sum = meg_suballoc(a->mem, MEG_MAX_LOSSES * sizeof *st->ctx.loss_sum);
     st->position_of_row = meg_suballoc(a->mem, (size_t)d->most.s * sizeof *st->position_of_row);
     st->rope.cos = meg_suballoc(a->mem, rope_nbytes);
     st->rope.sin = meg_suballoc(a->mem, rope_nbytes);

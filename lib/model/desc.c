@@ -16,11 +16,18 @@ int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_type *ty
     return d->nblocks++;
 }
 
+int meg_desc_add_loss(struct meg_model_desc *d, const char *name, bool is_per_sequence)
+{
+    MEG_ASSERT_LT(d->nlosses, MEG_MAX_LOSSES);
+    d->loss[d->nlosses] = (struct meg_loss){ name, is_per_sequence };
+    return d->nlosses++;
+}
+
 void meg_desc_add_head(struct meg_model_desc *d, const struct meg_head_type *type, const void *conf, size_t conf_size,
                        const char *loss)
 {
-    MEG_ASSERT_LT(d->nheads, MEG_MAX_LOSSES);
-    d->head[d->nheads] = (struct meg_head){ type, meg_new(conf_size), loss };
+    d->head[d->nheads] =
+        (struct meg_head){ type, meg_new(conf_size), meg_desc_add_loss(d, loss, type->is_per_sequence) };
     memcpy(d->head[d->nheads++].conf, conf, conf_size);
 }
 

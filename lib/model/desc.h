@@ -59,11 +59,16 @@ struct meg_stack {
     int rel_bias_tie;      /* index of the relative bias in meg_model_desc.tie */
 };
 
-/* A head, which computes one of the losses. */
+/* A loss, which a head computes, or to which blocks add (meg_ctx_add_loss). */
+struct meg_loss {
+    const char *name;     /* in logs, such as "lm loss" */
+    bool is_per_sequence; /* there is a value for each sequence; otherwise, for each token */
+};
+
 struct meg_head {
     const struct meg_head_type *type;
-    void *conf;       /* configuration of the type; owned by the description */
-    const char *loss; /* name of the loss in logs, such as "lm loss" */
+    void *conf; /* configuration of the type; owned by the description */
+    int loss;   /* index of its loss */
 };
 
 struct meg_rope_conf {
@@ -93,6 +98,8 @@ struct meg_model_desc {
     bool (*is_trained)(const struct meg_param *row);
     struct meg_head head[MEG_MAX_LOSSES];
     int nheads;
+    struct meg_loss loss[MEG_MAX_LOSSES];
+    int nlosses;
     bool averages_batches; /* logged losses are means over micro-batches (meg_model_averages_batches) */
     struct meg_block *block;
     int nblocks;
@@ -116,7 +123,9 @@ unsigned meg_desc_boundary(const struct meg_model_desc *d, int64_t layer);
 /* Append a block and return its index.  The configuration, of the given size in bytes, is copied. */
 int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_type *type, const void *conf, size_t conf_size,
                        const char *norm, enum meg_drop_site site);
-/* Append a head.  The configuration, of the given size in bytes, is copied. */
+/* Append a loss and return its index. */
+int meg_desc_add_loss(struct meg_model_desc *d, const char *name, bool is_per_sequence);
+/* Append a head and its loss.  The configuration, of the given size in bytes, is copied. */
 void meg_desc_add_head(struct meg_model_desc *d, const struct meg_head_type *type, const void *conf, size_t conf_size,
                        const char *loss);
 /*

@@ -24,17 +24,17 @@ unsigned meg_model_inputs(const struct meg_model *g)
 
 int meg_model_num_losses(const struct meg_model *g)
 {
-    return g->state->desc.nheads;
+    return g->state->desc.nlosses;
 }
 
 const char *meg_model_loss_name(const struct meg_model *g, int i)
 {
-    return g->state->desc.head[i].loss;
+    return g->state->desc.loss[i].name;
 }
 
 bool meg_model_loss_is_per_sequence(const struct meg_model *g, int i)
 {
-    return g->state->desc.head[i].type->is_per_sequence;
+    return g->state->desc.loss[i].is_per_sequence;
 }
 
 bool meg_model_averages_batches(const struct meg_model *g)
@@ -52,15 +52,13 @@ void meg_model_read_losses(struct meg_model *g, double *sum)
     meg_device_read(g->device, g->state->ctx.stream, sum, g->loss_sum, MEG_MAX_LOSSES * sizeof *sum);
 }
 
-/* Add the weighted sum of the losses of head i to loss_sum.  The losses must have been computed. */
-static void add_to_loss_sum(struct meg_model *g, const struct model_slot *q, int i)
+/* Add the values of the loss of head i, which have been computed, to the sum of this loss. */
+static void add_to_loss_sum(struct meg_ctx *c, const struct meg_model_state *st, int i)
 {
-    const bool is_per_sequence = meg_model_loss_is_per_sequence(g, i);
-    const struct meg_ctx *c = &g->state->ctx;
+    const bool is_per_sequence = st->desc.head[i].type->is_per_sequence;
 
-    MEG_CALL(g->op, c->stream, weighted_sum, .out = g->loss_sum + i, .x = g->state->loss[i],
-             .weight = is_per_sequence ? NULL : g->state->in.loss_mask,
-             .n = is_per_sequence ? c->call.b : c->call.s * c->call.b, .scale = &q->in->factors->sum[i]);
+    meg_ctx_add_loss(c, st->desc.head[i].loss, st->loss[i], is_per_sequence ? NULL : st->in.loss_mask,
+                     is_per_sequence ? c->call.b : c->call.s * c->call.b);
 }
 
 void meg_model_slot_loss(struct meg_model *g, int64_t slot)
@@ -73,7 +71,7 @@ void meg_model_slot_loss(struct meg_model *g, int64_t slot)
     model_final_norm_fwd(g, q);
     for (int i = 0; i < st->desc.nheads; i++) {
         st->desc.head[i].type->fwd(&st->ctx, st->loss[i], model_residual_rows(g, st->lnf), &st->in, st->head[i]);
-        add_to_loss_sum(g, q, i);
+        add_to_loss_sum(&st->ctx, st, i);
     }
 }
 
@@ -81,7 +79,6 @@ void meg_model_slot_loss(struct meg_model *g, int64_t slot)
 struct heads_pass {
     struct meg_call call;
     struct meg_model *g;
-    const struct model_slot *q;
     const struct model_inputs *in; /* its arrays are those of st->in that `present` has */
     int64_t present;
     void *last_out, *d_last_out;
@@ -101,11 +98,11 @@ static void heads_bwd(const void *pass)
     meg_norm_fwd(&c, lnf, x, &st->lnf_stats, norm);
     for (int i = 0; i < st->desc.nheads; i++) {
         const struct meg_head_type *type = st->desc.head[i].type;
-        const struct meg_loss_weight weight = { type->is_per_sequence ? NULL : st->in.loss_mask,
-                                                &p->in->factors->grad[i], g->loss_scale };
+        const struct meg_loss_weight weight =
+            meg_ctx_loss_weight(&c, st->desc.head[i].loss, type->is_per_sequence ? NULL : st->in.loss_mask);
 
         type->fwd_bwd(&c, st->loss[i], d_lnf, lnf, &st->in, weight, st->head[i]);
-        add_to_loss_sum(g, p->q, i);
+        add_to_loss_sum(&c, st, i);
     }
     meg_norm_bwd(&c, model_residual(g, p->d_last_out), meg_no_mat(), d_lnf, x, &st->lnf_stats, norm);
 }
@@ -115,7 +112,6 @@ void model_heads_bwd(struct meg_model *g, struct model_slot *q, struct meg_mat d
     struct meg_model_state *st = g->state;
     struct heads_pass pass = { .call = st->ctx.call,
                                .g = g,
-                               .q = q,
                                .in = q->in,
                                .present = q->in->present,
                                .last_out = q->stack[model_last_stack(g)].last_out.p,

@@ -40,11 +40,12 @@ struct block_acts {
 
 /* A micro-batch in device memory. */
 struct model_inputs {
-    struct meg_batch x;               /* arrays in device memory, each allocated for n elements */
-    unsigned present;                 /* arrays that are uploaded, a bit mask (enum meg_batch_field) */
-    struct meg_loss_factors *factors; /* in device memory; uploaded only if this rank has heads */
-    struct meg_event *uploaded;       /* recorded on the copy stream */
-    struct meg_event *unused;         /* recorded on the compute stream after the last read */
+    struct meg_batch x; /* arrays in device memory, each allocated for n elements */
+    unsigned present;   /* arrays that are uploaded, a bit mask (enum meg_batch_field) */
+    struct meg_loss_factors
+        *factors;               /* in device memory; uploaded only if this rank has heads, or blocks have losses */
+    struct meg_event *uploaded; /* recorded on the copy stream */
+    struct meg_event *unused;   /* recorded on the compute stream after the last read */
 };
 
 /* The passes of a layer: forward, backward, and the weight gradients that backward defers. */
@@ -146,7 +147,6 @@ struct meg_model_state {
     struct meg_mat d_norm;         /* [residual_rows, h] gradient of the output of a norm */
     struct meg_mat d_memory;       /* [residual_rows, h] gradient of the output of the encoder */
     float *loss[MEG_MAX_LOSSES];   /* [n] or [b], device: losses of each head */
-    double *loss_sum;              /* [MEG_MAX_LOSSES], device */
     struct meg_batch in;           /* current micro-batch, in device memory; arrays that it lacks are NULL */
     int32_t *position_of_row;      /* [s], device */
     int32_t *host_position;        /* [s] */

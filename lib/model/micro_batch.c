@@ -53,7 +53,10 @@ void model_set_current(struct meg_model *g, struct model_slot *q, int k)
                                             .sample_id = in->sample_id,
                                             .position_ids = *meg_batch_array(in, stack->position_ids),
                                             .doc_start = k == model_last_stack(g) ? in->doc_start : NULL,
-                                            .key_length = *meg_batch_array(in, stack->key_length) };
+                                            .key_length = *meg_batch_array(in, stack->key_length),
+                                            .grad_factor = q->in->factors->grad,
+                                            .sum_factor = q->in->factors->sum,
+                                            .loss_scale = g->loss_scale };
     if (k > 0)
         g->state->ctx.call.memory = memory_of(g, q);
     set_global_positions(g);
@@ -134,7 +137,7 @@ void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch 
     start_upload(g, q);
     q->in->present = fields_to_upload(g, x, has_dropout);
     upload_arrays(g, q->in, x, q->in->present);
-    if (factors && st->dim.has_head)
+    if (factors && (st->dim.has_head || st->desc.nlosses > st->desc.nheads))
         upload(g, q->in->factors, factors, sizeof *factors, x->is_pinned);
     finish_upload(g, q);
 }

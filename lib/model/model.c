@@ -146,7 +146,7 @@ static int open_state(struct meg_model *g, struct meg_err *e)
         return r;
     model_buffers_suballoc(st, &g->run, &activations, &workspace);
     create_events(g);
-    g->loss_sum = st->loss_sum;
+    g->loss_sum = st->ctx.loss_sum;
     MEG_ASSERT_EQ(activations.used, g->used.activations);
     MEG_ASSERT_EQ(workspace.used, g->used.workspace);
     bind_all(g, MEG_BIND_POINTERS, e);

@@ -13,7 +13,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Factors of the losses of a micro-batch, in the order of the model's heads. */
+/* Factors of the losses of a micro-batch. */
 struct meg_loss_factors {
     double grad[MEG_MAX_LOSSES]; /* of the loss in the gradients, in addition to *loss_scale of the model */
     double sum[MEG_MAX_LOSSES];  /* of the loss in loss_sum of the model */
@@ -46,7 +46,7 @@ struct meg_model {
     void *g; /* gradients in run.grad_dtype; unsharded buffers if run.shards_grads; NULL when not training */
     /*
      * [MEG_MAX_LOSSES] f64 in device memory: for each loss, the sum of factor * loss * loss_mask over the tokens, or of
-     * factor * loss over the sequences, since meg_model_zero_loss; 0 on ranks without head
+     * factor * loss over the sequences, since meg_model_zero_loss; 0 on ranks without head or block that computes it
      */
     double *loss_sum;
     /*

@@ -104,7 +104,10 @@ struct meg_block_type {
     struct meg_residual_bias (*residual_bias)(const void *weights);
     /* Compute y [rows,h], without this bias, from x, the output of the norm.  x is not y. */
     void (*fwd)(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights);
-    /* Compute dx from dy and, unless c->defers_wgrad, the weight gradients. */
+    /*
+     * Compute dx from dy and, unless c->defers_wgrad, the weight gradients.  A block with a loss adds it to the sum of
+     * the model and computes its gradients here; it is 0 in evaluations.
+     */
     void (*bwd)(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
                 void *grads, const void *weights);
     /* Compute the weight gradients that bwd deferred (c->defers_wgrad). */

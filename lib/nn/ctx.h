@@ -56,6 +56,8 @@ struct meg_call {
     struct meg_memory memory;
     struct meg_kv_step kv;     /* kv.b is 0: complete sequences, without a KV cache */
     int64_t accumulates_grads; /* backward adds to parameter gradients; otherwise it overwrites them */
+    /* factors of each loss of the model in the gradients and in its sum, and of all losses in the gradients */
+    const double *grad_factor, *sum_factor, *loss_scale;
 };
 
 struct meg_ctx {
@@ -70,6 +72,7 @@ struct meg_ctx {
     enum meg_dtype dtype;      /* dtype of parameters, and of activations except the residual stream */
     enum meg_dtype grad_dtype; /* dtype of parameter gradients */
     uint32_t seed;             /* seed of dropout */
+    double *loss_sum;          /* device: sum of each loss of the model */
     struct meg_call call;
 };
 
@@ -94,6 +97,19 @@ static inline struct meg_drop meg_ctx_drop(const struct meg_ctx *c, double p, in
     d.sample = c->call.sample_id;
     d.position_of_row = c->call.position_of_row;
     return d;
+}
+
+/* Return the weights of the values of loss i of the model in the gradients.  mask is in device memory, or NULL. */
+static inline struct meg_loss_weight meg_ctx_loss_weight(const struct meg_ctx *c, int i, const float *mask)
+{
+    return (struct meg_loss_weight){ mask, c->call.grad_factor + i, c->call.loss_scale };
+}
+
+/* Add the sum of mask * value, both [n], to the sum of loss i of the model. */
+static inline void meg_ctx_add_loss(struct meg_ctx *c, int i, const float *value, const float *mask, int64_t n)
+{
+    MEG_CALL(c->op, c->stream, weighted_sum, .out = c->loss_sum + i, .x = value, .weight = mask, .n = n,
+             .scale = c->call.sum_factor + i);
 }
 
 MEG_END_DECLS

@@ -172,7 +172,7 @@ void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_
     const struct meg_layout *l = &cost->layout;
     const struct cost_step_comm once = cost_count_step_comm(cost, at);
     const double scalar = (double)sizeof(double);
-    const int num_losses = cost->counts->desc.nheads;
+    const int num_losses = cost->counts->desc.nlosses;
 
     memset(nbytes, 0, MEG_COST_GROUPS * sizeof *nbytes);
     add_model_comm(nbytes, cost, at.pp);

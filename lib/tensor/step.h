@@ -14,7 +14,7 @@
 
 MEG_BEGIN_DECLS
 
-enum { MEG_MAX_LOSSES = 2 }; /* maximum number of losses of a model, one for each head */
+enum { MEG_MAX_LOSSES = 2 }; /* maximum number of losses of a model */
 
 enum meg_scaler_type {
     MEG_SCALER_NONE, /* scale 1; meg_scaler_update skips no step */

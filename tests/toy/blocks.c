@@ -1,17 +1,19 @@
 /*
  * blocks.c - a family of models for tests/toy.t that is not in the library: layers as those of Gemma 2 and Granite
  * (norms before and after each mixer, and a factor), OLMo 2 (norms only after it) and GPT-J (attention and MLP of one
- * norm), one after the other.  A program that is linked with this file accepts --model blocks.
+ * norm), one after the other; the last one also adds to a loss.  A program that is linked with this file accepts --model blocks.
  */
 #include "model/family.h"
 #include "nn/attn/self_attention.h"
 #include "nn/lm_head.h"
 #include "nn/mlp.h"
+#include "../unit/loss_block.h"
 
 static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
     const struct meg_lm_head_conf head = { .h = d->h, .v = d->v, .tied = "embedding.word_embeddings.weight" };
-    const struct meg_block_list pattern[] = { { 0, 2 }, { 2, 2 }, { 4, 2 } };
+    const struct meg_block_list pattern[] = { { 0, 2 }, { 2, 2 }, { 4, 3 } };
+    struct loss_conf loss = { .h = d->h, .positions = c->max_position_embeddings, .std = d->std };
     struct meg_attn_conf attn = c->attn;
     struct meg_mlp_conf mlp = c->mlp;
 
@@ -32,8 +34,11 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         block[0].scale = i == 0 ? 0.5f : 0;
         block[1].is_parallel = i == 2;
     }
-    meg_desc_add_layers(d, pattern, 3, c->num_layers, "decoder");
     meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
+    loss.loss = meg_desc_add_loss(d, "position loss", false);
+    meg_desc_add_block(d, &loss_block, &loss, sizeof loss, NULL, MEG_DROP_MLP_OUT);
+    d->block[6].is_parallel = true;
+    meg_desc_add_layers(d, pattern, 3, c->num_layers, "decoder");
 }
 
 static const struct meg_family blocks = {

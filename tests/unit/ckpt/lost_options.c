@@ -126,7 +126,7 @@ static struct meg_str print_model(const struct meg_model_conf *m)
     for (int i = 0; i < d.nheads; i++) {
         const struct meg_lm_head_conf *c = d.head[i].conf;
 
-        meg_str_printf(&s, "%s\n", d.head[i].loss);
+        meg_str_printf(&s, "%s\n", d.loss[d.head[i].loss].name);
         if (d.head[i].type == &meg_lm_head)
             meg_str_printf(&s, "%d %d %d %.17g\n", c->has_bias, c->is_transformed, c->is_transformed ? (int)c->act : 0,
                            (double)c->scale);

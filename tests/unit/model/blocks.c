@@ -1,6 +1,6 @@
 /*
  * blocks.c - what a description can say of a block, by a family that is not in the library: a norm after the mixer, no
- * norm before it, a factor of the output, and parallel blocks with biases.  The loss is compared with a reference in
+ * norm before it, a factor of the output, parallel blocks with biases, and a block with a loss.  The sum of losses is compared with a reference in
  * f64, and gradients with finite differences of this reference.
  */
 #include <math.h>
@@ -16,6 +16,7 @@
 #include "nn/attn/self_attention.h"
 #include "nn/lm_head.h"
 #include "nn/mlp.h"
+#include "loss_block.h"
 #include "tiny_gpt.h"
 
 enum { S = 3, B = 2, N = S * B, V = 11, H = 8, F = 12, L = 2 };
@@ -50,6 +51,7 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
     const struct meg_lm_head_conf head = { .h = H, .v = V, .tied = "embedding.word_embeddings.weight" };
     const struct meg_attn_conf attn = { .h = H, .a = 2, .g = 2, .d = H / 2, .std = d->std, .std_out = d->std };
+    struct loss_conf loss = { .h = H, .positions = S, .std = d->std };
     struct meg_mlp_conf mlp = { .h = H, .f = F, .act = MEG_ACT_TANH, .std = d->std, .std_out = d->std };
 
     second = third = meg_mlp_block;
@@ -74,8 +76,11 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     d->block[3].is_parallel = d->block[4].is_parallel = true;
     d->block[4].scale = 3;
     d->block[4].post_norm = "e_post";
-    meg_desc_add_layers(d, &(struct meg_block_list){ 2, 3 }, 1, c->num_layers - L, "parallel");
     meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
+    loss.loss = meg_desc_add_loss(d, "position loss", false);
+    meg_desc_add_block(d, &loss_block, &loss, sizeof loss, NULL, MEG_DROP_MLP_OUT);
+    d->block[5].is_parallel = true;
+    meg_desc_add_layers(d, &(struct meg_block_list){ 2, 4 }, 1, c->num_layers - L, "parallel");
 }
 
 static const struct meg_family blocks = { "blocks", "blocks", MEG_SAMPLES_GPT, NULL, describe, NULL };
@@ -169,11 +174,21 @@ static void add(double *x, double factor, const double *y)
         x[i] += factor * y[i];
 }
 
-/* Replace x by the output of a layer. */
-static void layer(double *x, const struct weights *w, int i)
+/* Return the loss of a row with v logits. */
+static double cross_entropy(const double *logits, int v, int target, double z_loss)
+{
+    double sum = 0;
+
+    for (int i = 0; i < v; i++)
+        sum += exp(logits[i]);
+    return log(sum) - logits[target] + z_loss * log(sum) * log(sum);
+}
+
+/* Replace x by the output of a layer.  Return its loss. */
+static double layer(double *x, const struct weights *w, int i, int position)
 {
     char prefix[40], second_mlp[60], third_mlp[60];
-    double y[H], m[H], n[H];
+    double y[H], m[H], n[H], logits[S];
 
     snprintf(prefix, sizeof prefix, "%s.layers.%d.", i < L ? "sandwich" : "parallel", i);
     snprintf(second_mlp, sizeof second_mlp, "%ssecond.", prefix);
@@ -186,7 +201,7 @@ static void layer(double *x, const struct weights *w, int i)
         mlp(m, x, w, second_mlp);
         rms_norm(n, m, find(w, prefix, "b_post.weight"));
         add(x, 1, n);
-        return;
+        return 0;
     }
     rms_norm(y, x, find(w, prefix, "c_norm.weight"));
     mlp(m, y, w, third_mlp);
@@ -196,29 +211,29 @@ static void layer(double *x, const struct weights *w, int i)
     add(x, 1, m);
     mlp(m, y, w, second_mlp);
     add(x, 1, m);
+    linear(logits, y, find(w, prefix, "position.weight"), NULL, S, H);
+    return cross_entropy(logits, S, position, LOSS_BLOCK_Z);
 }
 
-/* Return the sum of the losses of a batch. */
-static double reference(const struct weights *w, const struct meg_batch *batch)
+/* Set loss to the sums of both losses of a batch, and return the sum of both. */
+static double reference(const struct weights *w, const struct meg_batch *batch, double loss[2])
 {
     const double *word = find(w, "", "embedding.word_embeddings.weight");
     const double *position = find(w, "", "embedding.position_embeddings.weight");
-    double loss = 0;
 
+    loss[0] = loss[1] = 0;
     for (int r = 0; r < N; r++) {
-        double x[H] = { 0 }, y[H], logits[V], sum = 0;
+        double x[H] = { 0 }, y[H], logits[V];
 
         add(x, 1, word + batch->tokens[r] * H);
         add(x, 1, position + batch->position_ids[r] * H);
         for (int i = 0; i < 2 * L; i++)
-            layer(x, w, i);
+            loss[1] += layer(x, w, i, batch->position_ids[r]);
         rms_norm(y, x, find(w, "", "final_norm.weight"));
         linear(logits, y, word, NULL, V, H);
-        for (int i = 0; i < V; i++)
-            sum += exp(logits[i]);
-        loss += log(sum) - logits[batch->labels[r]];
+        loss[0] += cross_entropy(logits, V, batch->labels[r], 0);
     }
-    return loss;
+    return loss[0] + loss[1];
 }
 
 /* ---- tests ---- */
@@ -230,21 +245,26 @@ static void gradients_agree_with_finite_differences(void **state)
     struct meg_model *g = make(false, training);
     const struct meg_batch x = batch();
     struct weights w = { &g->params, calloc((size_t)g->params.flat_numel, sizeof *w.w) };
-    const double loss = meg_model_forward_backward(g, &x, 1), step = 1e-5;
+    const double step = 1e-5;
+    double loss[MEG_MAX_LOSSES], want[2];
 
     (void)state;
+    meg_model_forward_backward(g, &x, 1);
+    meg_model_read_losses(g, loss);
     for (int64_t i = 0; i < g->params.flat_numel; i++)
         w.w[i] = ((const float *)g->w)[i];
-    assert_true(fabs(loss - reference(&w, &x)) < 1e-5 * loss);
+    reference(&w, &x, want);
+    for (int i = 0; i < 2; i++)
+        assert_true(fabs(loss[i] - want[i]) < 1e-5 * want[i]);
     for (int k = 0; k < g->params.n; k++)
         for (int64_t i = 0; i < g->params.row[k].numel; i++) {
             double *at = &w.w[g->params.row[k].offset + i], saved = *at, difference;
             const double got = ((const float *)g->g)[g->params.row[k].offset + i];
 
             *at = saved + step;
-            difference = reference(&w, &x);
+            difference = reference(&w, &x, want);
             *at = saved - step;
-            difference = (difference - reference(&w, &x)) / (2 * step);
+            difference = (difference - reference(&w, &x, want)) / (2 * step);
             *at = saved;
             if (!(fabs(got - difference) < 1e-4 + 1e-4 * fabs(difference)))
                 fail_msg("gradient %ld of %s is %g instead of %g", (long)i, g->params.row[k].name, got, difference);
