@@ -173,24 +173,24 @@ static void scale_by_two_factors(void *unused)
     }
 }
 
-static void multiply(const void *limit)
+static void multiply(const void *unused)
 {
     static float y[2], x[4];
-    const struct meg_glu unit = { MEG_GLU_SILU, .limit = *(const float *)limit };
+    const struct meg_glu unit = { MEG_GLU_SILU, .limit = factor };
     const struct meg_mat out = meg_mat(y, MEG_DTYPE_F32, 1, 2), in = meg_mat(x, MEG_DTYPE_F32, 1, 4);
+    (void)unused;
 
     MEG_CALL(meg_device_cpu()->op, NULL, glu_fwd, .y = out, .x = in, .unit = &unit);
 }
 
 static void multiply_with_two_limits(void *unused)
 {
-    const float limit[] = { 2, 3 };
     struct meg_graphs graphs = { 0 };
 
     (void)unused;
     omp_set_num_threads(1);
-    for (int i = 0; i < 2; i++)
-        meg_graphs_run(&graphs, meg_device_cpu(), "key", 3, multiply, limit + i);
+    for (factor = 2; factor < 4; factor++)
+        meg_graphs_run(&graphs, meg_device_cpu(), multiply, "args", 4);
 }
 
 /* An argument that is not in the key is named, also if it is a struct in host memory. */
