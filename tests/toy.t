@@ -81,7 +81,8 @@ printf '%s\n' 'model = blocks' 'train-iters = 10' 'num-layers = 4' 'num-attentio
     'attention-dropout = 0.1' >>"$T/conf"
 logged='if .split then .lm_loss else .lm_loss, .position_loss, .grad_norm end'
 train_ranks one 1
-ok 'the loss of a block falls' jq -se 'map(select(.split == null)) | .[0].position_loss - .[-1].position_loss > 0.01' "$T/one.json"
+ok 'the loss of a block falls' jq -se \
+    'map(select(.split == null)) | .[0].position_loss - .[-1].position_loss > 0.01' "$T/one.json"
 equals_one_rank 2 --tensor-model-parallel-size 2
 equals_one_rank 4 --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 \
     --recompute-granularity full --recompute-method uniform --recompute-num-layers 1

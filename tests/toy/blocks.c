@@ -1,7 +1,8 @@
 /*
  * blocks.c - a family of models for tests/toy.t that is not in the library: layers as those of Gemma 2 and Granite
  * (norms before and after each mixer, and a factor), OLMo 2 (norms only after it) and GPT-J (attention and MLP of one
- * norm), one after the other; the last one also adds to a loss.  A program that is linked with this file accepts --model blocks.
+ * norm), one after the other; the last one also adds to a loss.  A program that is linked with this file accepts
+ * --model blocks.
  */
 #include "model/family.h"
 #include "nn/attn/self_attention.h"

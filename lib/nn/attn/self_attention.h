@@ -81,8 +81,8 @@ struct meg_attn {
 };
 
 /*
- * Activations kept for backward, or the gradients of qkv, o and what linear layers keep.  With all-to-all context parallelism, qkv and lse have all rows of the all-to-all
- * group, but only this rank's heads.
+ * Activations kept for backward, or the gradients of qkv, o and what linear layers keep.  With all-to-all context
+ * parallelism, qkv and lse have all rows of the all-to-all group, but only this rank's heads.
  */
 struct meg_attn_acts {
     struct meg_mat qkv;     /* [n, (a+2g)d], after the norms of queries and keys and rotary positions */
