@@ -36,12 +36,7 @@ MEG_BEGIN_DECLS
 
 /* clang-format off */
 /* Expand to X(name) for each operation that has one implementation per CPU instruction set, and one for GPUs. */
-#define MEG_ISA_OPS(X)                                                                                                 \
-    X(linear_fwd) X(linear_bwd_data) X(linear_bwd_weight) X(act_bwd) X(scale) X(glu_fwd) X(glu_bwd) X(rope)            \
-    X(qk_norm_fwd) X(qk_norm_bwd) X(norm_fwd) X(norm_bwd) X(add_fwd) X(add_bwd) X(add_norm_fwd) X(attn_fwd)            \
-    X(attn_merge) X(attn_delta) X(attn_bwd) X(embed_fwd) X(embed_bwd) X(position_fwd) X(position_bwd)                  \
-    X(xent_partial) X(xent_combine) X(xent_bwd) X(xent_fwd_bwd) X(cast) X(sumsq) X(sumsq_ranges) X(weighted_sum)       \
-    X(count_zeros) X(adamw) X(sgd)
+#define MEG_ISA_OPS(X) MEG_LAYER_OPS(X) MEG_ATTENTION_OPS(X) MEG_OPTIM_OPS(X)
 /* Expand to X(name) for each operation on tensors. */
 #define MEG_TENSOR_OPS(X) MEG_ISA_OPS(X) X(copy_heads) X(sample) X(step_finish)
 /* clang-format on */

@@ -135,6 +135,9 @@ struct meg_copy_heads_args {
     int64_t s, b, g, d;
 };
 
+/* The operations of this file (MEG_ISA_OPS). */
+#define MEG_ATTENTION_OPS(X) X(attn_fwd) X(attn_merge) X(attn_delta) X(attn_bwd)
+
 MEG_END_DECLS
 #endif
 

@@ -335,6 +335,14 @@ struct meg_xent_fwd_bwd_args {
     struct meg_loss_weight weight;
 };
 
+/* clang-format off */
+/* The operations of this file (MEG_ISA_OPS). */
+#define MEG_LAYER_OPS(X)                                                                                               \
+    X(linear_fwd) X(linear_bwd_data) X(linear_bwd_weight) X(act_bwd) X(scale) X(glu_fwd) X(glu_bwd) X(rope)            \
+    X(qk_norm_fwd) X(qk_norm_bwd) X(norm_fwd) X(norm_bwd) X(add_fwd) X(add_bwd) X(add_norm_fwd) X(embed_fwd)           \
+    X(embed_bwd) X(position_fwd) X(position_bwd) X(xent_partial) X(xent_combine) X(xent_bwd) X(xent_fwd_bwd)
+/* clang-format on */
+
 MEG_END_DECLS
 #endif
 

@@ -170,6 +170,9 @@ struct meg_sgd_args {
     const struct meg_step_hparams *step;
 };
 
+/* The operations of this file (MEG_ISA_OPS). */
+#define MEG_OPTIM_OPS(X) X(cast) X(sumsq) X(sumsq_ranges) X(weighted_sum) X(count_zeros) X(adamw) X(sgd)
+
 MEG_END_DECLS
 #endif
 

@@ -68,7 +68,6 @@ struct op_group {
 struct op_test {
     const struct meg_op_row *row;
     size_t nbytes; /* of its struct of arguments */
-    size_t offset; /* in struct meg_ops */
     void (*call)(const struct meg_ops *op, struct meg_stream *st, const void *args);
     /* Change v of inputs from random numbers in [-1, 1), or from 0 for integers; they are rounded later.  NULL: none. */
     void (*fill)(struct op_call *c);
@@ -109,7 +108,7 @@ MEG_TENSOR_OPS(OP_DECLARE)
     }                                                                                                                  \
     const struct op_test op_test_##name = { .row = &meg_row_##name,                                                    \
                                             .nbytes = sizeof(struct meg_##name##_args),                                \
-                                            .offset = offsetof(struct meg_ops, name),                                  \
+                                                                                                                       \
                                             .call = call_##name,                                                       \
                                             __VA_ARGS__ }
 

@@ -458,7 +458,7 @@ static void only_scores_in_the_window_take_time(void **state)
 
 /*
  * Members of struct meg_ops that the cost model need not count, because they are no operations of a forward or backward
- * pass: free memory, transfers through pinned memory, streams, events, graphs, sampling, the optimizer.
+ * pass: free memory, transfers through pinned memory, streams, events, graphs, sampling.
  */
 static const size_t not_in_a_pass[] = {
     offsetof(struct meg_ops, free_nbytes),    offsetof(struct meg_ops, alloc_pinned),
@@ -467,10 +467,7 @@ static const size_t not_in_a_pass[] = {
     offsetof(struct meg_ops, stream_destroy), offsetof(struct meg_ops, event_is_done),
     offsetof(struct meg_ops, graph_begin),    offsetof(struct meg_ops, graph_end),
     offsetof(struct meg_ops, graph_launch),   offsetof(struct meg_ops, graph_destroy),
-    offsetof(struct meg_ops, sumsq),          offsetof(struct meg_ops, sumsq_ranges),
-    offsetof(struct meg_ops, count_zeros),    offsetof(struct meg_ops, step_finish),
-    offsetof(struct meg_ops, sample),         offsetof(struct meg_ops, sample_nbytes),
-    offsetof(struct meg_ops, adamw),          offsetof(struct meg_ops, sgd),
+    offsetof(struct meg_ops, sample_nbytes),
 };
 
 static bool is_in_a_pass(size_t offset)
