@@ -10,7 +10,7 @@ $(UNITS): %: %.c.o $(B)/libmeg.a
 
 # The cases of operations, which several programs run.
 OPS_OBJS := $(patsubst %,$(B)/%.o,$(wildcard tests/ops/*.c))
-$(B)/tests/unit/cpu/ops: $(OPS_OBJS)
+$(B)/tests/unit/cpu/ops $(B)/tests/unit/placement/rules: $(OPS_OBJS)
 
 include $(patsubst %,tests/%/rules.mk,ranks queue nccl cuda fuzz)
 
