@@ -1,7 +1,8 @@
 /*
  * ops.h - cases of operations.  A file of tests/ops has, for some operations, the f64 reference and the cases: sizes,
  * types and options.  Drivers run all cases: tests/unit/cpu/ops.c compares the CPU operations with the references,
- * tests/cuda/check_ops.c the CUDA operations with those of the CPU, and tests/cuda/bench.c measures.
+ * tests/unit/placement/rules.c the rules of placements with the references, tests/cuda/check_ops.c the CUDA operations
+ * with those of the CPU, and tests/cuda/bench.c measures.
  *
  * A case is a struct of arguments without memory, from which op_case makes a call: with the row of the operation
  * (tensor/op_row.h), it creates each tensor, fills it with random numbers, and passes the call to op_run, which the

@@ -118,11 +118,6 @@ static inline struct meg_mat rnd_mat_of(enum meg_dtype t, int64_t rows, int64_t 
     return m;
 }
 
-static inline struct meg_mat rnd_mat(int64_t rows, int64_t cols, int64_t pad)
-{
-    return rnd_mat_of(MEG_DTYPE_F32, rows, cols, pad);
-}
-
 static inline void fill_mat(struct meg_mat m, float v)
 {
     for (int64_t i = 0; i < m.rows * m.cols; i++)
