@@ -1,4 +1,4 @@
-/* check_embedding.c - cases of embed_bwd that depend on how cuda/embedding.cu sorts tokens; see tests/ops for others. */
+/* check_embedding.c - cases of embed_bwd that depend on the sort of cuda/embedding.cu; tests/ops has the others. */
 #include "check.h"
 #include "cuda/internal.h"
 

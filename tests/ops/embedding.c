@@ -124,8 +124,8 @@ OP_TEST(embed_fwd, .fill = embed_fill, .ref = embed_fwd_ref, .cuda = cuda, .benc
 /* ---- embed_bwd ---- */
 
 /*
- * Add row r of dx [n,h] to row index[r] - first of out, for all r, in f64.  The CPU rounds to bf16 and f16 after each 512
- * rows of dx.
+ * Add row r of dx [n,h] to row index[r] - first of out, for all r, in f64.  The CPU rounds to bf16 and f16 after each
+ * 512 rows of dx.
  */
 static void scatter(struct op_tensor *out, const double *dx, const double *index, int64_t first, int64_t n)
 {

@@ -70,11 +70,11 @@ struct op_test {
     const struct meg_op_row *row;
     size_t nbytes; /* of its struct of arguments */
     void (*call)(const struct meg_ops *op, struct meg_stream *st, const void *args);
-    /* Change v of inputs from random numbers in [-1, 1), or from 0 for integers; they are rounded later.  NULL: none. */
+    /* Change v of inputs from random numbers in [-1, 1), or from 0 for integers; then they are rounded.  NULL: none. */
     void (*fill)(struct op_call *c);
     /*
-     * Compute `want` and `tol` of each output from v of the inputs, for accumulate = false.  tol is 0 before.  Sizes are
-     * read by op_size, because finite differences call the reference of the forward operation with a struct of
+     * Compute `want` and `tol` of each output from v of the inputs, for accumulate = false.  tol is 0 before.  Sizes
+     * are read by op_size, because finite differences call the reference of the forward operation with a struct of
      * arguments in which only fields that are no tensors are set.
      */
     void (*ref)(struct op_call *c);
@@ -85,7 +85,7 @@ struct op_test {
     const struct op_test *grad_of;
     /* Return the number of which an output is the gradient, which replaces the input.  NULL: none. */
     double (*loss)(struct op_call *c);
-    /* Call other operations that compute the same; on the CPU, the outputs `same` are equal bit for bit.  NULL: none. */
+    /* Call other operations that compute the same; on the CPU, the outputs `same` have equal bytes.  NULL: none. */
     void (*parts)(const struct meg_ops *op, struct meg_stream *st, const void *args);
     const char *same;         /* separated by spaces */
     struct op_extra extra[4]; /* the last one has no name */

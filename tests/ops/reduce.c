@@ -8,7 +8,7 @@
 static const int64_t lengths[] = { 0, 1, 7, 8, 9, 257, 1023, 1024, 1025, 2048, 8191, 8192, 8193, 20000, 20011, 20012 };
 enum { LONGEST = 20011 };
 
-/* PLAIN.  ZEROS: elements that are 0 or -0.  Sums of squares: elements above the root of the largest f32, or special. */
+/* PLAIN.  ZEROS: elements that are 0 or -0.  The others: the squares of elements are above the range of f32. */
 enum { PLAIN, ZEROS, LARGE, WITH_INF, WITH_NAN };
 
 static void fill(struct op_call *c)

@@ -17,7 +17,7 @@ enum { GUARD = 64 };
 
 /* ---- central differences ---- */
 
-/* Return the sum of dY * Y over the outputs Y of a forward operation and the inputs dY of a call of its backward one. */
+/* Return the sum of dY * Y over the outputs Y of a forward operation and the inputs dY of its backward operation. */
 static double forward_loss(struct op_call *bwd, struct op_call *fwd)
 {
     double sum = 0;

@@ -342,7 +342,7 @@ int main(void)
         { "AdamW rounds bf16 arrays stochastically, as defined", adamw_rounds_bf16_stochastically },
         { "stochastic rounding does not depend on shards", rounding_does_not_depend_on_shards },
         { "stochastic rounding is unbiased", rounding_is_unbiased },
-                    { "memory is zeroed and aligned", memory },
+        { "memory is zeroed and aligned", memory },
     };
     return run_cases(cases, LEN(cases));
 }

@@ -1,6 +1,6 @@
 /*
- * rules.c - the rules of placements (tensor/op_row.h) agree with the f64 references of tests/ops: an output depends only
- * on the factors and terms of its rule, and is linear in each factor that may be a partial sum, without the terms.
+ * rules.c - the rules of placements (tensor/op_row.h) agree with the f64 references of tests/ops: an output depends
+ * only on the factors and terms of its rule, and is linear in each factor that may be a partial sum, without the terms.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,8 +43,8 @@ static void scale(struct op_tensor *t, double factor)
 }
 
 /*
- * Check how an output changes if an input is halved: not at all, or by the factor `want`.  If is_sum is set, the output is
- * added to its previous values, of which it is no function.
+ * Check how an output changes if an input is halved: not at all, or by the factor `want`.  If is_sum is set, the output
+ * is added to its previous values, of which it is no function.
  */
 static void check_half(struct op_call *c, const struct op_tensor *out, struct op_tensor *in, double want, bool is_sum)
 {
