@@ -180,7 +180,7 @@ static void allocate(struct op_tensor *x)
     for (int k = 0; k < x->ndims; k++)
         last += x->size[k] ? (x->size[k] - 1) * x->stride[k] : 0;
     x->nbytes = x->first + (x->numel ? (size_t)(last + 1) * meg_dtype_size(x->dtype) : 0);
-    if (op_is_large && !is_integer)
+    if (op_is_large && x->dtype <= MEG_DTYPE_F16)
         return;
     x->init = memset(meg_new(x->nbytes), 0xff, x->nbytes);
     x->v = meg_new((size_t)x->numel * sizeof *x->v);

@@ -120,7 +120,7 @@ void op_case(const struct op_test *test, int variant, const void *args);
 /* Return test i, in the order of MEG_TENSOR_OPS; NULL if i is their number. */
 const struct op_test *op_test_at(int i);
 extern void (*op_run)(struct op_call *c);
-extern bool op_is_large; /* float tensors have no values: set for cases of benchmarks */
+extern bool op_is_large; /* tensors of f32, bf16 and f16 have no values: set for cases of benchmarks */
 void op_seed(uint64_t seed, const char *name);
 
 /* ---- for the cases ---- */
