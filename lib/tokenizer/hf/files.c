@@ -97,14 +97,14 @@ static int load_added(struct meg_hf_token_list *list, const json_t *file, const 
 }
 
 /* Load a component of the file, unless it is missing or null. */
-static int load_steps(struct meg_hf_steps **out, const struct meg_hf_step_class *class, const json_t *file,
+static int load_steps(struct meg_hf_steps **out, const struct meg_hf_step_class *type, const json_t *file,
                       const char *name, const char *path, struct meg_err *e)
 {
     const json_t *p = meg_hf_component_of(file, name);
     char where[4200];
 
     snprintf(where, sizeof where, "%s: %s", path, name);
-    return p ? meg_hf_steps_load(out, class, p, where, e) : 0;
+    return p ? meg_hf_steps_load(out, type, p, where, e) : 0;
 }
 
 static int load_components(struct meg_hf_files *f, const json_t *file, const char *path, struct meg_err *e)

@@ -65,18 +65,18 @@ struct meg_hf_step_class {
 
 /* A loaded component.  The pointer is NULL if tokenizer.json has no such component. */
 struct meg_hf_steps {
-    const struct meg_hf_step_class *class;
-    void *v; /* [n] steps of class->size bytes each */
+    const struct meg_hf_step_class *type;
+    void *v; /* [n] steps of type->size bytes each */
     int64_t n;
 };
-int meg_hf_steps_load(struct meg_hf_steps **out, const struct meg_hf_step_class *class, const json_t *part,
+int meg_hf_steps_load(struct meg_hf_steps **out, const struct meg_hf_step_class *type, const json_t *part,
                       const char *where, struct meg_err *e);
 void meg_hf_steps_free(struct meg_hf_steps *s); /* accepts NULL */
 
 /* Return step i, or NULL if there is none. */
 static inline const void *meg_hf_step(const struct meg_hf_steps *s, int64_t i)
 {
-    return s && i < s->n ? (const char *)s->v + (size_t)i * s->class->size : NULL;
+    return s && i < s->n ? (const char *)s->v + (size_t)i * s->type->size : NULL;
 }
 
 /*

@@ -56,7 +56,7 @@ static int get_member(void *step, const struct meg_hf_member *m, const json_t *p
 static int add_step(struct meg_hf_steps *out, const char *name, const json_t *part, const char *where,
                     struct meg_err *e)
 {
-    const struct meg_hf_step_class *c = out->class;
+    const struct meg_hf_step_class *c = out->type;
     int type = 0, r;
     char *step;
 
@@ -87,7 +87,7 @@ static int add_component(struct meg_hf_steps *out, const json_t *part, int depth
         return add_step(out, type, part, where, e);
     if (depth == 0)
         return meg_fail(e, MEG_EFORMAT, "%s: a Sequence is nested more than %d levels deep", where, MAX_DEPTH);
-    if ((r = meg_json_get_array(part, out->class->list_key, MEG_JSON_REQUIRED, &list, where, e)) < 0)
+    if ((r = meg_json_get_array(part, out->type->list_key, MEG_JSON_REQUIRED, &list, where, e)) < 0)
         return r;
     json_array_foreach(list, i, item)
     {
@@ -97,13 +97,13 @@ static int add_component(struct meg_hf_steps *out, const json_t *part, int depth
     return 0;
 }
 
-int meg_hf_steps_load(struct meg_hf_steps **out, const struct meg_hf_step_class *class, const json_t *part,
+int meg_hf_steps_load(struct meg_hf_steps **out, const struct meg_hf_step_class *type, const json_t *part,
                       const char *where, struct meg_err *e)
 {
     struct meg_hf_steps *s = meg_new(sizeof *s);
     int r;
 
-    s->class = class;
+    s->type = type;
     if ((r = add_component(s, part, MAX_DEPTH, where, e)) < 0)
         meg_hf_steps_free(s);
     else
@@ -116,7 +116,7 @@ void meg_hf_steps_free(struct meg_hf_steps *s)
     if (!s)
         return;
     for (int64_t i = 0; i < s->n; i++)
-        s->class->free((char *)s->v + (size_t)i * s->class->size);
+        s->type->free((char *)s->v + (size_t)i * s->type->size);
     free(s->v);
     free(s);
 }

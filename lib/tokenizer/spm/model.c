@@ -235,23 +235,23 @@ static int check_no_denormalizer(struct meg_pb in, struct meg_err *e)
 
 static int read_model(struct loader *l, struct meg_pb in, struct meg_err *e)
 {
-    enum { PIECE = 1, TRAINER, NORMALIZER, DENORMALIZER = 5 };
-    static const char *const name[DENORMALIZER + 1] = { [PIECE] = "a piece",
-                                                        [TRAINER] = "trainer_spec",
-                                                        [NORMALIZER] = "normalizer_spec",
-                                                        [DENORMALIZER] = "denormalizer_spec" };
+    enum { MODEL_PIECE = 1, MODEL_TRAINER, MODEL_NORMALIZER, MODEL_DENORMALIZER = 5 };
+    static const char *const name[MODEL_DENORMALIZER + 1] = { [MODEL_PIECE] = "a piece",
+                                                              [MODEL_TRAINER] = "trainer_spec",
+                                                              [MODEL_NORMALIZER] = "normalizer_spec",
+                                                              [MODEL_DENORMALIZER] = "denormalizer_spec" };
     struct meg_pb_field f;
     int r;
 
     while ((r = meg_pb_next(&in, &f, e)) > 0) {
-        if (f.number > DENORMALIZER || !name[f.number])
+        if (f.number > MODEL_DENORMALIZER || !name[f.number])
             continue;
         if ((r = meg_pb_expect(&f, MEG_PB_LEN, name[f.number], e)) < 0)
             return r;
         switch (f.number) {
-        case PIECE: r = read_piece(l, f.bytes, e); break;
-        case TRAINER: r = read_trainer(l, f.bytes, e); break;
-        case NORMALIZER: r = read_normalizer_spec(&l->m->normalizer_spec, f.bytes, e); break;
+        case MODEL_PIECE: r = read_piece(l, f.bytes, e); break;
+        case MODEL_TRAINER: r = read_trainer(l, f.bytes, e); break;
+        case MODEL_NORMALIZER: r = read_normalizer_spec(&l->m->normalizer_spec, f.bytes, e); break;
         default: r = check_no_denormalizer(f.bytes, e);
         }
         if (r < 0)
