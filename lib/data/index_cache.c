@@ -194,43 +194,40 @@ bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *pre
     return is_hit;
 }
 
-static int write_file(const char *path, const void *head, size_t nhead, const void *data, size_t n, struct meg_err *e)
+/* Write `head` and n bytes of data to a file of the entry. */
+static int write_file(const struct meg_index_cache_entry *c, const char *name, const char *ext,
+                      const struct meg_str *head, const void *data, size_t n, struct meg_err *e)
 {
+    char *path = file_name(c, name, ext);
     struct meg_file f = { 0 };
     int r;
 
-    if ((r = meg_file_create(&f, path, e)) < 0 || (r = meg_file_write(&f, head, nhead, e)) < 0 ||
+    if ((r = meg_file_create(&f, path, e)) < 0 || (r = meg_file_write(&f, head->s, head->n, e)) < 0 ||
         (r = meg_file_write(&f, data, n, e)) < 0 || (r = meg_file_commit(&f, e)) < 0)
         meg_file_abandon(&f);
+    free(path);
     return r;
 }
 
 void meg_index_cache_store(const struct meg_index_cache_entry *c, const struct meg_npy *a, int n)
 {
+    const struct meg_str none = { 0 };
     struct meg_str sums = { 0 };
     struct meg_err e;
-    char *path;
     int r = meg_mkdirs(c->dir, &e);
 
     for (int i = 0; i < n && r == 0; i++) {
         struct meg_str head = { 0 };
-        path = file_name(c, a[i].name, ".npy");
+
         npy_header(&head, &a[i]);
-        r = write_file(path, head.s, head.n, a[i].data, npy_bytes(&a[i]), &e);
+        r = write_file(c, a[i].name, ".npy", &head, a[i].data, npy_bytes(&a[i]), &e);
         add_checksum(&sums, &a[i]);
         meg_str_free(&head);
-        free(path);
     }
-    if (r == 0 && !c->deepspeed_prefix) {
-        path = file_name(c, "description", ".txt");
-        r = write_file(path, c->description, strlen(c->description), NULL, 0, &e);
-        free(path);
-    }
-    if (r == 0) {
-        path = file_name(c, CHECKSUMS, ".txt");
-        r = write_file(path, sums.s, sums.n, NULL, 0, &e);
-        free(path);
-    }
+    if (r == 0 && !c->deepspeed_prefix)
+        r = write_file(c, "description", ".txt", &none, c->description, strlen(c->description), &e);
+    if (r == 0)
+        r = write_file(c, CHECKSUMS, ".txt", &none, sums.s, sums.n, &e);
     meg_str_free(&sums);
     if (r < 0)
         meg_warn("%s; the index is kept in memory and will be rebuilt by the next run", e.msg);

@@ -30,10 +30,7 @@ static int space_length(const char *p, const char *end)
     if (c != 0xC2 && c != 0xE1 && c != 0xE2 && c != 0xE3)
         return 0;
     len = meg_utf8_decode(p, end - p, &cp);
-    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 ||
-                   cp == 0x202F || cp == 0x205F || cp == 0x3000
-               ? len
-               : 0;
+    return meg_char_is_space(cp) ? len : 0;
 }
 
 static const char *skip_space(const char *p, const char *end)

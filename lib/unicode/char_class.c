@@ -10,7 +10,7 @@
 static unsigned char table[MEG_CLASS_TABLE_BYTES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static bool is_space(int32_t c)
+bool meg_char_is_space(int32_t c)
 {
     return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
@@ -18,7 +18,7 @@ static bool is_space(int32_t c)
 
 enum meg_char_class meg_char_class_of(int32_t cp)
 {
-    if (is_space(cp))
+    if (meg_char_is_space(cp))
         return MEG_CHAR_SPACE;
     if (meg_char_is_in(cp, MEG_LETTERS))
         return MEG_CHAR_LETTER;

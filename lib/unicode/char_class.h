@@ -30,6 +30,8 @@ static inline bool meg_char_is_in(int32_t cp, unsigned categories)
     return 1u << utf8proc_category(cp) & categories;
 }
 
+bool meg_char_is_space(int32_t c); /* White_Space */
+
 /* Return the class of any code point.  This function is slow; use meg_char_class_table below U+10000. */
 enum meg_char_class meg_char_class_of(int32_t cp);
 

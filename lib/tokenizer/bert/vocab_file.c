@@ -13,7 +13,7 @@ enum { MAX_WORD = 200 }; /* maximum characters of a word; longer words are unkno
 /* Return true for characters that Python's str.strip removes. */
 static bool is_space(int32_t cp)
 {
-    return meg_char_class_of(cp) == MEG_CHAR_SPACE || (cp >= 0x1C && cp <= 0x1F);
+    return meg_char_is_space(cp) || (cp >= 0x1C && cp <= 0x1F);
 }
 
 /* Remove whitespace at both ends of [*s, *end). */

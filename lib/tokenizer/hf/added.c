@@ -227,11 +227,6 @@ int meg_hf_added_build(struct meg_hf_added *a, const struct meg_hf_steps *norm, 
 
 /* ---- Matching ---- */
 
-static bool is_space(int32_t cp)
-{
-    return meg_char_class_of(cp) == MEG_CHAR_SPACE;
-}
-
 /* Return true if cp matches \w of Rust's regex crate. */
 static bool is_word(int32_t cp)
 {
@@ -283,14 +278,14 @@ const struct meg_hf_added_token *meg_hf_added_next(const struct meg_hf_added *ad
         while (a->flags.lstrip && at->s > from) {
             const char *c = meg_utf8_prev(at->s, &before);
 
-            if (!is_space(before))
+            if (!meg_char_is_space(before))
                 break;
             at->s = c;
         }
         while (a->flags.rstrip && at->stop < end) {
             int n = meg_utf8_decode(at->stop, end - at->stop, &after);
 
-            if (!is_space(after))
+            if (!meg_char_is_space(after))
                 break;
             at->stop += n;
         }

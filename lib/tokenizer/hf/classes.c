@@ -18,10 +18,7 @@ const char *const meg_hf_role_names[MEG_HF_NUM_ROLES] = { "bos_token", "eos_toke
 #define T5_ROLES      { NULL, "</s>", "<unk>", NULL, "<pad>" }
 #define LLAMA_ROLES   { "<s>", "</s>", "<unk>" }
 
-static const char *const bert_members[] = { "do_lower_case", "strip_accents", "tokenize_chinese_chars", NULL };
-static const char *const mpnet_members[] = { "do_lower_case", "strip_accents", NULL };
-
-#define BERT(class, models) { class, models, .role = BERT_ROLES, .normalizer_members = bert_members }
+#define BERT(class, models) { class, models, .role = BERT_ROLES, .nnormalizer_members = 3 }
 #define ROBERTA(class, models) { class, models, .role = ROBERTA_ROLES, .replaces = BIT(MASK) }
 #define GPT2(class, models) { class, models, .role = ENDOFTEXT }
 #define T5(class, models) \
@@ -69,9 +66,9 @@ static const struct meg_hf_class classes[] = {
     BERT("LxmertTokenizer", NULL),
     BERT("MobileBertTokenizer", "mobilebert"), BERT("SqueezeBertTokenizer", "squeezebert"),
     { "FunnelTokenizer", "funnel", .role = { "<s>", "</s>", "<unk>", "<sep>", "<pad>", "<cls>", "<mask>" },
-      .normalizer_members = bert_members },
+      .nnormalizer_members = 3 },
     { "MPNetTokenizer", "mpnet", .role = { "<s>", "</s>", "[UNK]", "</s>", "<pad>", "<s>", "<mask>" },
-      .replaces = ALL, .normalizer_members = mpnet_members },
+      .replaces = ALL, .nnormalizer_members = 2 },
 
     ROBERTA("RobertaTokenizer", "data2vec-text ibert mega mra roberta roberta-prelayernorm"),
     ROBERTA("LongformerTokenizer", "longformer"), ROBERTA("BlenderbotTokenizer", "blenderbot"),

@@ -112,20 +112,16 @@ static bool patch_bert_normalizer(const struct meg_hf_config *h, json_t *normali
                     { "tokenize_chinese_chars", "handle_chinese_chars", false } };
     bool is_changed = false;
 
-    for (const char *const *key = h->rules->normalizer_members; key && *key; key++) {
-        for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
-            json_t *value = json_object_get(h->config, *key);
+    for (int i = 0; i < h->rules->nnormalizer_members; i++) {
+        json_t *value = json_object_get(h->config, members[i].key);
 
-            if (strcmp(*key, members[i].key) != 0)
-                continue;
-            value = value ? json_incref(value) : members[i].is_null ? json_null() : json_true();
-            if (!json_equal(json_object_get(normalizer, members[i].member), value)) {
-                is_changed = true;
-                meg_hf_config_note(h, "%s of tokenizer_config.json, or its default, replaces %s of the normalizer",
-                                   *key, members[i].member);
-            }
-            json_object_set_new(normalizer, members[i].member, value);
+        value = value ? json_incref(value) : members[i].is_null ? json_null() : json_true();
+        if (!json_equal(json_object_get(normalizer, members[i].member), value)) {
+            is_changed = true;
+            meg_hf_config_note(h, "%s of tokenizer_config.json, or its default, replaces %s of the normalizer",
+                               members[i].key, members[i].member);
         }
+        json_object_set_new(normalizer, members[i].member, value);
     }
     return is_changed;
 }

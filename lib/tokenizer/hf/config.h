@@ -13,7 +13,7 @@
  *   add_bos_token, ...   tokenizer_config.json; the class.  They replace the post-processor for the classes with
  *                        has_template only
  *   do_lower_case, ...   tokenizer_config.json; true, null and true.  They replace the members of a BertNormalizer for
- *                        the classes with normalizer_members only
+ *                        the classes with nnormalizer_members > 0 only
  *   add_prefix_space     tokenizer_config.json; false.  It replaces that of the ByteLevel pre-tokenizer
  *   split_special_tokens tokenizer_config.json
  *
@@ -79,8 +79,8 @@ struct meg_hf_class {
     bool is_mask_normalized; /* normalized of such a mask_token, which has lstrip; false for other roles */
     bool has_template;       /* add_bos_token and add_eos_token replace the post-processor of tokenizer.json */
     bool adds_bos;           /* default of add_bos_token; the default of add_eos_token is false */
-    /* The members of tokenizer_config.json that replace those of a BertNormalizer, or NULL; the last element is NULL. */
-    const char *const *normalizer_members;
+    /* how many of do_lower_case, strip_accents and tokenize_chinese_chars replace the members of a BertNormalizer */
+    int nnormalizer_members;
     enum meg_hf_prefix_space prefix_space;
     bool
         has_legacy_prefix; /* with add_prefix_space, "legacy" determines normalizer and pre-tokenizer of SentencePiece */
