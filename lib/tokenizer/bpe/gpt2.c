@@ -274,8 +274,8 @@ out:
 }
 
 /*
- * Read both files and check them against each other.  As in Megatron-LM, the first line of merges.txt and the text after
- * its last newline are ignored.  If the ignored text may contain a merge, a warning is printed.
+ * Read both files and check them against each other.  As in Megatron-LM, the first line of merges.txt and the text
+ * after its last newline are ignored.  If the ignored text may contain a merge, a warning is printed.
  */
 static int load_files(struct meg_bytebpe_files *f, const char *vocab_path, const char *merge_path, struct meg_err *e)
 {

@@ -46,7 +46,7 @@ struct meg_spm {
     struct spm_bpe bpe;
 };
 
-/* Build a trie that maps the texts, or the surfaces, of the pieces of some types to their ids.  types: bits 1 << type */
+/* Build a trie that maps the texts, or the surfaces, of the pieces of `types` (bits 1 << type) to their ids. */
 int spm_build_trie(struct meg_trie *out, const struct meg_spm *s, unsigned types, bool is_surface, struct meg_err *e);
 
 /* ---- Encoder ---- */
