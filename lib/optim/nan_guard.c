@@ -3,15 +3,31 @@
 #include <stdlib.h>
 #include "base/mem.h"
 
+/* Return the first element of the gradients of a layer group that this rank has; -1 if there is none. */
+static int64_t first_grad(const struct meg_params *p, int group)
+{
+    int64_t first = -1;
+
+    for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++) {
+        const struct meg_param *row = &p->row[i];
+
+        if (row->shard_numel > 0 && !row->is_frozen && (first < 0 || row->grad_offset < first))
+            first = row->grad_offset;
+    }
+    return first;
+}
+
+/* The ranges begin at the first gradient of the group: collectives of other groups may not be complete. */
 static void upload_ranges(struct meg_nan_guard *w)
 {
     const struct meg_params *p = w->params;
     struct meg_range *range = meg_new((size_t)p->n * sizeof *range);
 
-    for (int i = 0; i < p->n; i++) {
-        range[i].begin = p->row[i].grad_offset;
-        range[i].end = range[i].begin + (p->row[i].is_frozen ? 0 : p->row[i].shard_numel);
-    }
+    for (int group = 0; group < p->nlayer_groups; group++)
+        for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++) {
+            range[i].begin = p->row[i].grad_offset - first_grad(p, group);
+            range[i].end = range[i].begin + (p->row[i].is_frozen ? 0 : p->row[i].shard_numel);
+        }
     w->device->op->upload(w->device->compute, w->ranges, range, (size_t)p->n * sizeof *range);
     free(range);
 }
@@ -44,20 +60,12 @@ void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on)
         w->device->op->zero(w->device->compute, w->sums, (size_t)w->params->n * sizeof *w->sums);
 }
 
-/* Return whether this rank has gradients of a layer group. */
-static bool has_grads(const struct meg_params *p, int group)
-{
-    for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++)
-        if (p->row[i].shard_numel > 0 && !p->row[i].is_frozen)
-            return true;
-    return false;
-}
-
 void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum meg_dtype dtype)
 {
-    const int first = w->params->first_row[group], n = w->params->first_row[group + 1] - first;
+    const int row = w->params->first_row[group], n = w->params->first_row[group + 1] - row;
+    const int64_t first = first_grad(w->params, group);
 
-    if (w->is_on && has_grads(w->params, group))
-        MEG_CALL(w->device->op, w->device->compute, sumsq_ranges, .out = w->sums + first, .x = g, .type = dtype,
-                 .range = w->ranges + first, .nranges = n);
+    if (w->is_on && first >= 0)
+        MEG_CALL(w->device->op, w->device->compute, sumsq_ranges, .out = w->sums + row,
+                 .x = meg_element(g, first, dtype), .type = dtype, .range = w->ranges + row, .nranges = n);
 }
