@@ -1,13 +1,8 @@
 /* clock.h - a monotonic clock. */
 #ifndef MEG_BASE_CLOCK_H
 #define MEG_BASE_CLOCK_H
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 /* Return the time of CLOCK_MONOTONIC in seconds. */
 double meg_now_s(void);
-
-MEG_END_DECLS
 
 #endif

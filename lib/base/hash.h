@@ -3,9 +3,6 @@
 #define MEG_BASE_HASH_H
 #include <stddef.h>
 #include <stdint.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 uint64_t meg_xxh3_64(const void *bytes, size_t n);
 
@@ -23,7 +20,5 @@ void meg_xxh3_128_end(struct meg_xxh3_128 *state, char hex[33]);
 
 /* Write the MD5 hash of bytes [n] to hex as 32 hexadecimal digits and a zero byte. */
 void meg_md5_hex(char hex[33], const void *bytes, size_t n);
-
-MEG_END_DECLS
 
 #endif

@@ -7,8 +7,6 @@
 #include <stdbool.h>
 #include "base/decls.h"
 
-MEG_BEGIN_DECLS
-
 enum { MEG_LOG_ERROR, MEG_LOG_WARN, MEG_LOG_INFO, MEG_LOG_DEBUG };
 
 /* Print messages up to this level: MEG_LOG_WARN with -q, MEG_LOG_DEBUG with -v.  Initially MEG_LOG_INFO. */
@@ -55,7 +53,5 @@ struct meg_progress {
 void meg_progress_init(struct meg_progress *p, double interval_s);
 void meg_progress_show(struct meg_progress *p, const char *fmt, ...) MEG_PRINTF(2, 3);
 void meg_progress_end(struct meg_progress *p);
-
-MEG_END_DECLS
 
 #endif

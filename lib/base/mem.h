@@ -10,8 +10,6 @@
 #include "base/decls.h"
 #include "base/err.h"
 
-MEG_BEGIN_DECLS
-
 /* Allocate n zeroed bytes, which the caller frees with free.  The result is never NULL, even for n = 0. */
 void *meg_new(size_t n);
 /*
@@ -60,7 +58,5 @@ int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct 
  */
 void *meg_arena_alloc(struct meg_arena *a, size_t nbytes, size_t align);
 void meg_arena_free(struct meg_arena *a);
-
-MEG_END_DECLS
 
 #endif

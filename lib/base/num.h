@@ -3,9 +3,6 @@
 #define MEG_BASE_NUM_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * Parse all of `text` as a decimal number, and store the number in *out.  Returns false for other text (" 1", "0x10",
@@ -20,7 +17,5 @@ bool meg_parse_f64(const char *text, double *out);
  */
 enum { MEG_DOUBLE_CHARS = 32 };
 const char *meg_fmt_double(char buf[], double v);
-
-MEG_END_DECLS
 
 #endif

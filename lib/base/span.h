@@ -2,9 +2,6 @@
 #ifndef MEG_BASE_SPAN_H
 #define MEG_BASE_SPAN_H
 #include <stdint.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 struct meg_span {
     const char *s;
@@ -17,7 +14,5 @@ struct meg_spans {
     int64_t n, cap;
 };
 void meg_spans_add(struct meg_spans *spans, const char *s, int64_t n);
-
-MEG_END_DECLS
 
 #endif

@@ -2,10 +2,7 @@
 #ifndef MEG_BASE_STRTAB_H
 #define MEG_BASE_STRTAB_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/mem.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * A string table.  Initialize it with { 0 }.  String k begins at bytes.s + offset[k] and ends before
@@ -49,7 +46,5 @@ static inline struct meg_str meg_strtab_get(const struct meg_strtab *t, int64_t 
 
     return view;
 }
-
-MEG_END_DECLS
 
 #endif

@@ -38,8 +38,6 @@
 #include "parallel/mesh.h"
 #include "tokenizer/tokenizer.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * This rank's shard of one array in the layout of the flat parameter buffer (params/param.h): the weights, the f32 main
  * parameters, or one state of the optimizer.  Saving writes the shard to files, and loading fills it.  The ranges of a
@@ -419,5 +417,4 @@ void meg_ckpt_format_description(struct meg_str *out, json_t *about);
  */
 int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -5,8 +5,6 @@
 #define MEG_CKPT_CONVERT_H
 #include "ckpt/given_model.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_convert_conf {
     const char *load_dir, *save_dir, *loader, *saver, *model_type, *saver_impl, *vocab_file, *info, *dtype, *shard_size;
     int64_t ckpt_step, tensor, pipeline, vocab_multiple, true_vocab;
@@ -44,5 +42,4 @@ int meg_convert(const struct meg_convert_conf *c, struct meg_err *e);
  */
 int64_t meg_convert_shard_nbytes(const char *size);
 
-MEG_END_DECLS
 #endif

@@ -6,8 +6,6 @@
 #define MEG_CKPT_GIVEN_MODEL_H
 #include "ckpt/ckpt.h"
 
-MEG_BEGIN_DECLS
-
 enum { MEG_GIVEN_MODEL_MAX = 64 };
 
 /* The values that the user has given, indexed as the rows of meg_model_opts: text, or true for a flag. */
@@ -26,5 +24,4 @@ const struct meg_opt *meg_given_model_opts(void);
  */
 int meg_given_model_check(const struct meg_given_model *given, const struct meg_ckpt *ckpt, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -7,8 +7,6 @@
 #include "ckpt/ckpt.h"
 #include "ckpt/safetensors.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * A tensor and its file.  If this rank received the metadata from rank 0 (is_received), the file is not mapped until
  * meg_st_map is called.
@@ -491,5 +489,4 @@ int ckpt_check_sources(const struct meg_ckpt *c, const struct ckpt_sources *all,
 /* Copy the elements of a source, whose file is mapped, that the shard contains. */
 int ckpt_copy_source(const struct ckpt_target *to, const struct ckpt_source *s, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -19,8 +19,6 @@
 #include "file/file.h"
 #include "tensor/dtype.h"
 
-MEG_BEGIN_DECLS
-
 enum { MEG_ST_MAXDIM = 8 };
 
 /* A strided view of the elements of a storage, such as a transposed tensor. */
@@ -113,5 +111,4 @@ int64_t meg_st_numel(const struct meg_st_tensor *t);
 enum { MEG_ST_SHAPE_CHARS = 21 * MEG_ST_MAXDIM + 3 };
 const char *meg_st_shape(char *buf, const int64_t *dim, int ndim);
 
-MEG_END_DECLS
 #endif

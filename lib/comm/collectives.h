@@ -7,8 +7,6 @@
 #include <stddef.h>
 #include "comm/comm.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_comm_group;
 
 /* A started operation: the transfer in progress and, for reductions, the stage that follows the transfer. */
@@ -112,5 +110,4 @@ void meg_comm_poll_end(struct meg_comm_poll *p);
  */
 void meg_reduce_local(void *acc, const void *parts, int64_t n, int size, enum meg_dtype t, enum meg_reduce_op op);
 
-MEG_END_DECLS
 #endif

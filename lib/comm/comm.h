@@ -25,8 +25,6 @@
 #include "tensor/dtype.h"
 #include "watchdog/watchdog.h"
 
-MEG_BEGIN_DECLS
-
 enum meg_reduce_op { MEG_REDUCE_SUM, MEG_REDUCE_MAX };
 
 struct meg_comm;
@@ -275,5 +273,4 @@ struct meg_comm *meg_comm_split(struct meg_comm *world, int color, const char *n
 /* Close a communicator; the world must be closed last.  Do nothing for NULL and meg_comm_self. */
 void meg_comm_close(struct meg_comm *c);
 
-MEG_END_DECLS
 #endif

@@ -4,8 +4,6 @@
 #include "comm/comm.h"
 #include "comm/torchrun.h"
 
-MEG_BEGIN_DECLS
-
 /* Add to the time that meg_comm_waited_s returns. */
 void meg_comm_add_wait(double seconds);
 
@@ -18,5 +16,4 @@ int meg_comm_open_nccl(struct meg_comm *world, const struct meg_device *d, struc
 /* Create the world communicator of ranks that torchrun started.  It has host collectives only. */
 struct meg_comm *meg_comm_open_store(const struct meg_torchrun *t);
 
-MEG_END_DECLS
 #endif

@@ -4,8 +4,6 @@
 #include "base/err.h"
 #include "watchdog/rendezvous.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_torchrun {
     int rank, size;
     int local_size; /* number of ranks on this machine; 0 if unknown */
@@ -20,5 +18,4 @@ struct meg_torchrun {
  */
 int meg_torchrun_read(struct meg_torchrun *t, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

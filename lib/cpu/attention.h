@@ -10,8 +10,6 @@
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * The maximum numbers of queries and keys per tile, and of queries per forward task.  GEMM operands are packed into
  * contiguous f32 rows: the stride between rows of one head is often near a power of two, so that unpacked rows map to
@@ -276,5 +274,4 @@ static inline float sink_of(const struct meg_attn_desc *desc, int64_t j)
     return sink;
 }
 
-MEG_END_DECLS
 #endif

@@ -3,8 +3,6 @@
 #define MEG_CPU_CPU_H
 #include "tensor/ops.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Return the operations compiled for the best instruction set of this machine.  Tensors are f32, bf16 or f16; streams
  * are NULL.  Operations run on OpenMP's threads, and their results are bit-identical for any number of threads.
@@ -23,5 +21,4 @@ MEG_BEGIN_DECLS
  */
 const struct meg_ops *meg_cpu_ops(void);
 
-MEG_END_DECLS
 #endif

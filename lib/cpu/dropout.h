@@ -10,8 +10,6 @@
 #include "cpu/internal.h"
 #include "cpu/philox_block.h"
 
-MEG_BEGIN_DECLS
-
 enum { DROP_BLOCK = 512 }; /* maximum number of units per call of drop_factors */
 
 struct dropout {
@@ -75,7 +73,5 @@ static inline const float *drop_factors_of_row(struct drop_buf *buf, const struc
 
     return drop_factors(buf, drop, d->unit0 + c0, n, position, d->sample[r % d->b]);
 }
-
-MEG_END_DECLS
 
 #endif

@@ -12,8 +12,6 @@
 #include "base/int64.h"
 #include "cpu/cpu.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * A file marked "isa: baseline v3 v4" is compiled once for each x86-64 level, with MEG_ISA set to base, v3 or v4; on
  * other processors it is compiled once, as base.  MEG_FN(name) is meg_cpu_NAME_ISA, for example meg_cpu_rope_v3.
@@ -129,7 +127,5 @@ void MEG_FN(column_sums)(struct meg_mat out, struct meg_mat x, bool accumulate);
 
 extern const struct meg_ops MEG_FN(ops);
 #endif
-
-MEG_END_DECLS
 
 #endif

@@ -4,9 +4,6 @@
 #ifndef MEG_CPU_PHILOX_BLOCK_H
 #define MEG_CPU_PHILOX_BLOCK_H
 #include <stdint.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 struct philox_words {
     uint32_t c0, c1, c2, c3;
@@ -50,5 +47,4 @@ static inline void philox_blocks(uint32_t *w0, uint32_t *w1, uint32_t *w2, uint3
     }
 }
 
-MEG_END_DECLS
 #endif

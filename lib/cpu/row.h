@@ -3,8 +3,6 @@
 #define MEG_CPU_ROW_H
 #include "cpu/dropout.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Most operations convert at most COL_BLOCK columns of a row to f32 at a time.  They use an f32 matrix in place.  A
  * bf16 or f16 matrix is converted to f32 in a buffer, and results are rounded when they are stored.
@@ -146,7 +144,5 @@ static inline float row_max(const float *x, int64_t n)
         max_into(lane, lane + half, half);
     return lane[0];
 }
-
-MEG_END_DECLS
 
 #endif

@@ -5,8 +5,6 @@
 #include "cpu/row.h"
 #include "tensor/half.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Elements [at, at + n) of the arrays, n <= COL_BLOCK.  w, g and state point to the elements in place if the array is
  * f32, else to a converted copy.  The pointer to an absent array is NULL.
@@ -100,5 +98,4 @@ static inline void update_end(const struct update_block *b, const struct meg_upd
         update_store(b, x->state[i], 1 + (uint32_t)i, b->state[i], x, r, update);
 }
 
-MEG_END_DECLS
 #endif

@@ -7,10 +7,7 @@
 #define MEG_CPU_VMATH_H
 #include <stdint.h>
 #include <string.h>
-#include "base/decls.h"
 #include "tensor/normal_cdf.h"
-
-MEG_BEGIN_DECLS
 
 /* Return 2^n for n in [-126, 127]. */
 static inline float vpow2i(int32_t n)
@@ -117,7 +114,5 @@ static inline float vgelu_erf_grad(float x)
     const float e = vexp(-0.5f * x * x);
     return vnormal(x, e) + x * (0.398942280f * e);
 }
-
-MEG_END_DECLS
 
 #endif

@@ -4,9 +4,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 /* Functions that allocate and release host memory; alloc returns NULL if memory is exhausted. */
 struct meg_batch_memory {
@@ -118,7 +115,5 @@ void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t s_enc, int64_t b, u
 unsigned meg_batch_present(const struct meg_batch *x);
 /* Free the arrays that meg_batch_alloc allocated and zero *x; a zeroed batch is accepted. */
 void meg_batch_free(struct meg_batch *x);
-
-MEG_END_DECLS
 
 #endif

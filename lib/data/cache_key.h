@@ -7,12 +7,9 @@
 #define MEG_DATA_CACHE_KEY_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/mem.h"
 #include "data/blend/split.h"
 #include "data/masked/bert_t5_sample.h"
-
-MEG_BEGIN_DECLS
 
 /* The inputs of one mid-level dataset's index.  A mid-level dataset is the range of one file that one split reads. */
 struct meg_cache_key {
@@ -41,7 +38,5 @@ struct meg_blend_key {
 };
 /* Append the description of a blend, formatted in the same way. */
 void meg_cache_key_add_blend(struct meg_str *out, const struct meg_blend_key *id);
-
-MEG_END_DECLS
 
 #endif

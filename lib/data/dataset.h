@@ -2,11 +2,8 @@
 #ifndef MEG_DATA_DATASET_H
 #define MEG_DATA_DATASET_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "data/batch.h"
-
-MEG_BEGIN_DECLS
 
 struct meg_dataset;
 int64_t meg_dataset_len(const struct meg_dataset *ds);
@@ -27,7 +24,5 @@ int64_t meg_dataset_enc_length(const struct meg_dataset *ds);
  * in Megatron-DeepSpeed's order.  In Megatron-LM's order, meg_data_splits_build detects the error.
  */
 int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -3,7 +3,6 @@
 #define MEG_DATA_DATASET_INTERNAL_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "data/blend/blend.h"
 #include "data/blend/source.h"
 #include "data/dataset.h"
@@ -11,8 +10,6 @@
 #include "data/masked/bert_t5_sample.h"
 #include "data/masked/sentence_map.h"
 #include "file/file.h"
-
-MEG_BEGIN_DECLS
 
 /* Settings for reading a GPT sample from the token stream and computing its masks. */
 struct meg_sample_conf {
@@ -60,7 +57,5 @@ int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e);
 /* Return MEG_EFORMAT unless id is in [0, vocab_size); with vocab_size 0 the only condition is id >= 0. */
 int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab_size, struct meg_err *e);
 void meg_dataset_close(struct meg_dataset *ds); /* accepts NULL */
-
-MEG_END_DECLS
 
 #endif

@@ -1,10 +1,7 @@
 /* gpt_data.h - the training, validation and test data of a GPT run. */
 #ifndef MEG_DATA_GPT_DATA_H
 #define MEG_DATA_GPT_DATA_H
-#include "base/decls.h"
 #include "data/blend/data_splits.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * meg_gpt_data_plan - open the files that conf names and compute the range and sample count of each split
@@ -17,7 +14,5 @@ MEG_BEGIN_DECLS
  */
 int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
                       const struct meg_dataset_spec *spec, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -9,11 +9,8 @@
 #define MEG_DATA_GPT_INDEX_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "data/blend/source.h"
-
-MEG_BEGIN_DECLS
 
 enum { MEG_ONE_EPOCH = -1 }; /* value of num_samples that requests all samples of one epoch */
 
@@ -87,7 +84,5 @@ void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_siz
 void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p, const struct meg_source *src,
                          int64_t begin, const struct meg_gpt_index_conf *conf, uint32_t seed);
 void meg_gpt_index_free(struct meg_gpt_index *x);
-
-MEG_END_DECLS
 
 #endif

@@ -15,10 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "file/file.h"
-
-MEG_BEGIN_DECLS
 
 /* The files of one index. */
 struct meg_index_cache_entry {
@@ -63,7 +60,5 @@ bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *pre
  * complete.  A failure causes only a warning; the caller can use the arrays in memory.
  */
 void meg_index_cache_store(const struct meg_index_cache_entry *c, const struct meg_npy *a, int n);
-
-MEG_END_DECLS
 
 #endif

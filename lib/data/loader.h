@@ -2,12 +2,9 @@
 #ifndef MEG_DATA_LOADER_H
 #define MEG_DATA_LOADER_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "data/batch.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
-
-MEG_BEGIN_DECLS
 
 struct meg_data_loader_conf {
     struct meg_data_sampler_conf sampler;  /* total is ignored: the length of the dataset is used */
@@ -39,7 +36,5 @@ void meg_data_loader_close(struct meg_data_loader *l); /* accepts NULL */
  * the dataset file cannot be read.  It also returns the errors of meg_dataset_sample.  On failure, *x is unchanged.
  */
 int meg_data_loader_next(struct meg_data_loader *l, struct meg_batch *x, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

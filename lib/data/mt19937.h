@@ -5,9 +5,6 @@
 #ifndef MEG_DATA_MT19937_H
 #define MEG_DATA_MT19937_H
 #include <stdint.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 /* State of the generator that std::mt19937, numpy.random.RandomState(seed) and torch on the CPU use. */
 struct meg_mt19937 {
@@ -43,7 +40,5 @@ struct meg_mt19937_64 {
 };
 void meg_mt19937_64_seed(struct meg_mt19937_64 *g, uint64_t seed);
 uint64_t meg_mt19937_64_u64(struct meg_mt19937_64 *g);
-
-MEG_END_DECLS
 
 #endif

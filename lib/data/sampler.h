@@ -3,10 +3,7 @@
 #define MEG_DATA_SAMPLER_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 enum meg_data_sampler_type {
     MEG_DATA_SAMPLER_SINGLE,          /* one pass in order */
@@ -42,7 +39,5 @@ void meg_data_sampler_close(struct meg_data_sampler *s); /* accepts NULL */
  * Returns false when MEG_DATA_SAMPLER_SINGLE has fewer than micro_batch * ranks samples left.
  */
 bool meg_data_sampler_next(struct meg_data_sampler *s, int64_t *index, int64_t *sample_id);
-
-MEG_END_DECLS
 
 #endif

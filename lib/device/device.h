@@ -13,8 +13,6 @@
 #include "option/opt.h"
 #include "tensor/ops.h"
 
-MEG_BEGIN_DECLS
-
 enum meg_device_type { MEG_DEVICE_AUTO, MEG_DEVICE_CPU, MEG_DEVICE_CUDA };
 
 struct meg_device_conf {
@@ -92,5 +90,4 @@ void meg_device_read_mat(const struct meg_device *d, struct meg_stream *st, void
  */
 void meg_device_download_mat(const struct meg_device *d, struct meg_stream *st, void *pinned, struct meg_mat x);
 
-MEG_END_DECLS
 #endif

@@ -6,8 +6,6 @@
 #define MEG_DEVICE_GRAPH_H
 #include "device/device.h"
 
-MEG_BEGIN_DECLS
-
 /* Maximum number of keys in struct meg_graphs; a new key replaces the least recently used one. */
 enum { MEG_MAX_GRAPHS = 64 };
 
@@ -29,5 +27,4 @@ void meg_graphs_run(struct meg_graphs *graphs, const struct meg_device *d, void 
 /* Free all graphs, after their launches are complete. */
 void meg_graphs_free(struct meg_graphs *graphs, const struct meg_device *d);
 
-MEG_END_DECLS
 #endif

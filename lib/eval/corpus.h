@@ -4,8 +4,6 @@
 #include "io/block_reader.h"
 #include "tokenizer/tokenizer.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * meg_tokenize_corpus - append the tokens of an input to ids
  *   tok         NULL: the input must contain ids
@@ -19,5 +17,4 @@ MEG_BEGIN_DECLS
 int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
                         int64_t *documents, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

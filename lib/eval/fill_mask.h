@@ -9,8 +9,6 @@
 #include "infer/reply.h"
 #include "tensor/token_sampler.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * meg_fill_mask_predict - replace each mask by its most likely token, and list the most likely tokens
  *   m            ids from m->unpadded_vocab on are padding, and neither predicted nor listed
@@ -36,5 +34,4 @@ int meg_fill_mask_predict(const struct meg_loaded_model *m, int32_t *ids, int64_
 int meg_fill_mask(const char *input, const struct meg_token_output_conf *output, const struct meg_loaded_model *m,
                   struct meg_err *e);
 
-MEG_END_DECLS
 #endif

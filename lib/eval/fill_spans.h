@@ -10,8 +10,6 @@
 #include "model/decode.h"
 #include "tensor/token_sampler.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * meg_fill_spans_predict - predict the spans of a text by greedy decoding
  *   m      ids that are at least m->unpadded_vocab and larger than every sentinel are padding, and never predicted
@@ -27,5 +25,4 @@ int meg_fill_spans_predict(const struct meg_loaded_model *m, struct meg_model_kv
                            const struct meg_span_vocab *v, struct meg_ids *ids, struct meg_token_logprob *top,
                            int64_t ntop, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -7,8 +7,6 @@
 #include "eval/span_vocab.h"
 #include "tokenizer/special_tokens.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_fill_text {
     struct meg_tokenizer *tok;         /* borrowed */
     struct meg_special_tokens special; /* the tokens that are written as text */
@@ -34,5 +32,4 @@ int meg_fill_text_encode(const struct meg_fill_text *x, const char *text, int64_
 int meg_fill_text_decode(const struct meg_fill_text *x, const struct meg_ids *ids, struct meg_str *out,
                          struct meg_err *e);
 
-MEG_END_DECLS
 #endif

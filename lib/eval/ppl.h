@@ -13,8 +13,6 @@
 #include "eval/score.h"
 #include "tokenizer/tokenizer.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_window {
     int64_t start, ntok;
     int64_t first, ntargets; /* the window scores targets first .. first+ntargets-1; target t is token start+t+1 */
@@ -76,5 +74,4 @@ int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_t
 /* Return exp(min(20, loss / num_targets)), as Megatron does. */
 double meg_ppl_value(const struct meg_ppl_result *p);
 
-MEG_END_DECLS
 #endif

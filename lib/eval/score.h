@@ -4,8 +4,6 @@
 #include "model/model.h"
 #include "tensor/token_sampler.h"
 
-MEG_BEGIN_DECLS
-
 /* A scorer evaluates one sequence per micro-batch, so that results do not depend on other sequences. */
 struct meg_scorer {
     struct meg_model *g; /* borrowed; its buffers grow with the sequences (meg_model_reserve) */
@@ -34,5 +32,4 @@ int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logpro
 int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_token_logprob *top,
                   int64_t ntop, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -7,8 +7,6 @@
 #define MEG_EVAL_SPAN_VOCAB_H
 #include "infer/model_load.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_span_vocab {
     int32_t *sentinel; /* [nsentinel] ids of <extra_id_0>, <extra_id_1>, ... */
     int64_t nsentinel;
@@ -37,5 +35,4 @@ int64_t meg_span_vocab_find(const struct meg_span_vocab *v, int32_t id);
  */
 int meg_span_vocab_number(const struct meg_span_vocab *v, struct meg_ids *ids, int64_t *nspans, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -6,8 +6,6 @@
 #include "infer/model_load.h"
 #include "infer/reply.h"
 
-MEG_BEGIN_DECLS
-
 enum meg_eval_task { MEG_EVAL_UNSET = MEG_ENUM_UNSET, MEG_EVAL_LOGPROBS, MEG_EVAL_PPL, MEG_EVAL_FILL_MASK };
 
 struct meg_eval_conf {
@@ -38,5 +36,4 @@ enum meg_prediction meg_eval_prediction(const struct meg_eval_conf *c);
 int meg_eval_run(const struct meg_eval_conf *c, const struct meg_token_output_conf *output,
                  const struct meg_loaded_model *m, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

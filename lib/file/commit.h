@@ -24,11 +24,8 @@
 #define MEG_FILE_COMMIT_H
 #include <stdbool.h>
 #include <sys/stat.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "file/file.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * meg_commit_files - fsync n files that are being written, and rename the files to their final names
@@ -80,7 +77,5 @@ bool meg_commit_is_pending(const char *path);
  * be removed, or if a file cannot be renamed.
  */
 int meg_commit_recover(const char *path, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -2,11 +2,8 @@
 #ifndef MEG_FILE_COMMIT_INTERNAL_H
 #define MEG_FILE_COMMIT_INTERNAL_H
 #include <stdbool.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "file/commit.h"
-
-MEG_BEGIN_DECLS
 
 /* A file or directory of a set, with its final and its temporary path. */
 struct meg_commit_member {
@@ -47,7 +44,5 @@ enum meg_commit_journal meg_commit_read(struct meg_commit_set *s, bool *is_commi
 int meg_commit_write_journals(const struct meg_commit_set *s, struct meg_err *e);
 int meg_commit_remove_journal(const struct meg_commit_member *m, struct meg_err *e);
 void meg_commit_remove_journals(const struct meg_commit_set *s);
-
-MEG_END_DECLS
 
 #endif

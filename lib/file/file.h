@@ -7,11 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * A regular file mapped for reading as p [n].  p is NULL only while no file is open; n may be 0.  file/sigbus.h
@@ -115,7 +112,5 @@ int meg_rename(const char *from, const char *to, struct meg_err *e);
 int meg_fsync_dir(const char *path, struct meg_err *e);
 /* Call fsync on the directory that contains path. */
 int meg_fsync_parent(const char *path, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -16,11 +16,8 @@
 #ifndef MEG_FILE_LOCK_H
 #define MEG_FILE_LOCK_H
 #include <stdbool.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "file/commit.h"
-
-MEG_BEGIN_DECLS
 
 /* { 0 } is a lock that is not held. */
 struct meg_lock {
@@ -80,7 +77,5 @@ int meg_lock_check_dir(const struct meg_dir_lock *l, struct meg_err *e);
 int meg_lock_commit_dir(struct meg_dir_lock *l, const char *tmp, const char *dir, meg_commit_check *check,
                         struct meg_err *e);
 void meg_lock_release_dir(struct meg_dir_lock *l);
-
-MEG_END_DECLS
 
 #endif

@@ -2,11 +2,8 @@
 #ifndef MEG_FILE_LOCK_INTERNAL_H
 #define MEG_FILE_LOCK_INTERNAL_H
 #include <stdbool.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
-
-MEG_BEGIN_DECLS
 
 /* The keys of a lock file, which has one line "key value" for each, in this order. */
 enum {
@@ -43,7 +40,5 @@ bool meg_lock_holder_is_dead(const struct meg_lock_holder *h, const struct meg_l
 /* Fail with MEG_EIO and a message that names the holder of the lock file at path, and the protected output. */
 int meg_lock_holder_fail(const char *path, const char *output, const struct meg_lock_holder *h,
                          const struct meg_lock_holder *self, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

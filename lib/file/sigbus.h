@@ -5,10 +5,7 @@
 #ifndef MEG_FILE_SIGBUS_H
 #define MEG_FILE_SIGBUS_H
 #include <stddef.h>
-#include "base/decls.h"
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * Register n bytes at p as a mapping of path; unregister the mapping before munmap.  Any thread may call both
@@ -27,7 +24,5 @@ void meg_sigbus_unregister(struct meg_sigbus_range *m); /* accepts NULL */
  * temporary files of the process and exits with status 74.
  */
 int meg_sigbus_guard(int (*read)(void *arg, struct meg_err *e), void *arg, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

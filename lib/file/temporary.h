@@ -10,8 +10,6 @@
 #include "base/decls.h"
 #include "base/err.h"
 
-MEG_BEGIN_DECLS
-
 /* Set out to the name of this host, in which characters other than letters, digits, -, . and _ are replaced by _. */
 void meg_host_name(char *out, size_t size);
 
@@ -49,7 +47,5 @@ void meg_temporary_unregister(int slot);
 
 /* Unlink all registered files and call _exit(2), for threads and signal handlers, which must not run exit handlers. */
 void meg_temporary_exit(int status) MEG_NORETURN;
-
-MEG_END_DECLS
 
 #endif

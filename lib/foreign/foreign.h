@@ -13,10 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/stat.h>
-#include "base/decls.h"
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 enum { MEG_FOREIGN_PREFIX = 4096 };
 
@@ -84,7 +81,5 @@ bool meg_foreign_is_distributed(const char *dir);
  * NULL.  Returns 0.  Returns MEG_EFORMAT with a message that lists the snapshots if no single one is identified.
  */
 int meg_foreign_hub_snapshot(char **out, const char *path, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -3,8 +3,6 @@
 #define MEG_FOREIGN_INTERNAL_H
 #include "foreign/foreign.h"
 
-MEG_BEGIN_DECLS
-
 /* The first bytes p [n] of the file at path. */
 struct foreign_prefix {
     const char *path;
@@ -31,7 +29,5 @@ size_t foreign_read(const char *path, void *buf, size_t size);
 
 /* Return the size in bytes that a Git LFS pointer states, or -1. */
 int64_t foreign_lfs_size(const struct foreign_prefix *f);
-
-MEG_END_DECLS
 
 #endif

@@ -11,8 +11,6 @@
 #include "tensor/token_sampler.h"
 #include "tokenizer/tokenizer.h"
 
-MEG_BEGIN_DECLS
-
 enum meg_finish_reason {
     MEG_FINISH_RUNNING,
     MEG_FINISH_STOP,  /* an EOS id was sampled (it is not stored in ids), or meg_generator_stop was called */
@@ -75,5 +73,4 @@ void meg_generator_stop(struct meg_generator *gen, struct meg_continuation *c);
 
 void meg_continuation_free(struct meg_continuation *c);
 
-MEG_END_DECLS
 #endif

@@ -8,8 +8,6 @@
 #include "infer/reply.h"
 #include "io/line_reader.h"
 
-MEG_BEGIN_DECLS
-
 enum meg_reply_format { MEG_REPLY_JSON, MEG_REPLY_TEXT };
 
 struct meg_generate_conf {
@@ -38,5 +36,4 @@ int meg_generate_lines(const struct meg_generate_conf *c, const struct meg_token
                        const struct meg_sampling *sampling, const struct meg_loaded_model *m,
                        struct meg_line_reader *in, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

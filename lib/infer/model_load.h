@@ -5,8 +5,6 @@
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
 
-MEG_BEGIN_DECLS
-
 enum meg_load_dtype { MEG_LOAD_AUTO, MEG_LOAD_FP32, MEG_LOAD_BF16, MEG_LOAD_FP16 };
 
 struct meg_load_conf {
@@ -46,5 +44,4 @@ int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf,
                    const struct meg_tok_conf *tc, struct meg_err *e);
 void meg_unload_model(struct meg_loaded_model *m);
 
-MEG_END_DECLS
 #endif

@@ -4,8 +4,6 @@
 #include "infer/request.h"
 #include "tokenizer/tokenizer.h"
 
-MEG_BEGIN_DECLS
-
 /* The format of input lines. */
 struct meg_prompt_format {
     const char *key;           /* member of a JSON line that contains the text: "prompt" or "text" */
@@ -61,5 +59,4 @@ typedef int meg_prompt_answer(void *arg, struct meg_ids *ids, struct meg_str *ou
 int meg_prompt_answer_lines(const char *input, const struct meg_prompt_format *format, meg_prompt_answer *answer,
                             void *arg, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -7,8 +7,6 @@
 #include "infer/generate.h"
 #include "tokenizer/tokenizer.h"
 
-MEG_BEGIN_DECLS
-
 /* Options that select what is printed for each token in addition to its id. */
 struct meg_token_output_conf {
     bool return_tokens;     /* --return-tokens */
@@ -85,5 +83,4 @@ void meg_reply_add_tokens(struct meg_str *out, const struct meg_token_output_con
 void meg_reply_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *output,
                                 const struct meg_tokenizer *tok, const struct meg_token_logprob *top, int64_t n);
 
-MEG_END_DECLS
 #endif

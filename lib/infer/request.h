@@ -5,8 +5,6 @@
 #include "base/mem.h"
 #include "infer/sample.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_request {
     int64_t max_tokens;           /* generate at most this many tokens, >= 1 */
     struct meg_sampling sampling; /* sampling options; meg_request_check checks them */
@@ -35,5 +33,4 @@ int meg_request_check(struct meg_request *q, int64_t unpadded_vocab, struct meg_
 /* Append the names of all options, each in quotes after a comma and a space. */
 void meg_request_add_names(struct meg_str *out);
 
-MEG_END_DECLS
 #endif

@@ -7,8 +7,6 @@
 #include "option/opt.h"
 #include "tensor/ops.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_sampling {
     bool greedy;
     double temperature; /* 0: greedy */
@@ -33,5 +31,4 @@ bool meg_sampling_is_greedy(const struct meg_sampling *c);
  */
 struct meg_sampling_args meg_sampling_args_of(const struct meg_sampling *c, int64_t prompt, int64_t step);
 
-MEG_END_DECLS
 #endif

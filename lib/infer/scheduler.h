@@ -8,8 +8,6 @@
 #include "infer/model_load.h"
 #include "infer/reply.h"
 
-MEG_BEGIN_DECLS
-
 /* A reply that is being generated, or that waits until earlier replies are removed. */
 struct meg_queued_reply {
     struct meg_queued_reply *next;
@@ -43,5 +41,4 @@ int meg_scheduler_update(struct meg_scheduler *s, struct meg_err *e);
 /* Remove the first reply of the queue, which is complete. */
 void meg_scheduler_remove_first(struct meg_scheduler *s);
 
-MEG_END_DECLS
 #endif

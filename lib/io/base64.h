@@ -2,10 +2,7 @@
 #ifndef MEG_IO_BASE64_H
 #define MEG_IO_BASE64_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/mem.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * Decode s [n] and append the bytes to `out`.  Returns 0, or -1 with `out` unchanged if s is not valid Base64 or is not
@@ -14,7 +11,5 @@ MEG_BEGIN_DECLS
 int meg_base64_decode(struct meg_str *out, const char *s, int64_t n);
 /* Encode n bytes and append the characters to `out`, padded with = to a multiple of four. */
 void meg_base64_encode(struct meg_str *out, const char *bytes, int64_t n);
-
-MEG_END_DECLS
 
 #endif

@@ -6,10 +6,7 @@
 #define MEG_IO_BLOCK_READER_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * meg_block_reader_open - create a reader of the files that match the patterns
@@ -66,7 +63,5 @@ int meg_line_block_explain(int r, const struct meg_line_block *b, struct meg_err
 
 /* Return whether the line is empty or consists of spaces and tabs. */
 bool meg_line_is_blank(const char *line, int64_t n);
-
-MEG_END_DECLS
 
 #endif

@@ -2,10 +2,7 @@
 #ifndef MEG_IO_DECOMPRESS_H
 #define MEG_IO_DECOMPRESS_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 struct meg_decompressor;
 
@@ -28,7 +25,5 @@ int meg_decompressor_open(struct meg_decompressor **out, int fd, const char *nam
  */
 int64_t meg_decompressor_read(struct meg_decompressor *u, char *out, int64_t n, struct meg_err *e);
 void meg_decompressor_close(struct meg_decompressor *u); /* accepts NULL */
-
-MEG_END_DECLS
 
 #endif

@@ -8,11 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * meg_json_load - parse a file that contains one JSON value; the caller releases *out with json_decref
@@ -83,7 +80,5 @@ void meg_json_set_str(struct meg_str *out, const char *key, const char *s);
  * error handler surrogateescape.
  */
 void meg_json_add_ascii(struct meg_str *out, const char *s);
-
-MEG_END_DECLS
 
 #endif

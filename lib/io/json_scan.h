@@ -6,12 +6,9 @@
 #define MEG_IO_JSON_SCAN_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/span.h"
-
-MEG_BEGIN_DECLS
 
 /* State of the scan of a text [begin, end), which must be valid UTF-8. */
 struct meg_json_scan {
@@ -44,7 +41,5 @@ int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct me
  * deep.
  */
 int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **type_name);
-
-MEG_END_DECLS
 
 #endif

@@ -6,12 +6,9 @@
 #define MEG_IO_JSONL_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/json_scan.h"
-
-MEG_BEGIN_DECLS
 
 /* The value of a key: a string, or a list of strings. */
 struct meg_jsonl_value {
@@ -49,7 +46,5 @@ void meg_jsonl_free(struct meg_jsonl *j);
  */
 enum { MEG_JSONL_MAX_STRINGS = 4 << 20 };
 int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -7,10 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 struct meg_line_reader {
     const char *name; /* name of the input in messages: its path, or "standard input"; borrowed */
@@ -57,7 +54,5 @@ int meg_line_reader_next(struct meg_line_reader *in, char **text, size_t *n, str
  * Returns r.
  */
 int meg_line_reader_explain(int r, const struct meg_line_reader *in, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

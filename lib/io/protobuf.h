@@ -6,10 +6,7 @@
 #define MEG_IO_PROTOBUF_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 /* A message.  The bytes [p, end) have not been read yet.  The file name and the bytes are borrowed. */
 struct meg_pb {
@@ -52,7 +49,5 @@ int meg_pb_int32(const struct meg_pb_field *f, const char *what, int32_t *out, s
 /* Fail with MEG_EFORMAT and a message that begins with the file name and the offset. */
 int meg_pb_fail(const struct meg_pb *m, const unsigned char *location, struct meg_err *e, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-
-MEG_END_DECLS
 
 #endif

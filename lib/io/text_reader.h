@@ -1,12 +1,9 @@
 /* text_reader.h - read texts one by one from plain text or JSON lines. */
 #ifndef MEG_IO_TEXT_READER_H
 #define MEG_IO_TEXT_READER_H
-#include "base/decls.h"
 #include "base/err.h"
 #include "io/jsonl.h"
 #include "option/opt.h"
-
-MEG_BEGIN_DECLS
 
 enum meg_input_format { MEG_INPUT_AUTO, MEG_INPUT_TEXT, MEG_INPUT_JSONL };
 
@@ -43,7 +40,5 @@ int meg_text_reader_next(struct meg_text_reader *t, struct meg_span *text, struc
  * one number is not counted, because a text may begin with a reference such as [1].
  */
 bool meg_text_begins_with_array(const char *s, int64_t n);
-
-MEG_END_DECLS
 
 #endif

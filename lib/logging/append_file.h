@@ -5,8 +5,6 @@
 #include <stdint.h>
 #include "base/err.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_append_file {
     int fd;
     char *path; /* NULL: not open */
@@ -18,5 +16,4 @@ int meg_append_file_write(struct meg_append_file *a, const void *bytes, size_t n
 /* Close the file, if it is open. */
 void meg_append_file_close(struct meg_append_file *a);
 
-MEG_END_DECLS
 #endif

@@ -5,8 +5,6 @@
 #define MEG_LOGGING_LOG_CONF_H
 #include "option/opt.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_logging_conf {
     int64_t log_interval, tensorboard_log_interval;
     const char *log_json, *tensorboard_dir;
@@ -17,5 +15,4 @@ extern const struct meg_opt meg_logging_opts[];
 /* Return MEG_EUSAGE if a value is out of its range. */
 int meg_logging_conf_check(const struct meg_logging_conf *c, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

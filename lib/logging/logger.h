@@ -7,8 +7,6 @@
 #include "logging/log_conf.h"
 #include "logging/training_log.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_logger;
 
 /*
@@ -41,5 +39,4 @@ void meg_logger_evaluation(struct meg_logger *l, const struct meg_evaluation *v)
 /* Show on the progress line that `done` of the `total` global batches of an evaluation are complete. */
 void meg_logger_eval_progress(struct meg_logger *l, const char *split, int64_t done, int64_t total);
 
-MEG_END_DECLS
 #endif

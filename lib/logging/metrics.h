@@ -13,8 +13,6 @@
 #include "logging/append_file.h"
 #include "logging/training_log.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Open or create the file `path`.  Truncate it as described above; if `resumed` is 0, remove all lines.  If a line was
  * not written by this module, return MEG_EFORMAT and leave the file unchanged.  A pipe or device is neither checked nor
@@ -24,5 +22,4 @@ int meg_metrics_open(struct meg_append_file *a, const char *path, int64_t resume
 int meg_metrics_interval(struct meg_append_file *a, const struct meg_iteration_stats *stats, struct meg_err *e);
 int meg_metrics_evaluation(struct meg_append_file *a, const struct meg_evaluation *v, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -11,8 +11,6 @@
 #define MEG_LOGGING_TENSORBOARD_H
 #include "logging/append_file.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Create the file events.out.tfevents.TIME.HOST.PID in dir, and dir itself if it does not exist.  If `resumed` is above
  * 0, first truncate the files of earlier runs (meg_tensorboard_trim in tensorboard_internal.h).
@@ -30,5 +28,4 @@ int meg_tensorboard_text(struct meg_append_file *a, const char *tag, const char 
 /* Compute the masked CRC-32C (Castagnoli) of n bytes: the CRC, rotated right by 15 bits, plus a constant. */
 uint32_t meg_tensorboard_crc(const void *bytes, size_t n);
 
-MEG_END_DECLS
 #endif

@@ -5,9 +5,6 @@
 #ifndef MEG_LOGGING_TENSORBOARD_INTERNAL_H
 #define MEG_LOGGING_TENSORBOARD_INTERNAL_H
 #include <stdint.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 /* Field numbers of an Event. */
 enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SOURCE = 10 };
@@ -22,5 +19,4 @@ enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMAR
  */
 void meg_tensorboard_trim(const char *dir, int64_t iteration);
 
-MEG_END_DECLS
 #endif

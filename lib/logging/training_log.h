@@ -10,8 +10,6 @@
 #include "base/mem.h"
 #include "tensor/step.h"
 
-MEG_BEGIN_DECLS
-
 /* The losses of a model, with names such as "lm loss". */
 struct meg_named_losses {
     int n;
@@ -76,5 +74,4 @@ void meg_training_log_evaluation(struct meg_str *s, const char *group, const cha
 /* Compute exp(min(20, loss)), which Megatron prints as perplexity; NaN for a loss that is not finite. */
 double meg_training_log_perplexity(double loss);
 
-MEG_END_DECLS
 #endif

@@ -16,8 +16,6 @@
 #include "parallel/mesh.h"
 #include "params/param.h"
 
-MEG_BEGIN_DECLS
-
 /* Indices of the families (model/family.h), in the order of the choices of --model. */
 enum meg_model_family { MEG_FAMILY_GPT, MEG_FAMILY_BERT, MEG_FAMILY_T5 };
 enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE, MEG_POSITION_RELATIVE };
@@ -112,5 +110,4 @@ void meg_model_set_ties(struct meg_layout *l, const struct meg_model_conf *c);
 /* Make the parameter table and compute the shards of the mesh's rank.  Free the table with meg_params_free. */
 void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, const struct meg_mesh *mesh);
 
-MEG_END_DECLS
 #endif

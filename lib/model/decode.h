@@ -8,8 +8,6 @@
 #define MEG_MODEL_DECODE_H
 #include "model/model.h"
 
-MEG_BEGIN_DECLS
-
 /* The results that meg_model_prefill and meg_model_decode compute for each next token. */
 struct meg_decode_conf {
     bool returns_logits;    /* return logits in host memory */
@@ -65,5 +63,4 @@ int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, const s
 struct meg_decode_output meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot,
                                           const int32_t *tokens, int64_t n, const struct meg_sampling_args *args);
 
-MEG_END_DECLS
 #endif

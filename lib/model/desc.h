@@ -10,8 +10,6 @@
 #include "nn/head.h"
 #include "tensor/step.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_block {
     const struct meg_block_type *type;
     void *conf;              /* configuration of the mixer; owned by the description */
@@ -157,5 +155,4 @@ struct meg_transformer {
 void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c,
                               const struct meg_transformer *t);
 
-MEG_END_DECLS
 #endif

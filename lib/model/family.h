@@ -6,8 +6,6 @@
 #define MEG_MODEL_FAMILY_H
 #include "model/desc.h"
 
-MEG_BEGIN_DECLS
-
 /* Types of training samples: documents with next tokens, or sentences with masked tokens or spans (data/masked). */
 enum meg_sample_type { MEG_SAMPLES_GPT, MEG_SAMPLES_BERT, MEG_SAMPLES_T5 };
 
@@ -38,5 +36,4 @@ int meg_family_check_options(const struct meg_model_conf *c, const struct meg_op
 /* Add a family, which must remain valid, to the choices of --model.  Call this before options are parsed. */
 void meg_family_add(const struct meg_family *f);
 
-MEG_END_DECLS
 #endif

@@ -9,8 +9,6 @@
 #include "nn/lm_head.h"
 #include "nn/sequence_parallel.h"
 
-MEG_BEGIN_DECLS
-
 /* A block of a layer on this rank. */
 struct model_block {
     const struct meg_block *desc;
@@ -278,5 +276,4 @@ bool model_begin_grads(const struct meg_model *g, bool *has_grads);
 void model_stack_fwd(struct meg_model *g, int64_t chunk, int k, struct model_slot *q, void *const *in,
                      void *const *out);
 
-MEG_END_DECLS
 #endif

@@ -4,8 +4,6 @@
 #include "model/decode.h"
 #include "model/internal.h"
 
-MEG_BEGIN_DECLS
-
 /* Keys and values of tokens in the layers of the last stack. */
 struct model_kv_buffer {
     char *kv;    /* [L, s, width]; NULL before the first sequence */
@@ -60,5 +58,4 @@ enum { MODEL_KV_GRAPH_TOKENS = 256 };
 struct meg_kv_step model_kv_step(struct meg_model_kv_cache *c, struct meg_stream *st, const int64_t *slot, int64_t n,
                                  int64_t s, bool is_graph);
 
-MEG_END_DECLS
 #endif

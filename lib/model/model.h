@@ -11,8 +11,6 @@
 #include "model/run.h"
 #include "tensor/step.h"
 
-MEG_BEGIN_DECLS
-
 /* Factors of the losses of a micro-batch. */
 struct meg_loss_factors {
     double grad[MEG_MAX_LOSSES]; /* of the loss in the gradients, in addition to *loss_scale of the model */
@@ -178,5 +176,4 @@ void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, void *
 /* Add the weight gradients that meg_model_backward of this slot deferred (run.defers_wgrad). */
 void meg_model_backward_weight(struct meg_model *g, int64_t chunk, int64_t slot);
 
-MEG_END_DECLS
 #endif

@@ -6,8 +6,6 @@
 #include "model/conf.h"
 #include "tensor/ops.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Activation recomputation (Korthikanti et al. 2022): which activations are not kept from forward, but recomputed in
  * the backward pass.
@@ -57,5 +55,4 @@ struct meg_model_memory {
 void meg_model_memory_size(struct meg_model_memory *m, const struct meg_model_conf *c, const struct meg_model_run *run,
                            const struct meg_ops *op, const struct meg_mesh *mesh);
 
-MEG_END_DECLS
 #endif

@@ -8,8 +8,6 @@
 #define MEG_NN_BINARY_HEAD_H
 #include "nn/head.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_binary_head_conf {
     int64_t h;  /* width of the residual stream */
     double std; /* of the initial weights */
@@ -18,5 +16,4 @@ struct meg_binary_head_conf {
 /* The parameters are pooler.dense and binary_head; the labels are sentence_order of the batch. */
 extern const struct meg_head_type meg_binary_head;
 
-MEG_END_DECLS
 #endif

@@ -11,8 +11,6 @@
 #include "nn/linear.h"
 #include "nn/norm.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_cp;
 struct meg_rel_bias;
 struct meg_rope;
@@ -119,5 +117,4 @@ struct meg_block_type {
     void (*cache_memory)(struct meg_ctx *c, const void *weights);
 };
 
-MEG_END_DECLS
 #endif

@@ -5,8 +5,6 @@
 #include "comm/comm.h"
 #include "tensor/suballoc.h"
 
-MEG_BEGIN_DECLS
-
 /* Keys and values of tokens.  Those of layer i of a stack are at p + i * layer_bytes, with shape [token, g, 2, d]. */
 struct meg_kv_cache {
     char *p;
@@ -112,5 +110,4 @@ static inline void meg_ctx_add_loss(struct meg_ctx *c, int i, const float *value
              .scale = c->call.sum_factor + i);
 }
 
-MEG_END_DECLS
 #endif

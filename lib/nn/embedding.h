@@ -6,8 +6,6 @@
 #define MEG_NN_EMBEDDING_H
 #include "nn/ctx.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_embed {
     /* weights and gradients, whose p is NULL if they are frozen */
     struct meg_mat word, dword;   /* [v,h]: rows v0, v0 + 1, ... of the vocabulary */
@@ -29,5 +27,4 @@ void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const struct meg_embed_i
 /* Compute the gradients of the matrices, given dx, the gradient of x.  dx is overwritten. */
 void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const struct meg_embed_ids *in, const struct meg_embed *l);
 
-MEG_END_DECLS
 #endif

@@ -7,8 +7,6 @@
 #include "data/batch.h"
 #include "nn/block.h"
 
-MEG_BEGIN_DECLS
-
 /* The functions of a type receive untyped pointers to the type's own structures of weights and configuration. */
 struct meg_head_type {
     size_t weights_size;  /* size in bytes of the type's structure of weights */
@@ -30,5 +28,4 @@ struct meg_head_type {
                     struct meg_loss_weight weight, const void *weights);
 };
 
-MEG_END_DECLS
 #endif

@@ -13,8 +13,6 @@
 #include "nn/ctx.h"
 #include "params/binder.h"
 
-MEG_BEGIN_DECLS
-
 /* A variant of linear layers; the first member of its configuration. */
 struct meg_linear_variant {
     const struct meg_linear_type *type;
@@ -105,5 +103,4 @@ void meg_linear_bwd_weight(struct meg_ctx *c, const struct meg_linear *l, const 
 void meg_linear_local_fwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a);
 void meg_linear_local_bwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a);
 
-MEG_END_DECLS
 #endif

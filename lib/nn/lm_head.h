@@ -11,8 +11,6 @@
 #define MEG_NN_LM_HEAD_H
 #include "nn/head.h"
 
-MEG_BEGIN_DECLS
-
 /* Configuration of the head type meg_lm_head. */
 struct meg_lm_head_conf {
     int64_t h, v;        /* width of the residual stream, number of tokens in the vocabulary */
@@ -49,5 +47,4 @@ struct meg_mat meg_lm_head_transform(struct meg_ctx *c, const struct meg_lm_head
 /* Compute and return the logits [rows,v] of at most one chunk of rows of the output of meg_lm_head_transform. */
 struct meg_mat meg_lm_head_logits(struct meg_ctx *c, const struct meg_lm_head_weights *l, struct meg_mat x);
 
-MEG_END_DECLS
 #endif

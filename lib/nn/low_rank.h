@@ -13,8 +13,6 @@
 #define MEG_NN_LOW_RANK_H
 #include "nn/linear.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_low_rank {
     struct meg_linear_variant variant; /* its `kept` is the rank r */
     float scale;                       /* alpha / r */
@@ -23,5 +21,4 @@ struct meg_low_rank {
 /* Return the configuration of adapters of rank r. */
 struct meg_low_rank meg_low_rank(int64_t r, double alpha);
 
-MEG_END_DECLS
 #endif

@@ -6,8 +6,6 @@
 #define MEG_NN_MLP_H
 #include "nn/block.h"
 
-MEG_BEGIN_DECLS
-
 /* Configuration of the block type meg_mlp_block, with the sizes of the complete model. */
 struct meg_mlp_conf {
     int64_t f; /* option: inner width, the columns of fc2's input */
@@ -23,5 +21,4 @@ struct meg_mlp_conf {
 
 extern const struct meg_block_type meg_mlp_block;
 
-MEG_END_DECLS
 #endif

@@ -7,8 +7,6 @@
 #include "nn/ctx.h"
 #include "params/binder.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_norm_weights {
     enum meg_norm type;
     void *w, *b;   /* [h]; b is NULL for RMSNorm */
@@ -59,5 +57,4 @@ void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct m
 struct meg_mat meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, struct meg_mat dz,
                            const struct meg_residual_epilogue *r);
 
-MEG_END_DECLS
 #endif

@@ -9,8 +9,6 @@
 #define MEG_NN_SEQUENCE_PARALLEL_H
 #include "nn/ctx.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Return all rows of x.  With sequence parallelism, all-gather the rows to a buffer, whose contents are valid until the
  * next call.  Otherwise return x itself.
@@ -26,5 +24,4 @@ void meg_sp_reduce(struct meg_ctx *c, struct meg_mat y, struct meg_mat partial);
 /* Return the index, among all rows, of the first row of x on this rank. */
 int64_t meg_sp_first_row(const struct meg_ctx *c, struct meg_mat x);
 
-MEG_END_DECLS
 #endif

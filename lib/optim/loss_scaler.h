@@ -12,8 +12,6 @@
 #include "io/json.h"
 #include "tensor/step.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Return the state of a dynamic scale for state.json, under Megatron's names: {"scale", "growth_tracker",
  * "hysteresis_tracker"}.  Return NULL for other types.  The caller owns the result.
@@ -25,5 +23,4 @@ json_t *meg_scaler_pack(const struct meg_scaler *s);
  */
 int meg_scaler_unpack(struct meg_scaler *s, const json_t *state, const char *from, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

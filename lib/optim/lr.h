@@ -21,9 +21,6 @@
 #ifndef MEG_OPTIM_LR_H
 #define MEG_OPTIM_LR_H
 #include <stdint.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 enum meg_lr_style { MEG_LR_CONSTANT, MEG_LR_LINEAR, MEG_LR_COSINE, MEG_LR_INVERSE_SQUARE_ROOT, MEG_LR_WSD };
 enum meg_wsd_style { MEG_WSD_LINEAR, MEG_WSD_COSINE, MEG_WSD_EXPONENTIAL };
@@ -49,5 +46,4 @@ double meg_lr_at(const struct meg_lr_schedule *c, double max_lr, double min_lr, 
 /* Return the weight decay after `steps` samples. */
 double meg_wd_at(const struct meg_lr_schedule *c, int64_t steps);
 
-MEG_END_DECLS
 #endif

@@ -7,8 +7,6 @@
 #include "device/device.h"
 #include "params/param.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_nan_guard {
     const struct meg_params *params;
     const struct meg_device *device;

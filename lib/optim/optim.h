@@ -17,8 +17,6 @@
 #include "optim/zero/sync.h"
 #include "option/opt.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_optim_conf {
     int optimizer; /* index in the list of optimizers, such as MEG_OPTIMIZER_ADAM (optim/optimizer.h) */
     double lr, min_lr, lr_warmup_init, lr_warmup_fraction, decoupled_lr, decoupled_min_lr;
@@ -191,5 +189,4 @@ const struct meg_step_record *meg_optim_result(struct meg_optim *o);
 /* With --overlap-param-gather, wait until all updated parameters have arrived. */
 void meg_optim_finish_param_sync(struct meg_optim *o);
 
-MEG_END_DECLS
 #endif

@@ -6,8 +6,6 @@
 #define MEG_OPTIM_OPTIMIZER_H
 #include "tensor/ops.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_optim;
 struct meg_optim_conf;
 
@@ -38,5 +36,4 @@ bool meg_optimizer_has_state(const struct meg_optim_conf *c, const char *name);
 /* Add an optimizer to the choices of --optimizer.  Call this before options are parsed. */
 void meg_optimizer_add(const struct meg_optimizer *r);
 
-MEG_END_DECLS
 #endif

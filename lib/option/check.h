@@ -5,8 +5,6 @@
 #define MEG_OPTION_CHECK_H
 #include "option/opt.h"
 
-MEG_BEGIN_DECLS
-
 /* The range of an int64_t option; both bounds are inclusive. */
 struct meg_opt_range {
     const char *name; /* option name without the two dashes */
@@ -37,5 +35,4 @@ struct meg_opt_rule {
 int meg_opt_check_rules(const struct meg_opt_rule *rules, const struct meg_opt *rows, const void *conf,
                         struct meg_err *e);
 
-MEG_END_DECLS
 #endif

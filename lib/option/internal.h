@@ -3,8 +3,6 @@
 #define MEG_OPTION_INTERNAL_H
 #include "option/opt.h"
 
-MEG_BEGIN_DECLS
-
 /* Options that every command has; a config file must not set them. */
 struct opt_common {
     bool help, version, dump_config, list_options, quiet, verbose;
@@ -92,7 +90,5 @@ int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg
 void opt_help(const struct meg_optgroup *groups, const char *usage, const char *summary, struct meg_str *out);
 void opt_version(struct meg_str *out);
 void opt_completion(const struct meg_optgroup *groups, struct meg_str *out);
-
-MEG_END_DECLS
 
 #endif

@@ -17,11 +17,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * Values of unset fields, for options that have no default and were not given: MEG_UNSET, NaN, NULL, MEG_ENUM_UNSET,
@@ -208,7 +205,5 @@ void meg_opt_set_ignored(const struct meg_opt_names *rows);
 
 /* Add a line to the output of --version; text is borrowed until the process ends. */
 void meg_opt_add_version_line(const char *text);
-
-MEG_END_DECLS
 
 #endif

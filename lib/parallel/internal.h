@@ -3,8 +3,6 @@
 #define MEG_PARALLEL_INTERNAL_H
 #include "parallel/layout.h"
 
-MEG_BEGIN_DECLS
-
 /* Fail with the message "--option v: rule".  Return MEG_EUSAGE. */
 int layout_refuse(const char *option, int64_t v, struct meg_err *e, const char *fmt, ...) MEG_PRINTF(4, 5);
 
@@ -22,5 +20,4 @@ int stage_table_make(int64_t **first_layer, int64_t *vp, const struct meg_layout
  */
 int stage_string_parse(int64_t **nlayers, int64_t *nvirtual, const char *text, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -18,8 +18,6 @@
 #include "parallel/schedule.h"
 #include "parallel/zero.h"
 
-MEG_BEGIN_DECLS
-
 /* The values of meg_layout_opts.  A count that is not given and has no default is MEG_UNSET. */
 struct meg_layout_conf {
     int64_t tensor, pipeline, context; /* ranks per tensor-, pipeline- and context-parallel group */
@@ -217,5 +215,4 @@ static inline int64_t meg_partition_begin(int64_t n, int64_t parts, int64_t i)
     return n / parts * i + (i < n % parts ? i : n % parts);
 }
 
-MEG_END_DECLS
 #endif

@@ -11,8 +11,6 @@
 #include "device/device.h"
 #include "parallel/layout.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Separate communicators over the ranks of dp_cp or, for experts, of edp, so that gradients can be reduced while dp_cp
  * is in use.  Without ZeRO, gradients are reduced over `grad`; with ZeRO, over `shard` and `replica`.  The unused ones
@@ -63,5 +61,4 @@ void meg_mesh_close(struct meg_mesh *m);
 void *meg_mesh_alloc(const struct meg_mesh *m, const struct meg_device *d, size_t nbytes);
 void meg_mesh_release(const struct meg_mesh *m, const struct meg_device *d, void *p);
 
-MEG_END_DECLS
 #endif

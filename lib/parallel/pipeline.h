@@ -14,8 +14,6 @@
 #include "comm/comm.h"
 #include "parallel/schedule.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_pipe_tensor {
     int64_t n; /* number of elements */
     enum meg_dtype dtype;
@@ -79,5 +77,4 @@ void meg_pipe_free(struct meg_pipe *p);
  */
 void meg_pipe_run(struct meg_pipe *p, const struct meg_pipe_ops *ops, void *user);
 
-MEG_END_DECLS
 #endif

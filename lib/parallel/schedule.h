@@ -34,8 +34,6 @@
 #include <stdint.h>
 #include "base/err.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Values of --pipeline-schedule, in the order in which the option lists them.  MEG_PIPE_AUTO selects interleaved if
  * chunks > 1, else 1f1b.
@@ -161,5 +159,4 @@ int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct
 void meg_pipe_schedule_estimate(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t,
                                 struct meg_pipe_schedule_cost *cost);
 
-MEG_END_DECLS
 #endif

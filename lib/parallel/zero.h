@@ -10,9 +10,6 @@
 #define MEG_PARALLEL_ZERO_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 struct meg_zero_layout {
     int stage;                /* 0: nothing is sharded; 1: optimizer state; 2: also gradients; 3: also parameters */
@@ -38,5 +35,4 @@ static inline struct meg_elem_range meg_zero_shard_of(struct meg_elem_range r, i
     return shard;
 }
 
-MEG_END_DECLS
 #endif

@@ -13,8 +13,6 @@
 #include "params/param.h"
 #include "tensor/suballoc.h"
 
-MEG_BEGIN_DECLS
-
 enum meg_bind_step { MEG_BIND_ROWS, MEG_BIND_PLANS, MEG_BIND_POINTERS, MEG_BIND_DESTROY };
 
 struct meg_binder {
@@ -68,5 +66,4 @@ struct meg_param *meg_bind_vector(struct meg_binder *b, void **w, void **dw, con
 /* Return the row of the parameter b->prefix + name, of which this rank has a shard.  Call it after MEG_BIND_ROWS. */
 const struct meg_param *meg_bind_row(const struct meg_binder *b, const char *name);
 
-MEG_END_DECLS
 #endif

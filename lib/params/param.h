@@ -21,8 +21,6 @@
 #include "parallel/mesh.h"
 #include "tensor/ops.h"
 
-MEG_BEGIN_DECLS
-
 enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4, MEG_PARAM_MAXPARTS = 5 };
 
 struct meg_param;
@@ -254,5 +252,4 @@ void meg_param_init_shard(const struct meg_param *row, uint32_t seed, int64_t fi
 
 void meg_params_free(struct meg_params *p);
 
-MEG_END_DECLS
 #endif

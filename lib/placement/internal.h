@@ -4,8 +4,6 @@
 #include "placement/placement.h"
 #include "tensor/op_row.h"
 
-MEG_BEGIN_DECLS
-
 enum { PLACEMENT_MAX_AXES = 8 };
 
 /*
@@ -151,5 +149,4 @@ void placement_comm_end(void);
 /* Return the axes of a group as a bit mask. */
 unsigned placement_comm_mask(const struct meg_comm *c);
 
-MEG_END_DECLS
 #endif

@@ -15,8 +15,6 @@
 #define MEG_PLACEMENT_PLACEMENT_H
 #include "params/param.h"
 
-MEG_BEGIN_DECLS
-
 enum meg_placement {
     MEG_PLACEMENT_UNKNOWN,
     MEG_PLACEMENT_REPLICATED = 3,
@@ -69,5 +67,4 @@ void meg_placement_declare(const void *p, size_t nbytes, const struct meg_comm *
 #    define meg_placement_declare(...) ((void)0)
 #endif
 
-MEG_END_DECLS
 #endif

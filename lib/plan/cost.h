@@ -11,8 +11,6 @@
 #include "plan/hardware.h"
 #include "run/run_spec.h"
 
-MEG_BEGIN_DECLS
-
 /* The counts of a micro-batch in each part of the model: FLOPs, bytes, times (count_model.h). */
 struct meg_cost_counts;
 
@@ -153,5 +151,4 @@ void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *co
  */
 double meg_cost_time_bound(const struct meg_cost_model *cost);
 
-MEG_END_DECLS
 #endif

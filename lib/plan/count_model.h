@@ -6,8 +6,6 @@
 #include "parallel/pipeline.h"
 #include "plan/count_ops.h"
 
-MEG_BEGIN_DECLS
-
 /* The counts of each pass of a micro-batch through a part of a model. */
 struct cost_part {
     struct cost_pass fwd, bwd;   /* bwd includes the weight gradients that are not deferred */
@@ -47,5 +45,4 @@ void cost_run_hooks(const struct meg_cost_model *m, const struct meg_model_hooks
 void cost_add_pass(struct cost_pass *to, const struct cost_pass *w, double times);
 void cost_add_part(struct cost_part *to, const struct cost_part *p, double times);
 
-MEG_END_DECLS
 #endif

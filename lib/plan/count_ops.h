@@ -22,8 +22,6 @@
 #include "plan/cost.h"
 #include "tensor/ops.h"
 
-MEG_BEGIN_DECLS
-
 /* The counts of one pass on a rank. */
 struct cost_pass {
     double flops;                       /* FLOPs of matrix products and attention, including masked scores */
@@ -96,5 +94,4 @@ COST_DECLARE(attn_bwd)
 COST_DECLARE(attn_bwd_nbytes)
 #undef COST_DECLARE
 
-MEG_END_DECLS
 #endif

@@ -7,10 +7,7 @@
 #include "data/gpt_data.h"
 #include "run/run_spec.h"
 
-MEG_BEGIN_DECLS
-
 /* Print the report of a complete specification.  `data` contains the samples planned for each data split. */
 void meg_plan_print_dry_run(const struct meg_run_spec *s, const struct meg_data_splits *data, FILE *f);
 
-MEG_END_DECLS
 #endif

@@ -6,8 +6,6 @@
 #define MEG_PLAN_HARDWARE_H
 #include "run/train_conf.h"
 
-MEG_BEGIN_DECLS
-
 /* The hardware of one rank: a GPU, or a CPU core. */
 struct meg_hardware {
     const char *name, *description;
@@ -40,5 +38,4 @@ int meg_hardware_threads(const struct meg_hardware *hw);
  */
 double meg_hardware_bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t size);
 
-MEG_END_DECLS
 #endif

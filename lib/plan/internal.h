@@ -3,8 +3,6 @@
 #define MEG_PLAN_INTERNAL_H
 #include "plan/count_model.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Return c, but with fewer micro-batches if c has many: the steady phase of a schedule is periodic.  Set *groups to the
  * number of groups of micro-batches that were removed, and *group to the number of micro-batches per group.  The
@@ -40,5 +38,4 @@ struct cost_step_comm {
 };
 struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, struct meg_rank_coords at);
 
-MEG_END_DECLS
 #endif

@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include "plan/cost.h"
 
-MEG_BEGIN_DECLS
-
 struct plan_candidate {
     struct meg_layout_conf layout;
     int64_t micro; /* micro-batch size */
@@ -23,5 +21,4 @@ bool plan_has_data_parallel(const struct meg_layout_conf *l, int64_t world_size)
 void plan_print_candidate(const struct plan_candidate *c, int64_t world_size, FILE *f);
 void plan_print_options(const struct plan_candidate *c, int64_t world_size, FILE *f);
 
-MEG_END_DECLS
 #endif

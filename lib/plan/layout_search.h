@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include "run/run_spec.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Reset the options that --plan chooses: parallel sizes, micro-batch size, optimizer sharding and recomputation.  If
  * the global batch size is not given, first set it to world_size times the micro-batch size.  The options need not be
@@ -19,5 +17,4 @@ void meg_plan_reset_layout(struct meg_train_job *job, int64_t world_size);
  */
 int meg_plan_print_layouts(const struct meg_run_spec *s, int64_t world_size, FILE *f, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

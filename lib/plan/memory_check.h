@@ -4,8 +4,6 @@
 #include "comm/comm.h"
 #include "run/run_spec.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Return MEG_EFAIL if the tensors of this rank need more memory than its GPU has free or, on the CPU, if the ranks on
  * this machine need more memory than is available.  Return 0 if they do not, or if the available memory is unknown.
@@ -23,5 +21,4 @@ double meg_memory_available(int64_t ranks);
 double meg_memory_rss(void);
 double meg_memory_peak_rss(void);
 
-MEG_END_DECLS
 #endif

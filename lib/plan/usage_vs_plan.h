@@ -3,8 +3,6 @@
 #define MEG_PLAN_USAGE_VS_PLAN_H
 #include "plan/cost.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_usage_vs_plan {
     double memory[MEG_COST_MEM_ARENAS], memory_planned[MEG_COST_MEM_TYPES]; /* bytes in use, and predicted */
     double comm[MEG_COST_GROUPS], comm_planned[MEG_COST_GROUPS]; /* bytes sent in the last step; 0 if none was run */
@@ -29,5 +27,4 @@ void meg_usage_vs_plan_predict(struct meg_usage_vs_plan *u, const struct meg_run
  */
 void meg_usage_vs_plan_log(const struct meg_usage_vs_plan *u, struct meg_comm *world, double start_nbytes);
 
-MEG_END_DECLS
 #endif

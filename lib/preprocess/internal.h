@@ -4,15 +4,12 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/log.h"
 #include "data/indexed/indexed.h"
 #include "io/block_reader.h"
 #include "io/jsonl.h"
 #include "preprocess/preprocess.h"
 #include "sentence/punkt.h"
-
-MEG_BEGIN_DECLS
 
 enum {
     RESULTS_PER_WORKER = 4, /* number of result slots of a worker; each can have one encoded block */
@@ -114,7 +111,5 @@ void meg_preprocess_workers_free(struct preprocess_job *j, struct preprocess_wor
  */
 int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok, int64_t *workers,
                          struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

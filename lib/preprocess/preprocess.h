@@ -3,12 +3,9 @@
 #define MEG_PREPROCESS_PREPROCESS_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "option/opt.h"
 #include "tokenizer/tokenizer.h"
-
-MEG_BEGIN_DECLS
 
 struct meg_preprocess_conf {
     struct meg_str_list input; /* file names, shell patterns, or "-" */
@@ -41,7 +38,5 @@ extern const struct meg_opt meg_preprocess_opts[];
  * If the final commit fails, meg_commit_files describes the exceptions.
  */
 int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

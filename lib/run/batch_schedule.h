@@ -13,8 +13,6 @@
 #include <stdint.h>
 #include "base/err.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_batch_schedule {
     int64_t global, micro, dp_size;           /* --global-batch-size, --micro-batch-size, data-parallel ranks */
     int64_t start, increment, rampup_samples; /* --rampup-batch-size; rampup_samples 0: no ramp-up */
@@ -42,5 +40,4 @@ static inline int64_t meg_batch_max_microbatches(const struct meg_batch_schedule
 /* Return the number of iterations over `samples` samples; a partial last batch is dropped. */
 int64_t meg_batch_iterations(const struct meg_batch_schedule *p, int64_t samples);
 
-MEG_END_DECLS
 #endif

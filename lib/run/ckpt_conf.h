@@ -5,8 +5,6 @@
 #define MEG_RUN_CKPT_CONF_H
 #include "option/opt.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_train_ckpt_conf {
     const char *save, *load, *pretrained;
     int64_t save_interval, ckpt_step, keep_last;
@@ -19,5 +17,4 @@ extern const struct meg_opt meg_train_ckpt_opts[];
 /* Return MEG_EUSAGE if a value is out of range, or if an option requires or contradicts another one. */
 int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -12,8 +12,6 @@
 #include "run/train_conf.h"
 #include "tokenizer/tokenizer.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_usage_vs_plan;
 
 struct meg_train_job {
@@ -50,5 +48,4 @@ int meg_train_read_deepspeed_config(struct meg_train_job *job, struct meg_err *e
 extern const struct meg_opt meg_train_old_opts[];
 extern const struct meg_opt_names meg_train_ignored[], meg_train_unsupported[];
 
-MEG_END_DECLS
 #endif

@@ -5,8 +5,6 @@
 #include "option/opt.h"
 #include "tensor/dtype.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_precision_conf {
     bool fp16, bf16, accumulate_in_fp32, fp32_residual;
     enum meg_dtype main_grads; /* f32 or bf16 */
@@ -30,5 +28,4 @@ struct meg_precision {
 int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const struct meg_precision_conf *c,
                        struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -8,8 +8,6 @@
 #include "parallel/schedule.h"
 #include "run/job.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_run_spec {
     const struct meg_train_job *job; /* options; borrowed */
     struct meg_precision precision;
@@ -45,5 +43,4 @@ struct meg_pipe_schedule_conf meg_run_spec_schedule(const struct meg_run_spec *s
 struct meg_model_run meg_run_spec_stage(const struct meg_model_run *run, const struct meg_pipe_schedule_conf *schedule,
                                         int64_t stage);
 
-MEG_END_DECLS
 #endif

@@ -8,8 +8,6 @@
 #include "option/opt.h"
 #include "run/batch_schedule.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Values of --recompute-granularity, --recompute-method, --cuda-graph-impl, --on-nan and --hardware.  The enumerators
  * are in the order of the choices of the option.
@@ -75,5 +73,4 @@ bool meg_train_uses_graphs(const struct meg_train_conf *c);
 /* Return the recomputation mode that the options select.  meg_train_recompute_check must have accepted the options. */
 enum meg_recompute meg_train_recompute(const struct meg_train_conf *c);
 
-MEG_END_DECLS
 #endif

@@ -1,11 +1,8 @@
 /* internal.h - the Punkt parameters of a language. */
 #ifndef MEG_SENTENCE_INTERNAL_H
 #define MEG_SENTENCE_INTERNAL_H
-#include "base/decls.h"
 #include "base/strtab.h"
 #include "sentence/punkt.h"
-
-MEG_BEGIN_DECLS
 
 /* Orthographic contexts in which a word occurs, with the names and values of NLTK. */
 enum {
@@ -22,7 +19,5 @@ struct meg_punkt {
     unsigned char *ortho_context; /* [words.n] orthographic contexts of each word, as a bit mask */
     bool keep_newlines;
 };
-
-MEG_END_DECLS
 
 #endif

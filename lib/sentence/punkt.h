@@ -6,11 +6,8 @@
 #define MEG_SENTENCE_PUNKT_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/span.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * meg_punkt_open - load the parameters of a language
@@ -39,7 +36,5 @@ void meg_punkt_close(struct meg_punkt *p); /* accepts NULL */
  * Megatron-LM does.
  */
 int64_t meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n, struct meg_spans *out);
-
-MEG_END_DECLS
 
 #endif

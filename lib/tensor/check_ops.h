@@ -13,13 +13,10 @@
 #define MEG_TENSOR_CHECK_OPS_H
 #include "tensor/ops.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Return a table of operations that check their arguments and call the operations of op.  With MEG_DEBUG defined, a
  * backend passes its table through this function.  A process can check only one table.
  */
 const struct meg_ops *meg_check_ops(const struct meg_ops *op);
 
-MEG_END_DECLS
 #endif

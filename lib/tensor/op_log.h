@@ -6,8 +6,6 @@
 #define MEG_TENSOR_OP_LOG_H
 #include "tensor/op_row.h"
 
-MEG_BEGIN_DECLS
-
 /* Set the padding bytes of a variable to 0, so that it can be compared as bytes; without this, nothing is logged. */
 #if defined __has_builtin
 #    if __has_builtin(__builtin_clear_padding)
@@ -33,5 +31,4 @@ void meg_op_log_add(const struct meg_op_row *row, const void *args, size_t nbyte
 void meg_op_log_require_equal(const struct meg_op_log *a, const struct meg_op_log *b);
 void meg_op_log_free(struct meg_op_log *log);
 
-MEG_END_DECLS
 #endif

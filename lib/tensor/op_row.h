@@ -27,8 +27,6 @@
 #include <string.h>
 #include "tensor/ops.h"
 
-MEG_BEGIN_DECLS
-
 enum meg_field_type {
     MEG_FIELD_MAT,    /* struct meg_mat */
     MEG_FIELD_HEADS,  /* struct meg_heads */
@@ -120,5 +118,4 @@ int64_t meg_op_numel(const struct meg_op_sizes *s, const char *shape);
 struct meg_mat meg_op_mat(const struct meg_op_sizes *s, const struct meg_op_row *row, const struct meg_op_field *f,
                           const void *args);
 
-MEG_END_DECLS
 #endif

@@ -6,8 +6,6 @@
 #define MEG_TENSOR_SUBALLOC_H
 #include "tensor/ops.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_suballoc {
     char *base;
     size_t used;
@@ -41,5 +39,4 @@ static inline struct meg_mat meg_mat_rows(struct meg_mat m, int64_t first, int64
     return m;
 }
 
-MEG_END_DECLS
 #endif

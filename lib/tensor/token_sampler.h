@@ -3,8 +3,6 @@
 #define MEG_TENSOR_TOKEN_SAMPLER_H
 #include "tensor/ops.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * The distribution from which a token is sampled.  The entries are in ascending order of id, or in descending order of
  * probability if top-k or top-p is on.
@@ -66,5 +64,4 @@ void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *log
  */
 double meg_logsumexp(const float *logits, int64_t v);
 
-MEG_END_DECLS
 #endif

@@ -18,8 +18,6 @@
 #define MEG_TENSOR_TRACE_OPS_H
 #include "tensor/ops.h"
 
-MEG_BEGIN_DECLS
-
 /* Return whether the environment variable MEG_TRACE, a comma-separated list, contains `what`. */
 bool meg_trace_is_enabled(const char *what);
 
@@ -30,5 +28,4 @@ bool meg_trace_is_enabled(const char *what);
  */
 const struct meg_ops *meg_trace_ops(const struct meg_ops *op);
 
-MEG_END_DECLS
 #endif

@@ -2,13 +2,10 @@
 #ifndef MEG_TOKENIZER_INTERNAL_H
 #define MEG_TOKENIZER_INTERNAL_H
 #include <jansson.h>
-#include "base/decls.h"
 #include "base/strtab.h"
 #include "file/file.h"
 #include "tokenizer/megatron_release.h"
 #include "tokenizer/tokenizer.h"
-
-MEG_BEGIN_DECLS
 
 /* The library that Megatron-LM (Megatron Core 0.15 and later) uses for a tokenizer type. */
 enum meg_tok_library {
@@ -130,7 +127,5 @@ json_t *meg_tok_explain_ids(const struct meg_tokenizer *t, const int32_t *ids, i
 
 /* Append a list of strings as Python's str() prints it, or None if the list is empty. */
 void meg_tok_add_python_list(struct meg_str *out, const struct meg_str_list *list);
-
-MEG_END_DECLS
 
 #endif

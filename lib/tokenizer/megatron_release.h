@@ -6,9 +6,6 @@
 #ifndef MEG_TOKENIZER_MEGATRON_RELEASE_H
 #define MEG_TOKENIZER_MEGATRON_RELEASE_H
 #include <stdbool.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 #define MEG_MEGATRON_RELEASES "0.10|0.11|0.12|0.13|0.14|0.15|0.16|0.17|0.18|0.19" /* choices of --megatron-release */
 
@@ -44,7 +41,5 @@ struct meg_megatron_release {
  * Any other name is a bug.
  */
 const struct meg_megatron_release *meg_megatron_release_find(const char *name);
-
-MEG_END_DECLS
 
 #endif

@@ -6,11 +6,8 @@
 #ifndef MEG_TOKENIZER_REGEX_H
 #define MEG_TOKENIZER_REGEX_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/span.h"
-
-MEG_BEGIN_DECLS
 
 /* A compiled expression is immutable, so any number of threads can use it. */
 struct meg_regex;
@@ -33,7 +30,5 @@ void meg_regex_free(struct meg_regex *r); /* accepts NULL */
  */
 int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                        struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -6,9 +6,6 @@
 #define MEG_TOKENIZER_SAFE_SPLIT_H
 #include <stdint.h>
 #include <string.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * The pairs of neighboring characters in the tokens of a vocabulary.  A pair is stored by the last byte of its left
@@ -32,7 +29,5 @@ void meg_safe_split_add_token(struct meg_safe_split *s, const char *token, int64
  *   text  [n]  well-formed UTF-8
  */
 void meg_safe_split_find(const struct meg_safe_split *s, const char *text, int64_t n, uint64_t *mask);
-
-MEG_END_DECLS
 
 #endif

@@ -9,8 +9,6 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/trie.h"
 
-MEG_BEGIN_DECLS
-
 /* A set of special tokens.  { 0 } is the empty set.  Any number of threads may use a set that has been built. */
 struct meg_special_tokens {
     struct meg_trie trie;    /* maps a token to its index in `id` and `nbytes` */
@@ -41,7 +39,5 @@ struct meg_ordinary_encoder {
  */
 int meg_special_tokens_encode(const struct meg_special_tokens *s, const char *text, int64_t n, struct meg_ids *out,
                               const struct meg_id_sink *sink, struct meg_ordinary_encoder ordinary, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -4,12 +4,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "option/opt.h"
-
-MEG_BEGIN_DECLS
 
 /* A growable array of token ids.  It starts as { 0 } and is freed by free(v). */
 struct meg_ids {
@@ -231,7 +228,5 @@ int meg_tokenizer_explain(struct meg_tokenizer *t, const char *sample, bool is_j
  * Megatron Core 0.15 on, class, path and keyword arguments.  t owns the string.
  */
 const char *meg_tokenizer_description(const struct meg_tokenizer *t);
-
-MEG_END_DECLS
 
 #endif

@@ -7,10 +7,7 @@
 #define MEG_TOKENIZER_TRIE_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 struct meg_trie_unit {
     uint32_t link; /* base << 8 | label */
@@ -75,7 +72,5 @@ static inline int64_t meg_trie_longest(const struct meg_trie *t, const char *s, 
 
 /* Return the value of the key s [n], or -1 if it is not in the trie. */
 int32_t meg_trie_find(const struct meg_trie *t, const char *s, int64_t n);
-
-MEG_END_DECLS
 
 #endif

@@ -8,10 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include "base/decls.h"
 #include "base/mem.h"
-
-MEG_BEGIN_DECLS
 
 enum {
     MEG_WORD_BYTES = 15, /* maximum number of bytes in a short word; longer words are called long */
@@ -197,7 +194,5 @@ void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const 
  * next get or add.
  */
 int64_t meg_wordcache_get(struct meg_wordcache *c, const char *s, int64_t n, const int32_t **ids);
-
-MEG_END_DECLS
 
 #endif

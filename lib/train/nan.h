@@ -7,8 +7,6 @@
 #include "base/err.h"
 #include "tensor/step.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_trainer;
 
 enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* value of num_consecutive_nan (train/trainer.h) that ends the run */
@@ -33,5 +31,4 @@ int meg_nan_handle(struct meg_trainer *t, int64_t iteration, const struct meg_st
  */
 int meg_nan_check_end(const struct meg_trainer *t, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

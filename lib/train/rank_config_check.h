@@ -8,8 +8,6 @@
 #include "data/blend/data_splits.h"
 #include "option/opt.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Check that `lines`, a text with one "name = value" per line, is equal on all ranks of world.  If the texts are equal,
  * return 0.  Otherwise, the lowest rank with a text other than the most frequent one (meg_majority_value) returns
@@ -36,5 +34,4 @@ int meg_rank_config_check_options(struct meg_comm *world, const struct meg_optgr
  */
 void meg_rank_config_add_file(struct meg_str *lines, const char *path);
 
-MEG_END_DECLS
 #endif

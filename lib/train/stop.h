@@ -5,9 +5,6 @@
  */
 #ifndef MEG_TRAIN_STOP_H
 #define MEG_TRAIN_STOP_H
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * Catch SIGTERM, SIGUSR1, SIGINT and SIGHUP from now on.  The first signal is only recorded.  After
@@ -19,5 +16,4 @@ void meg_stop_catch(void);
 /* Return the last signal that was caught, or 0. */
 int meg_stop_signal(void);
 
-MEG_END_DECLS
 #endif

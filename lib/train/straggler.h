@@ -5,8 +5,6 @@
 #define MEG_TRAIN_STRAGGLER_H
 #include "comm/comm.h"
 
-MEG_BEGIN_DECLS
-
 enum meg_phase { MEG_PHASE_BATCH, MEG_PHASE_FORWARD_BACKWARD, MEG_PHASE_GRAD_REDUCE, MEG_PHASE_OPTIMIZER, MEG_PHASES };
 
 /* Initialize with { 0 }. */
@@ -27,5 +25,4 @@ void meg_straggler_end_step(struct meg_straggler *s);
  */
 void meg_straggler_report(struct meg_straggler *s, struct meg_comm *world, int64_t iteration);
 
-MEG_END_DECLS
 #endif

@@ -7,8 +7,6 @@
 #include "comm/comm.h"
 #include "run/job.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * Run the job; groups are its option groups (meg_train_option_groups).  All options are checked before the model is
  * allocated or a checkpoint is written.  Returns 0 if training is complete, an exit condition holds, or the evaluation
@@ -22,5 +20,4 @@ MEG_BEGIN_DECLS
  */
 int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -16,8 +16,6 @@
 #include "run/run_spec.h"
 #include "train/straggler.h"
 
-MEG_BEGIN_DECLS
-
 /* The progress of a run, which a checkpoint stores besides weights and optimizer state. */
 struct meg_train_state {
     int64_t iteration;
@@ -359,5 +357,4 @@ void meg_train_compare_usage(const struct meg_trainer *t, double start_nbytes);
 /* ---- loop.c ---- */
 int meg_train_loop(struct meg_trainer *t, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -5,8 +5,6 @@
 #define MEG_TRAIN_WEIGHT_HASH_CHECK_H
 #include "base/err.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_trainer;
 
 /*
@@ -19,5 +17,4 @@ struct meg_trainer;
  */
 int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -3,10 +3,7 @@
 #define MEG_UNICODE_CASE_MAP_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/mem.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * Return whether a code point has the Unicode property Uppercase (is_upper) or Lowercase (is_lower), as Python's
@@ -27,7 +24,5 @@ bool meg_char_is_case_ignorable(int32_t cp);
  * and a capital sigma at the end of a word becomes a final sigma.
  */
 void meg_utf8_add_lower(struct meg_str *out, const char *s, int64_t n);
-
-MEG_END_DECLS
 
 #endif

@@ -8,9 +8,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <utf8proc.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 enum meg_char_class { MEG_CHAR_OTHER, MEG_CHAR_LETTER, MEG_CHAR_NUMBER, MEG_CHAR_SPACE };
 
@@ -43,7 +40,5 @@ const unsigned char *meg_char_class_table(void);
 
 /* Return the versions of Unicode and utf8proc, such as "Unicode 15.0.0 (utf8proc 2.8.0)". */
 const char *meg_unicode_version(void);
-
-MEG_END_DECLS
 
 #endif

@@ -5,9 +5,6 @@
 #ifndef MEG_UNICODE_CHAR_CLASS_SIMD_H
 #define MEG_UNICODE_CHAR_CLASS_SIMD_H
 #include <stdint.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 enum {
     MEG_CLASS_TABLE_BYTES = 0x10000 + 3, /* one class per code point, and 3 bytes of padding */
@@ -29,7 +26,5 @@ typedef struct meg_class_masks meg_class_masks_fn(const unsigned char table[MEG_
 
 /* Set variant to the implementations that this CPU supports, fastest first, and return their number. */
 int meg_class_masks_variants(meg_class_masks_fn *variant[2]);
-
-MEG_END_DECLS
 
 #endif

@@ -3,10 +3,7 @@
 #define MEG_UNICODE_CODEPOINTS_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/mem.h"
-
-MEG_BEGIN_DECLS
 
 /* A growable array.  Initialize it with { 0 } and free v. */
 struct meg_codepoints {
@@ -25,7 +22,5 @@ void meg_codepoints_add_lower(struct meg_codepoints *c, int32_t cp);
 void meg_codepoints_decompose(struct meg_codepoints *c, bool is_compatible);
 
 bool meg_char_is_nonspacing_mark(int32_t cp); /* Unicode category Mn */
-
-MEG_END_DECLS
 
 #endif

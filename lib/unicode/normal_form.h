@@ -3,12 +3,9 @@
 #define MEG_UNICODE_NORMAL_FORM_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "unicode/char_class_simd.h"
-
-MEG_BEGIN_DECLS
 
 enum { MEG_NORMAL_FORM_TABLE_SIZE = 0x20000 }; /* code points below this number have a table entry */
 
@@ -33,7 +30,5 @@ int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64
                         struct meg_str *out, struct meg_err *e);
 /* Return MEG_EFORMAT if `out` with n more bytes exceeds max_bytes, a multiple of 1 MiB; else 0. */
 int meg_normal_form_check_size(const struct meg_str *out, int64_t n, int64_t max_bytes, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

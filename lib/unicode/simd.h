@@ -7,10 +7,6 @@
 #    include <emmintrin.h>
 #endif
 
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
-
 typedef unsigned char v16 __attribute__((vector_size(16)));
 
 /* Return the top bits of the bytes of m: bit i is the top bit of byte i.  All bytes must be 0 or 255. */
@@ -27,7 +23,5 @@ static inline uint64_t meg_movemask(v16 m)
     return (w[0] * 0x0101010101010101u >> 56) | (w[1] * 0x0101010101010101u >> 56 << 8);
 #endif
 }
-
-MEG_END_DECLS
 
 #endif

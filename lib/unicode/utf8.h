@@ -3,10 +3,7 @@
 #define MEG_UNICODE_UTF8_H
 #include <stdint.h>
 #include <string.h>
-#include "base/decls.h"
 #include "base/mem.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * meg_utf8_decode - decode the character at s, reading at most n >= 1 bytes
@@ -68,7 +65,5 @@ int64_t meg_utf8_find_invalid(const char *s, int64_t n);
 
 /* Append s [n], and replace each maximal ill-formed subpart by U+FFFD, as Python does with errors="replace". */
 void meg_utf8_add_replaced(struct meg_str *out, const char *s, int64_t n);
-
-MEG_END_DECLS
 
 #endif

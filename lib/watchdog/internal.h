@@ -11,8 +11,6 @@
 #include "watchdog/store.h"
 #include "watchdog/watchdog.h"
 
-MEG_BEGIN_DECLS
-
 /* The state of a rank, as sent in its heartbeats: its step, the operation in which it waits, and its task. */
 struct watchdog_rank_state {
     int64_t step;      /* training step; -1 before the first step */
@@ -288,5 +286,4 @@ void watchdog_store_flush(struct meg_watchdog *w);
 /* Free all values and results; the monitor thread must have ended. */
 void watchdog_store_clear(struct meg_watchdog *w);
 
-MEG_END_DECLS
 #endif

@@ -2,9 +2,6 @@
 #ifndef MEG_WATCHDOG_RENDEZVOUS_H
 #define MEG_WATCHDOG_RENDEZVOUS_H
 #include <stdbool.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * Rank 0 listens on `port`.  The other ranks connect to that port of `host`, or of loopback if is_local (all ranks run
@@ -17,5 +14,4 @@ struct meg_rendezvous {
     unsigned char token[16];
 };
 
-MEG_END_DECLS
 #endif

@@ -9,9 +9,6 @@
 #define MEG_WATCHDOG_STORE_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 struct meg_watchdog;
 
@@ -49,5 +46,4 @@ void meg_store_start(struct meg_watchdog *w, const struct meg_store_collective *
  */
 bool meg_store_take(struct meg_watchdog *w, const struct meg_store_collective *c, void *result);
 
-MEG_END_DECLS
 #endif

@@ -32,11 +32,8 @@
 #define MEG_WATCHDOG_WATCHDOG_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "watchdog/rendezvous.h"
 #include "watchdog/store.h"
-
-MEG_BEGIN_DECLS
 
 /* The watchdog of this process.  The functions below accept a NULL watchdog (none is open) and then do nothing. */
 struct meg_watchdog;
@@ -126,5 +123,4 @@ void meg_watchdog_await_report(struct meg_watchdog *w);
  */
 void meg_watchdog_broadcast_exit(struct meg_watchdog *w, int status, const char *reason);
 
-MEG_END_DECLS
 #endif

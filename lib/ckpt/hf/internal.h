@@ -3,8 +3,6 @@
 #define MEG_CKPT_HF_INTERNAL_H
 #include "ckpt/internal.h"
 
-MEG_BEGIN_DECLS
-
 /* ---- gpt2.c, llama.c, bert.c, t5.c ---- */
 
 /*
@@ -130,5 +128,4 @@ int ckpt_hf_set_options(struct meg_ckpt *c, struct meg_model_conf *m, const stru
 int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save_args *s,
                           const struct meg_ckpt_hf_conf *to, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -10,8 +10,6 @@
 #include "ckpt/internal.h"
 #include "ckpt/megatron/pickle.h"
 
-MEG_BEGIN_DECLS
-
 #define MEGATRON_FILE "model_optim_rng.pt"
 
 /* Return whether dir has per-rank files. */
@@ -66,5 +64,4 @@ extern const struct ckpt_prefix_map ckpt_legacy_head_names[];
 /* Prefixes of the copies that files of a T5 with the names of Megatron core have: compared with complete names. */
 extern const struct ckpt_prefix_map ckpt_t5_copies[];
 
-MEG_END_DECLS
 #endif

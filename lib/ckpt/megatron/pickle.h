@@ -13,8 +13,6 @@
 #include <stdint.h>
 #include "base/err.h"
 
-MEG_BEGIN_DECLS
-
 enum meg_py_type {
     MEG_PY_NONE,
     MEG_PY_BOOL,
@@ -74,5 +72,4 @@ const struct meg_py *meg_py_attr(const struct meg_py *o, const char *name);
 /* Return whether o is an integer; if so, set *out to its value. */
 bool meg_py_int(const struct meg_py *o, int64_t *out);
 
-MEG_END_DECLS
 #endif

@@ -10,8 +10,6 @@
 #include "ckpt/megatron/zip.h"
 #include "ckpt/safetensors.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_pt {
     char *path;
     struct meg_mmap map;
@@ -43,5 +41,4 @@ void meg_pt_move(struct meg_st *st, struct meg_pt *pt);
  */
 int meg_pt_open_tensors(struct meg_st **out, const char *path, struct meg_err *e);
 
-MEG_END_DECLS
 #endif

@@ -10,8 +10,6 @@
 #include <stdint.h>
 #include "base/mem.h"
 
-MEG_BEGIN_DECLS
-
 /* Initialize with { 0 }. */
 struct meg_pickle_writer {
     struct meg_str s;
@@ -36,5 +34,4 @@ void meg_pickle_put_namespace_end(struct meg_pickle_writer *p);
 void meg_pickle_put_tensor(struct meg_pickle_writer *p, const int64_t *dim, int ndim);
 void meg_pickle_writer_free(struct meg_pickle_writer *p);
 
-MEG_END_DECLS
 #endif

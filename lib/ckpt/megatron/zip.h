@@ -10,8 +10,6 @@
 #include "base/err.h"
 #include "file/file.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_zip_member {
     char *name;
     const unsigned char *p;
@@ -50,5 +48,4 @@ int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, s
 int meg_zip_finish(struct meg_zip_writer *w, struct meg_err *e);
 void meg_zip_writer_free(struct meg_zip_writer *w);
 
-MEG_END_DECLS
 #endif

@@ -5,10 +5,7 @@
 #ifndef MEG_DATA_BLEND_BLEND_H
 #define MEG_DATA_BLEND_BLEND_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 /* Return MEG_EUSAGE unless the sum of n weights is finite; origin: option or file that the message names. */
 int meg_blend_check_weights(const double *w, int n, const char *origin, struct meg_err *e);
@@ -54,7 +51,5 @@ struct meg_blend_index {
 void meg_blend_weighted(struct meg_blend_index *x, const double *w, int k, int64_t n);
 void meg_blend_exhaustive(struct meg_blend_index *x, const int64_t *size, int k);
 void meg_blend_index_free(struct meg_blend_index *x);
-
-MEG_END_DECLS
 
 #endif

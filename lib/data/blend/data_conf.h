@@ -3,13 +3,10 @@
 #define MEG_DATA_BLEND_DATA_CONF_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "data/blend/split.h"
 #include "data/sampler.h"
 #include "option/opt.h"
-
-MEG_BEGIN_DECLS
 
 struct meg_megatron_release;
 struct meg_data_conf {
@@ -76,7 +73,5 @@ void meg_data_blends_free(struct meg_data_blends *b);
 
 /* Append an empty blend to those of a split, and return it; the pointer is valid until the next call. */
 struct meg_data_blend *meg_data_blends_add(struct meg_data_blends *b, int split);
-
-MEG_END_DECLS
 
 #endif

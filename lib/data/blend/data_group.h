@@ -4,11 +4,8 @@
  */
 #ifndef MEG_DATA_BLEND_DATA_GROUP_H
 #define MEG_DATA_BLEND_DATA_GROUP_H
-#include "base/decls.h"
 #include "base/err.h"
 #include "data/blend/data_conf.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * meg_data_parse_group - parse "NAME: WEIGHT BEGIN:END PREFIX, ..."
@@ -21,7 +18,5 @@ MEG_BEGIN_DECLS
  */
 int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *origin, struct meg_err *e);
 int meg_data_parse_group_file(struct meg_data_blends *b, int split, const char *path, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

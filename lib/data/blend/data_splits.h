@@ -9,13 +9,10 @@
 #define MEG_DATA_BLEND_DATA_SPLITS_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "data/blend/data_conf.h"
 #include "data/blend/split.h"
 #include "data/dataset.h"
-
-MEG_BEGIN_DECLS
 
 /* Settings of the datasets in addition to struct meg_data_conf. */
 struct meg_dataset_spec {
@@ -74,7 +71,5 @@ const struct meg_dataset *meg_data_splits_dataset(const struct meg_data_splits *
  * Return the mid-level datasets of all splits in order, owned by d, and set *n to their number.  Valid after planning.
  */
 const struct meg_mid_dataset *meg_data_splits_mid_datasets(const struct meg_data_splits *d, int *n);
-
-MEG_END_DECLS
 
 #endif

@@ -1,14 +1,11 @@
 /* data_splits_internal.h - state common to GPT, BERT and T5 data, and the table of operations that differ. */
 #ifndef MEG_DATA_BLEND_DATA_SPLITS_INTERNAL_H
 #define MEG_DATA_BLEND_DATA_SPLITS_INTERNAL_H
-#include "base/decls.h"
 #include "data/blend/data_splits.h"
 #include "data/blend/source.h"
 #include "data/dataset_internal.h"
 #include "data/index_cache.h"
 #include "tokenizer/megatron_release.h"
-
-MEG_BEGIN_DECLS
 
 /* The name and the functions in which GPT, BERT and T5 datasets differ. */
 struct meg_data_class {
@@ -72,7 +69,5 @@ struct meg_data_splits {
  */
 int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

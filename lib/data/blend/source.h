@@ -2,11 +2,8 @@
 #ifndef MEG_DATA_BLEND_SOURCE_H
 #define MEG_DATA_BLEND_SOURCE_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "data/indexed/indexed.h"
-
-MEG_BEGIN_DECLS
 
 /* A source is an array of elements; each element is one token sequence. */
 struct meg_source;
@@ -35,7 +32,5 @@ int64_t meg_source_tokens(const struct meg_source *s, int64_t begin, int64_t end
 /* Read tokens [offset, offset + n) of an element as int32.  Returns the errors of meg_indexed_get. */
 int meg_source_get(const struct meg_source *s, int64_t element, int64_t offset, int64_t n, int32_t *out,
                    struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -3,10 +3,7 @@
 #define MEG_DATA_BLEND_SPLIT_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 enum { MEG_SPLIT_TRAIN, MEG_SPLIT_VALID, MEG_SPLIT_TEST, MEG_NUM_SPLITS };
 extern const char *const meg_split_names[MEG_NUM_SPLITS]; /* "train", "valid", "test" */
@@ -48,7 +45,5 @@ void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int
  */
 void meg_sample_counts(int64_t num_samples[MEG_NUM_SPLITS], int64_t train_samples, int64_t train_iters,
                        int64_t eval_interval, int64_t eval_iters, int64_t global_batch);
-
-MEG_END_DECLS
 
 #endif

@@ -7,11 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "file/file.h"
-
-MEG_BEGIN_DECLS
 
 /* Type of a token in .bin; the values are the codes in .idx. */
 enum meg_idx_dtype {
@@ -118,7 +115,5 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
  */
 int meg_indexed_commit(struct meg_indexed_writer *w[], int n, struct meg_err *e);
 void meg_indexed_abandon(struct meg_indexed_writer *w); /* accepts NULL */
-
-MEG_END_DECLS
 
 #endif

@@ -3,12 +3,9 @@
 #define MEG_DATA_INDEXED_INSPECT_H
 #include <stdbool.h>
 #include <stdio.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "option/opt.h"
 #include "tokenizer/tokenizer.h"
-
-MEG_BEGIN_DECLS
 
 struct meg_inspect_conf {
     const char *info;            /* PREFIX, or NULL */
@@ -28,7 +25,5 @@ extern const struct meg_opt meg_inspect_opts[];
  */
 int meg_inspect_info(const struct meg_inspect_conf *c, FILE *out, struct meg_err *e);
 int meg_inspect_decode(const struct meg_inspect_conf *c, const struct meg_tokenizer *tok, FILE *out, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -4,10 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 /* The parsed header, and pointers to the int64 arrays in the file. */
 struct meg_legacy_index {
@@ -27,7 +24,5 @@ bool meg_legacy_index_detect(const void *idx, size_t n);
  * Returns MEG_EFORMAT, with a message that names the file, if a check fails.
  */
 int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const void *idx, size_t n, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

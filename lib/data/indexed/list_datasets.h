@@ -2,10 +2,7 @@
 #ifndef MEG_DATA_INDEXED_LIST_DATASETS_H
 #define MEG_DATA_INDEXED_LIST_DATASETS_H
 #include <stddef.h>
-#include "base/decls.h"
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 /* List of dataset prefixes, that is, paths without .bin and .idx.  A zeroed list is empty. */
 struct meg_prefix_list {
@@ -22,7 +19,5 @@ void meg_prefix_list_free(struct meg_prefix_list *a);
  * MEG_EIO when the directory cannot be read.  The caller frees *out, even after a failure.
  */
 int meg_list_datasets(struct meg_prefix_list *out, const char *folder, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -1,11 +1,8 @@
 /* bert_t5_dataset.h - the training, validation and test data of a BERT or T5 run. */
 #ifndef MEG_DATA_MASKED_BERT_T5_DATASET_H
 #define MEG_DATA_MASKED_BERT_T5_DATASET_H
-#include "base/decls.h"
 #include "data/blend/data_splits.h"
 #include "data/masked/bert_t5_sample.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * meg_masked_data_plan - open the files that conf names, and compute the splits (data/blend/data_splits.h)
@@ -18,7 +15,5 @@ MEG_BEGIN_DECLS
 int meg_masked_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, const struct meg_masked_conf *masked,
                          const struct meg_masked_vocab *vocab, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -6,11 +6,8 @@
 #define MEG_DATA_MASKED_BERT_T5_SAMPLE_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "data/dataset.h"
-
-MEG_BEGIN_DECLS
 
 struct meg_mask_conf {
     double prob;        /* fraction of tokens to mask, in (0, 1) */
@@ -68,7 +65,5 @@ struct meg_masked_vocab {
  */
 int meg_bert_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 int meg_t5_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -1,11 +1,8 @@
 /* masked_vocab.h - the vocabulary data for masking, taken from a tokenizer. */
 #ifndef MEG_DATA_MASKED_MASKED_VOCAB_H
 #define MEG_DATA_MASKED_MASKED_VOCAB_H
-#include "base/decls.h"
 #include "data/masked/bert_t5_sample.h"
 #include "tokenizer/tokenizer.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * Fill *v from the special ids and the tokens of t, except ids that the model does not have: those from num_ids, its
@@ -15,7 +12,5 @@ MEG_BEGIN_DECLS
  */
 void meg_masked_vocab_make(struct meg_masked_vocab *v, const struct meg_tokenizer *t, int64_t num_ids);
 void meg_masked_vocab_free(struct meg_masked_vocab *v); /* accepts a zeroed *v */
-
-MEG_END_DECLS
 
 #endif

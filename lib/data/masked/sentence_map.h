@@ -9,11 +9,8 @@
 #define MEG_DATA_MASKED_SENTENCE_MAP_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "data/indexed/indexed.h"
-
-MEG_BEGIN_DECLS
 
 enum {
     MEG_SENTENCE_MAP_COLUMNS = 3,
@@ -68,7 +65,5 @@ void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed
  */
 bool meg_sentence_map_matches_range(const struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin,
                                     int64_t end, const struct meg_sentence_map_conf *c);
-
-MEG_END_DECLS
 
 #endif

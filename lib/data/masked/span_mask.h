@@ -2,11 +2,8 @@
 #ifndef MEG_DATA_MASKED_SPAN_MASK_H
 #define MEG_DATA_MASKED_SPAN_MASK_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "data/masked/bert_t5_sample.h"
 #include "data/mt19937.h"
-
-MEG_BEGIN_DECLS
 
 /* Masked spans, in the order in which they were drawn.  Span k is position[first[k]] .. position[first[k + 1] - 1]. */
 struct meg_masked_spans {
@@ -26,7 +23,5 @@ void meg_masked_spans_free(struct meg_masked_spans *m);
  */
 void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target,
                      const struct meg_masked_conf *c, const struct meg_masked_vocab *v, struct meg_mt19937 *g);
-
-MEG_END_DECLS
 
 #endif

@@ -18,8 +18,6 @@
 #include "nn/ctx.h"
 #include "parallel/mesh.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_cp {
     bool is_all_gather;          /* keys and values are all-gathered instead of circulating in the ring */
     int64_t a2a_size, ring_size; /* number of ranks in each group */
@@ -63,5 +61,4 @@ struct meg_attn_workspace {
 void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suballoc *arena, const struct meg_ops *op,
                                  const struct meg_attn_size *size, const struct meg_cp *cp, int n);
 
-MEG_END_DECLS
 #endif

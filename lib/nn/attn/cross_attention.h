@@ -7,13 +7,10 @@
 #define MEG_NN_ATTN_CROSS_ATTENTION_H
 #include "nn/attn/self_attention.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * The configuration is a struct meg_attn_conf.  All linear layers have biases if has_proj_bias is set; the number of
  * groups equals the number of heads.
  */
 extern const struct meg_block_type meg_cross_attn_block;
 
-MEG_END_DECLS
 #endif

@@ -5,8 +5,6 @@
 #define MEG_NN_ATTN_INTERNAL_H
 #include "nn/attn/self_attention.h"
 
-MEG_BEGIN_DECLS
-
 /* ---- core.c ---- */
 
 /*
@@ -138,5 +136,4 @@ struct nn_kv_exchange {
 };
 const struct nn_kv_exchange *nn_kv_exchange_select(const struct meg_cp *cp);
 
-MEG_END_DECLS
 #endif

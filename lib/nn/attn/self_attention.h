@@ -18,8 +18,6 @@
 #include "nn/attn/cp_groups.h"
 #include "nn/block.h"
 
-MEG_BEGIN_DECLS
-
 /* Cosines and sines of rotary position embedding, shared by all layers.  Without rotary positions, half is 0. */
 struct meg_rope {
     float *cos, *sin; /* [positions, half] */
@@ -93,5 +91,4 @@ struct meg_attn_acts {
     struct meg_mat qkv_kept, proj_kept; /* kept by the linear layers */
 };
 
-MEG_END_DECLS
 #endif

@@ -14,8 +14,6 @@
 #include "optim/zero/tp_grads.h"
 #include "params/param.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_reducer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
@@ -80,5 +78,4 @@ void meg_gatherer_poll(struct meg_gatherer *q);
 /* Gather the remaining buckets and wait for them. */
 void meg_gatherer_end(struct meg_gatherer *q);
 
-MEG_END_DECLS
 #endif

@@ -17,8 +17,6 @@
 #include "optim/zero/tp_grads.h"
 #include "params/param.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_layer_reducer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
@@ -76,5 +74,4 @@ void meg_layer_gatherer_poll(struct meg_layer_gatherer *q);
 /* Wait for the operation in flight. */
 void meg_layer_gatherer_end(struct meg_layer_gatherer *q);
 
-MEG_END_DECLS
 #endif

@@ -11,8 +11,6 @@
 #include "option/opt.h"
 #include "params/param.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_zero_conf {
     bool use_distributed_optimizer;
     int64_t num_instances;
@@ -70,5 +68,4 @@ void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, c
                          struct meg_rank_coords at);
 void meg_zero_shard_free(struct meg_zero_shard *s);
 
-MEG_END_DECLS
 #endif

@@ -17,8 +17,6 @@
 #include "optim/zero/layerwise.h"
 #include "optim/zero/shard.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_zero_sync {
     bool shards_grads;  /* stages 2 and 3 */
     bool shards_params; /* stage 3 */
@@ -57,5 +55,4 @@ void meg_zero_params_loaded(struct meg_zero_sync *z);
 /* Wait for the all-gathers of parameters in flight. */
 void meg_zero_finish_param_sync(struct meg_zero_sync *z);
 
-MEG_END_DECLS
 #endif

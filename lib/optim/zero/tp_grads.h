@@ -15,8 +15,6 @@
 #include "device/device.h"
 #include "params/param.h"
 
-MEG_BEGIN_DECLS
-
 struct meg_tp_grads {
     struct meg_comm *comm[2]; /* tp, and etp if it is another group */
     const struct meg_device *device;
@@ -34,5 +32,4 @@ void meg_tp_grads_free(struct meg_tp_grads *s);
 /* Sum these gradients of a layer group, which are in g, over the tensor-parallel ranks. */
 void meg_tp_grads_reduce(const struct meg_tp_grads *s, int group, void *g);
 
-MEG_END_DECLS
 #endif

@@ -8,12 +8,9 @@
 #define MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "unicode/codepoints.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * Return true for U+0009, U+000A, U+000D, U+0020 and ideographs.  Text can be split before and after such a character:
@@ -57,7 +54,5 @@ struct meg_bert_normalizer {
 };
 /* Append the normalized form of text [n], which must be well-formed UTF-8, to out. */
 void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, int64_t n, struct meg_str *out);
-
-MEG_END_DECLS
 
 #endif

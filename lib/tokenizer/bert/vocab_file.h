@@ -7,11 +7,8 @@
  */
 #ifndef MEG_TOKENIZER_BERT_VOCAB_FILE_H
 #define MEG_TOKENIZER_BERT_VOCAB_FILE_H
-#include "base/decls.h"
 #include "tokenizer/bert/wordpiece.h"
 #include "tokenizer/tokenizer.h"
-
-MEG_BEGIN_DECLS
 
 struct meg_bert_files {
     struct meg_strtab tokens;       /* tokens by id, including added tokens; not indexed, because tokens may be equal */
@@ -31,7 +28,5 @@ struct meg_bert_files {
  */
 int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t nextra, struct meg_err *e);
 void meg_bert_files_free(void *files); /* accepts NULL */
-
-MEG_END_DECLS
 
 #endif

@@ -6,12 +6,9 @@
 #ifndef MEG_TOKENIZER_BERT_WORDPIECE_H
 #define MEG_TOKENIZER_BERT_WORDPIECE_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/strtab.h"
 #include "tokenizer/trie.h"
-
-MEG_BEGIN_DECLS
 
 /* A WordPiece vocabulary.  It starts as { 0 } and is read-only after it is built: any number of threads may use it. */
 struct meg_wordpiece {
@@ -34,7 +31,5 @@ void meg_wordpiece_free(struct meg_wordpiece *w);
  * Write the ids of a word of n bytes, which must be well-formed UTF-8, to ids [max(n, 1)].  Return the number of ids.
  */
 int64_t meg_wordpiece_encode(const struct meg_wordpiece *w, const char *s, int64_t n, int32_t *ids);
-
-MEG_END_DECLS
 
 #endif

@@ -12,11 +12,8 @@
 #define MEG_TOKENIZER_BPE_BPE_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
-
-MEG_BEGIN_DECLS
 
 /* Rank and merged symbol of a pair.  id is -1 if the pair is not merged. */
 struct meg_bpe_ranked {
@@ -93,7 +90,5 @@ struct meg_bpe_stream {
 };
 enum { MEG_BPE_WINDOW = 1 << 15 };
 int meg_bpe_stream(const struct meg_bpe_stream *s, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

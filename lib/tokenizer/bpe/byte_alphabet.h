@@ -6,10 +6,7 @@
 #ifndef MEG_TOKENIZER_BPE_BYTE_ALPHABET_H
 #define MEG_TOKENIZER_BPE_BYTE_ALPHABET_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/mem.h"
-
-MEG_BEGIN_DECLS
 
 /* Return the character that represents a byte; it is below U+0144. */
 int32_t meg_byte_alphabet_char(int byte);
@@ -23,7 +20,5 @@ void meg_byte_alphabet_encode(struct meg_str *out, const char *bytes, int64_t n)
  * well-formed UTF-8, append nothing and return -1.
  */
 int meg_byte_alphabet_decode(struct meg_str *out, const char *text, int64_t n);
-
-MEG_END_DECLS
 
 #endif

@@ -4,14 +4,11 @@
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_LEVEL_H
 #define MEG_TOKENIZER_BPE_BYTE_LEVEL_H
-#include "base/decls.h"
 #include "base/strtab.h"
 #include "tokenizer/bpe/bpe.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/wordcache.h"
-
-MEG_BEGIN_DECLS
 
 /* A vocabulary with merges, filled by a file reader.  After that, any number of threads may use the vocabulary. */
 struct meg_bytebpe {
@@ -36,7 +33,5 @@ struct meg_bytebpe_encoder {
 int meg_bytebpe_encode(struct meg_bytebpe_encoder *enc, const char *text, int64_t n, struct meg_ids *out,
                        const struct meg_id_sink *sink, struct meg_err *e);
 void meg_bytebpe_encoder_free(struct meg_bytebpe_encoder *enc);
-
-MEG_END_DECLS
 
 #endif

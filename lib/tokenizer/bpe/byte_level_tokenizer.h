@@ -8,8 +8,6 @@
 #include "tokenizer/internal.h"
 #include "tokenizer/special_tokens.h"
 
-MEG_BEGIN_DECLS
-
 /* The vocabulary of a tokenizer: what its files contain. */
 struct meg_bytebpe_files {
     struct meg_strtab tokens; /* bytes of each token by id; tiktoken: indexed */
@@ -37,7 +35,5 @@ void meg_bytebpe_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *i
         .free_files = meg_bytebpe_files_free, .free_buffers = meg_bytebpe_tokenizer_free_buffers,                      \
         .encode = meg_bytebpe_tokenizer_encode, .bytes = meg_bytebpe_tokenizer_bytes, .decode = meg_tok_decode_bytes   \
     }
-
-MEG_END_DECLS
 
 #endif

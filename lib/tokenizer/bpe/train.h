@@ -9,13 +9,10 @@
 #ifndef MEG_TOKENIZER_BPE_TRAIN_H
 #define MEG_TOKENIZER_BPE_TRAIN_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/strtab.h"
 #include "tokenizer/bert/basic_tokenizer.h"
 #include "tokenizer/pretokenize/pretokenize.h"
-
-MEG_BEGIN_DECLS
 
 #define MEG_ENDOFTEXT "<|endoftext|>"
 enum { MEG_BPE_MIN_VOCAB_SIZE = 257 }; /* number of ids before the first merge: <|endoftext|> and 256 bytes */
@@ -75,7 +72,5 @@ void meg_bpe_vocab_free(struct meg_bpe_vocab *v);
  * file/commit.h describes their state after a failure.
  */
 int meg_bpe_vocab_write(const struct meg_bpe_vocab *v, const char *dir, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -2,10 +2,7 @@
 #ifndef MEG_TOKENIZER_BPE_TRAIN_WORDPIECE_H
 #define MEG_TOKENIZER_BPE_TRAIN_WORDPIECE_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/strtab.h"
-
-MEG_BEGIN_DECLS
 
 #define MEG_WORDPIECE_PREFIX "##" /* prefix of tokens that continue a word */
 /* number of special tokens: [PAD] [UNK] [CLS] [SEP] [MASK]; and maximum number of different characters */
@@ -23,7 +20,5 @@ enum { MEG_WORDPIECE_NUM_SPECIAL = 5, MEG_WORDPIECE_MAX_CHARS = 1000 };
  */
 void meg_wordpiece_split(struct meg_strtab *tokens, const struct meg_strtab *words, const int64_t *count, int32_t *sym,
                          int32_t *len);
-
-MEG_END_DECLS
 
 #endif

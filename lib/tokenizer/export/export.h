@@ -4,10 +4,7 @@
  */
 #ifndef MEG_TOKENIZER_EXPORT_EXPORT_H
 #define MEG_TOKENIZER_EXPORT_EXPORT_H
-#include "base/decls.h"
 #include "tokenizer/tokenizer.h"
-
-MEG_BEGIN_DECLS
 
 /* The result of meg_tok_export: the texts of the files.  It starts as { 0 }. */
 struct meg_tok_export_files {
@@ -37,7 +34,5 @@ struct meg_tok_export_files {
 #define MEG_TOK_EXPORT_KEY "meg_tokenizer"
 int meg_tok_export(struct meg_tok_export_files *out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_tok_export_free(struct meg_tok_export_files *x);
-
-MEG_END_DECLS
 
 #endif

@@ -5,11 +5,8 @@
 #ifndef MEG_TOKENIZER_EXPORT_INTERNAL_H
 #define MEG_TOKENIZER_EXPORT_INTERNAL_H
 #include <jansson.h>
-#include "base/decls.h"
 #include "tokenizer/internal.h"
 #include "tokenizer/pretokenize/pretokenize.h"
-
-MEG_BEGIN_DECLS
 
 /* ---- Builder ---- */
 
@@ -59,7 +56,5 @@ int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_wordpiece(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_spm(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_hf(struct meg_export_builder *b, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -7,11 +7,8 @@
  */
 #ifndef MEG_TOKENIZER_HF_ADDED_H
 #define MEG_TOKENIZER_HF_ADDED_H
-#include "base/decls.h"
 #include "tokenizer/hf/internal.h"
 #include "tokenizer/trie.h"
-
-MEG_BEGIN_DECLS
 
 /* The files that can name a token: bits of named_in. */
 enum {
@@ -125,7 +122,5 @@ const struct meg_hf_added_token *meg_hf_added_next(const struct meg_hf_added *ad
                                                    const struct meg_hf_added_matcher *f, bool splits_special,
                                                    const char *text, const char *end, struct meg_hf_match *at);
 void meg_hf_added_free(struct meg_hf_added *a);
-
-MEG_END_DECLS
 
 #endif

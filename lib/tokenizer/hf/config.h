@@ -30,8 +30,6 @@
 #include "tokenizer/hf/added.h"
 #include "tokenizer/hf/files.h"
 
-MEG_BEGIN_DECLS
-
 /*
  * ---- Tokenizer classes (classes.c) ----
  * The table reproduces the fast classes of transformers 4.57.3 (src/transformers/models/NAME/tokenization_NAME_fast.py).
@@ -136,7 +134,5 @@ void meg_hf_config_note_role(const struct meg_hf_config *h, const char *key, boo
  */
 void meg_hf_config_note_differences(const struct meg_hf_config *h, const struct meg_hf_added *added,
                                     const struct meg_hf_token_list *list, unsigned named_in, const char *file);
-
-MEG_END_DECLS
 
 #endif

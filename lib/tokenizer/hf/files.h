@@ -6,13 +6,10 @@
  */
 #ifndef MEG_TOKENIZER_HF_FILES_H
 #define MEG_TOKENIZER_HF_FILES_H
-#include "base/decls.h"
 #include "tokenizer/bpe/byte_level.h"
 #include "tokenizer/hf/added.h"
 #include "tokenizer/hf/internal.h"
 #include "tokenizer/safe_split.h"
-
-MEG_BEGIN_DECLS
 
 /* The points at which text can be cut before normalization without changing its ids (safe_split.c). */
 struct meg_hf_safe_split {
@@ -85,7 +82,5 @@ enum {
  * before the call.  Fails as meg_hf_normalizer_run and meg_hf_pretokenizer_run do.
  */
 int meg_hf_safe_split_build(struct meg_hf_files *f, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

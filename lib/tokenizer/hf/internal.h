@@ -12,7 +12,6 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/strtab.h"
@@ -20,8 +19,6 @@
 #include "tokenizer/pretokenize/pretokenize.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/tokenizer.h"
-
-MEG_BEGIN_DECLS
 
 /* ---- JSON members (steps.c) ---- */
 
@@ -284,7 +281,5 @@ int meg_hf_decoder_byte(const struct meg_hf_steps *d, const char *token, int64_t
  */
 void meg_hf_decoder_run(const struct meg_hf_steps *d, const struct meg_str *token, int64_t n, int64_t first, int *state,
                         struct meg_str *out);
-
-MEG_END_DECLS
 
 #endif

@@ -6,11 +6,8 @@
 #ifndef MEG_TOKENIZER_PRETOKENIZE_CLASS_MASKS_H
 #define MEG_TOKENIZER_PRETOKENIZE_CLASS_MASKS_H
 #include <stdint.h>
-#include "base/decls.h"
 #include "unicode/char_class.h"
 #include "unicode/char_class_simd.h"
-
-MEG_BEGIN_DECLS
 
 struct class_masks {
     uint64_t letter, number, space, other;
@@ -102,7 +99,5 @@ static inline uint64_t apply_contraction(struct pending_contractions *c, uint64_
         c->set |= (uint64_t)1 << (i + len - 64);
     return b;
 }
-
-MEG_END_DECLS
 
 #endif

@@ -7,9 +7,6 @@
 #define MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
-
-MEG_BEGIN_DECLS
 
 enum meg_pretok {
     MEG_PRETOK_GPT2,   /* Radford et al. 2019 */
@@ -83,7 +80,5 @@ void meg_pretok_o200k(enum meg_pretok pretok, const char *text, int64_t n, uint6
  * first byte must be a quote.  As in Unicode case folding, U+017F matches the letter s.
  */
 int meg_pretok_contraction(const char *s, int64_t n);
-
-MEG_END_DECLS
 
 #endif

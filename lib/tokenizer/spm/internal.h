@@ -5,7 +5,6 @@
  */
 #ifndef MEG_TOKENIZER_SPM_INTERNAL_H
 #define MEG_TOKENIZER_SPM_INTERNAL_H
-#include "base/decls.h"
 #include "base/strtab.h"
 #include "tokenizer/bpe/bpe.h"
 #include "tokenizer/pretokenize/pretokenize.h"
@@ -14,8 +13,6 @@
 #include "tokenizer/spm/spm.h"
 #include "tokenizer/trie.h"
 #include "tokenizer/wordcache.h"
-
-MEG_BEGIN_DECLS
 
 /* ---- Opened model ---- */
 
@@ -132,7 +129,5 @@ void spm_bpe_free(struct spm_bpe *b);
  * word has an unknown character, else to true.  Fails as the sink and meg_bpe_stream do.
  */
 int spm_bpe_word(struct meg_spm_encoder *enc, const char *word, int64_t n, bool *is_known, struct meg_err *e);
-
-MEG_END_DECLS
 
 #endif

@@ -6,12 +6,9 @@
 #define MEG_TOKENIZER_SPM_MODEL_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "tokenizer/spm/precompiled_charsmap.h"
-
-MEG_BEGIN_DECLS
 
 enum meg_spm_model_type { MEG_SPM_UNIGRAM = 1, MEG_SPM_BPE };
 
@@ -82,7 +79,5 @@ static inline bool meg_spm_is_matched(const struct meg_spm_model *m, int32_t id)
 
     return t == MEG_SPM_NORMAL || t == MEG_SPM_USER_DEFINED || t == MEG_SPM_UNUSED;
 }
-
-MEG_END_DECLS
 
 #endif

@@ -4,11 +4,8 @@
  */
 #ifndef MEG_TOKENIZER_SPM_NORMALIZE_H
 #define MEG_TOKENIZER_SPM_NORMALIZE_H
-#include "base/decls.h"
 #include "tokenizer/spm/model.h"
 #include "tokenizer/trie.h"
-
-MEG_BEGIN_DECLS
 
 /*
  * A normalizer spec with lookup tables.  It starts as { 0 } and is read-only after init: any number of threads may use
@@ -46,7 +43,5 @@ void meg_spm_normalizer_next(const struct meg_spm_normalizer *n, struct meg_spm_
  */
 bool meg_spm_normalizer_piece(const struct meg_spm_normalizer_spec *spec, const char *s, int64_t n,
                               struct meg_str *out);
-
-MEG_END_DECLS
 
 #endif

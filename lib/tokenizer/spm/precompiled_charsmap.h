@@ -15,10 +15,7 @@
 #define MEG_TOKENIZER_SPM_PRECOMPILED_CHARSMAP_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/decls.h"
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 /* A character map.  { 0 } is the empty map.  A loaded map is read-only: any number of threads may use it. */
 struct meg_charsmap {
@@ -46,7 +43,5 @@ bool meg_charsmap_step(const struct meg_charsmap *m, uint32_t *node, unsigned ch
  * replacement and return its length in bytes, or return 0 if there is none.
  */
 int64_t meg_charsmap_longest(const struct meg_charsmap *m, const char *s, int64_t n, const char **to);
-
-MEG_END_DECLS
 
 #endif

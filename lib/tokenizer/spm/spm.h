@@ -4,11 +4,8 @@
  */
 #ifndef MEG_TOKENIZER_SPM_SPM_H
 #define MEG_TOKENIZER_SPM_SPM_H
-#include "base/decls.h"
 #include "tokenizer/spm/model.h"
 #include "tokenizer/tokenizer.h"
-
-MEG_BEGIN_DECLS
 
 /* An opened model.  It is read-only: any number of threads may use it. */
 struct meg_spm;
@@ -49,7 +46,5 @@ void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struc
  */
 void meg_spm_decode(const struct meg_spm *s, struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
                     struct meg_str *out);
-
-MEG_END_DECLS
 
 #endif
