@@ -204,7 +204,7 @@ static int open_source(struct meg_ckpt **ckpt, const struct meg_convert_conf *c,
 
 /* ---- the target ---- */
 
-/* Lock the target directory.  In Hugging Face's format the directory itself is replaced, in the others its files are. */
+/* Lock the target directory.  Hugging Face's format replaces the directory itself, the others its files. */
 static int lock_target(struct meg_dir_lock *l, const char *dir, enum target_format to, struct meg_err *e)
 {
     return to == TO_HF ? meg_lock_replaced_dir(l, dir, e) : meg_lock_dir(&l->content, dir, e);

@@ -1,6 +1,6 @@
 /*
- * given_model.h - model options that a command accepts only to check them against a checkpoint.  Commands of Megatron-LM
- * that load a model require its sizes on the command line; here, the checkpoint has them.
+ * given_model.h - model options that a command accepts only to check them against a checkpoint.  Commands of
+ * Megatron-LM that load a model require its sizes on the command line; here, the checkpoint has them.
  */
 #ifndef MEG_CKPT_GIVEN_MODEL_H
 #define MEG_CKPT_GIVEN_MODEL_H

@@ -308,8 +308,8 @@ int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e);
 /* ---- tensors.c: the tensor files of a checkpoint (the same on every rank), and the bytes that a rank writes ---- */
 
 /*
- * Return the dtype of a parameter in a shard, and the address of element i of a shard.  The weights have some parameters
- * in f32 (params/param.h).
+ * Return the dtype of a parameter in a shard, and the address of element i of a shard.  The weights have some
+ * parameters in f32 (params/param.h).
  */
 static inline enum meg_dtype ckpt_shard_dtype(const struct meg_ckpt_shard *shard, const struct meg_param *row)
 {

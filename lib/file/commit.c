@@ -202,8 +202,8 @@ out:
 }
 
 /*
- * Check the old directory, which has been exchanged with DIR and is now TMP, and remove it.  If the check fails, exchange
- * the two again.
+ * Check the old directory, which has been exchanged with DIR and is now TMP, and remove it.  If the check fails,
+ * exchange the two again.
  */
 static int check_exchanged(const char *tmp, const char *dir, meg_commit_check *check, struct meg_err *e)
 {

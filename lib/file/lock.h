@@ -6,8 +6,8 @@
  * id and start time of its holder.
  *
  * A process takes over the lock of a dead process, if it is certain that the process is dead:
- *   - The process id is unused, or belongs to a process that started at another time.  This requires that the holder has
- *     the same host name, boot and PID namespace.
+ *   - The process id is unused, or belongs to a process that started at another time.  This requires that the holder
+ *     has the same host name, boot and PID namespace.
  *   - The holder is from another boot, and the lock file is on a local disk (ext4, XFS, Btrfs or F2FS), which only one
  *     running kernel can mount.
  *   - This process belongs to a later run of the same Slurm job, which Slurm requeued.
@@ -51,8 +51,8 @@ void meg_lock_release(struct meg_lock *l);
 #define MEG_LOCK_DIR_FILE ".meg-lock"
 
 /*
- * Acquire DIR/.meg-lock.  Creates DIR if it does not exist, after completing an interrupted replacement of DIR.  If this
- * call created DIR, releasing the lock removes DIR if it is empty.
+ * Acquire DIR/.meg-lock.  Creates DIR if it does not exist, after completing an interrupted replacement of DIR.  If
+ * this call created DIR, releasing the lock removes DIR if it is empty.
  */
 int meg_lock_dir(struct meg_lock *l, const char *dir, struct meg_err *e);
 
@@ -61,12 +61,12 @@ bool meg_lock_dir_is_empty(const char *dir);
 
 /*
  * struct meg_dir_lock - locks of a writer that replaces the directory DIR.  { 0 } is a lock that is not held.
- *   meg_lock_replaced_dir  acquires DIR.lock and, if DIR exists, DIR/.meg-lock, and completes an interrupted replacement.
- *                          DIR is a name as meg_real_dir returns it.
+ *   meg_lock_replaced_dir  acquires DIR.lock and, if DIR exists, DIR/.meg-lock, and completes an interrupted
+ *                          replacement.  DIR is a name as meg_real_dir returns it.
  *   meg_lock_check_dir     calls meg_lock_check for both locks
- *   meg_lock_commit_dir    checks the locks, and renames the complete directory TMP to DIR: by meg_commit_new_dir if DIR
- *                          was missing or empty when it was locked, which fails if another process has written to DIR
- *                          since, and otherwise by meg_commit_dir with `check`
+ *   meg_lock_commit_dir    checks the locks, and renames the complete directory TMP to DIR: by meg_commit_new_dir if
+ *                          DIR was missing or empty when it was locked, which fails if another process has written to
+ *                          DIR since, and otherwise by meg_commit_dir with `check`
  */
 struct meg_dir_lock {
     struct meg_lock name, content; /* content is { 0 } if DIR does not exist */

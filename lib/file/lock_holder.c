@@ -33,8 +33,9 @@ static void read_line(char out[128], const char *path)
 }
 
 /*
- * Set out to field 22 of /proc/MEG_LOCK_PID/stat, the start time of a process in clock ticks after boot, or to "" if the process
- * has ended.  Returns false if the file cannot be read; /proc may hide the processes of other users (hidepid).
+ * Set out to field 22 of /proc/MEG_LOCK_PID/stat, the start time of a process in clock ticks after boot, or to "" if
+ * the process has ended.  Returns false if the file cannot be read; /proc may hide the processes of other users
+ * (hidepid).
  */
 static bool start_ticks(char out[128], const char *pid)
 {

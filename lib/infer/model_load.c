@@ -33,8 +33,8 @@ const struct meg_opt_names meg_load_unsupported[] = {
     { NOT_YET("the REST server"), "port" },
     { NOT_YET("beam search"), "beam-width beam-search" },
     { NOT_YET("WikiText, LAMBADA, RACE, MNLI and QQP tasks"),
-      "task:WIKITEXT103 task:LAMBADA task:RACE task:MNLI task:QQP strict-lambada train-data valid-data epochs keep-last "
-      "eval-micro-batch-size pretrained-checkpoint num-microbatches-in-minibatch" },
+      "task:WIKITEXT103 task:LAMBADA task:RACE task:MNLI task:QQP strict-lambada train-data valid-data epochs "
+      "keep-last eval-micro-batch-size pretrained-checkpoint num-microbatches-in-minibatch" },
     { NOT_YET("retrieval models"), "task:ICT-ZEROSHOT-NQ task:RETRIEVER-EVAL task:RET-FINETUNE-NQ qa-data-* faiss-* "
       "train-with-neg train-hard-neg val-av-rank-* titles-data-path evidence-data-path block-data-path embedding-path "
       "indexer-* retriever-* ict-* bert-load biencoder-* query-in-block-prob" },

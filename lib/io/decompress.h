@@ -11,8 +11,8 @@ struct meg_decompressor;
  *   fd    descriptor of the file; borrowed
  *   name  name of the file in messages; borrowed
  * Reads the first MEG_FOREIGN_PREFIX bytes of text, or all if the file is shorter.
- * Returns MEG_EFORMAT if this text is not text but in a known binary format, for example a tar archive in gzip data; the
- * message says how to convert the file (foreign/foreign.h).  Otherwise fails as meg_decompressor_read does.
+ * Returns MEG_EFORMAT if this text is not text but in a known binary format, for example a tar archive in gzip data;
+ * the message says how to convert the file (foreign/foreign.h).  Otherwise fails as meg_decompressor_read does.
  */
 int meg_decompressor_open(struct meg_decompressor **out, int fd, const char *name, struct meg_err *e);
 

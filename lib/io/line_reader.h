@@ -50,8 +50,8 @@ int meg_line_reader_next(struct meg_line_reader *in, char **text, size_t *n, str
 /*
  * meg_line_reader_explain - explain why the last line returned is not a JSON line
  *   r  0, or the error of the line, whose message is in *e
- * If r is MEG_EFORMAT and this is the first line of a file in a foreign format (foreign/foreign.h), replaces the message.
- * Returns r.
+ * If r is MEG_EFORMAT and this is the first line of a file in a foreign format (foreign/foreign.h), replaces the
+ * message.  Returns r.
  */
 int meg_line_reader_explain(int r, const struct meg_line_reader *in, struct meg_err *e);
 

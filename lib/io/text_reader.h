@@ -36,8 +36,8 @@ void meg_text_reader_close(struct meg_text_reader *t); /* accepts NULL */
 int meg_text_reader_next(struct meg_text_reader *t, struct meg_span *text, struct meg_err *e);
 
 /*
- * Return whether s [n] begins like an array of objects, with '[' and '{', or its first line is a JSON array.  An array of
- * one number is not counted, because a text may begin with a reference such as [1].
+ * Return whether s [n] begins like an array of objects, with '[' and '{', or its first line is a JSON array.  An array
+ * of one number is not counted, because a text may begin with a reference such as [1].
  */
 bool meg_text_begins_with_array(const char *s, int64_t n);
 

@@ -131,7 +131,7 @@ void meg_desc_add_head(struct meg_model_desc *d, const struct meg_head_type *typ
  * MEG_BATCH_KEY_LENGTH of a micro-batch.  Return the stack, in which the caller may choose other arrays.
  */
 struct meg_stack *meg_desc_add_stack(struct meg_model_desc *d, const char *final_norm);
-/* The blocks of a layer: n blocks from index `first` on.  Layers may have the same ones, each with its own parameters. */
+/* The n blocks of a layer, from index `first` on.  Layers may share them; each layer has its own parameters. */
 struct meg_block_list {
     int first, n;
 };

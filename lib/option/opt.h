@@ -199,7 +199,8 @@ struct meg_opt_names {
 void meg_opt_set_unsupported(const struct meg_opt_names *rows);
 /*
  * Set the options that meg_opt_parse accepts although they have no effect, for the reason `why`, a phrase.  A name is
- * NAME for a flag, or NAME=METAVAR.  A name in a table of the command is skipped.  METAVAR has the format of that of a list if it contains "...".
+ * NAME for a flag, or NAME=METAVAR.  A name in a table of the command is skipped.  METAVAR has the format of that of a
+ * list if it contains "...".
  */
 void meg_opt_set_ignored(const struct meg_opt_names *rows);
 

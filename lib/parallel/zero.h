@@ -3,8 +3,8 @@
  *
  * The parameters of a rank are one flat buffer, split into buckets (params/param.h).  In stages 1 to 3, each bucket is
  * divided into equal shards, one per rank of its data-parallel group, in rank order.  A shard may begin and end inside
- * a parameter, unless the optimizer needs complete parameters.  With --num-distributed-optimizer-instances N, there are N groups of consecutive ranks, and each group
- * has all shards.  The options and the collectives are in lib/optim/zero.
+ * a parameter, unless the optimizer needs complete parameters.  With --num-distributed-optimizer-instances N, there are
+ * N groups of consecutive ranks, and each group has all shards.  The options and the collectives are in lib/optim/zero.
  */
 #ifndef MEG_PARALLEL_ZERO_H
 #define MEG_PARALLEL_ZERO_H

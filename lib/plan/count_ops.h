@@ -13,8 +13,8 @@
  *                      it writes
  *   collectives        bytes sent, by the formulas of comm/comm.h, and their time
  * The bytes of operands of matrix products and attention are not counted, except the input `pre` of an activation and,
- * in the backward pass, d_o and o for delta.  The operations of the optimizer (sumsq, adamw, ...) count nothing, because
- * their arrays are no matrices.
+ * in the backward pass, d_o and o for delta.  The operations of the optimizer (sumsq, adamw, ...) count nothing,
+ * because their arrays are no matrices.
  */
 #ifndef MEG_PLAN_COUNT_OPS_H
 #define MEG_PLAN_COUNT_OPS_H

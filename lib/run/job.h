@@ -42,8 +42,8 @@ void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], s
 int meg_train_read_deepspeed_config(struct meg_train_job *job, struct meg_err *e);
 
 /*
- * Options of Megatron-LM, of BigScience's and of Microsoft's Megatron-DeepSpeed: those that have another name here, those
- * that have no effect, and those that meg-train does not support.
+ * Options of Megatron-LM, of BigScience's and of Microsoft's Megatron-DeepSpeed: those that have another name here,
+ * those that have no effect, and those that meg-train does not support.
  */
 extern const struct meg_opt meg_train_old_opts[];
 extern const struct meg_opt_names meg_train_ignored[], meg_train_unsupported[];

@@ -143,8 +143,9 @@ static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf 
 }
 
 /*
- * Check that no file is in a foreign format, and that a directory in the cache of the Hub has one snapshot to read.  A file of merges or tokens can contain any bytes, so this is checked
- * before the files are read.  A directory is left to the type of tokenizer.
+ * Check that no file is in a foreign format, and that a directory in the cache of the Hub has one snapshot to read.  A
+ * file of merges or tokens can contain any bytes, so this is checked before the files are read.  A directory is left to
+ * the type of tokenizer.
  */
 static int check_files(const struct meg_tok_conf *c, struct meg_err *e)
 {

@@ -96,8 +96,8 @@ int meg_tok_implied_class(char **name, const struct meg_tok_conf *c, struct meg_
 
 /*
  * meg_tok_guess - set the options of a tokenizer from the path of its directory or of one of its files
- * If c->type is NULL, sets it to the type that the name or the content of the file suggests.  Sets the members of c that
- * take the files of this type.  Returns MEG_ENOENT if path is a directory without a known file.
+ * If c->type is NULL, sets it to the type that the name or the content of the file suggests.  Sets the members of c
+ * that take the files of this type.  Returns MEG_ENOENT if path is a directory without a known file.
  *   owned  out  paths that c may refer to, or NULL; the caller frees them after c is used
  */
 int meg_tok_guess(struct meg_tok_conf *c, const char *path, char *owned[2], struct meg_err *e);

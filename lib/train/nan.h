@@ -25,8 +25,8 @@ enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* value of num_consecutive_nan (train/tr
 int meg_nan_handle(struct meg_trainer *t, int64_t iteration, const struct meg_step_record *record, struct meg_err *e);
 
 /*
- * Check the end of a run, whose steps are all finished.  Returns MEG_EFAIL if its last iterations were skipped because a
- * loss or gradient is not finite, and these are at least half of the iterations of this process.  A short run would
+ * Check the end of a run, whose steps are all finished.  Returns MEG_EFAIL if its last iterations were skipped because
+ * a loss or gradient is not finite, and these are at least half of the iterations of this process.  A short run would
  * otherwise end before MEG_NAN_MAX_CONSECUTIVE is reached.
  */
 int meg_nan_check_end(const struct meg_trainer *t, struct meg_err *e);

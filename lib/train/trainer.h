@@ -264,7 +264,8 @@ void meg_train_close_eval(struct meg_train_eval *v); /* accepts a zeroed *v */
  * meg_train_print_arguments - print on stdout, unless -q is given, Megatron's block of arguments
  *   options  lines "name = value"
  * meg_train_print_parameters - print on stdout of rank 0, unless -q is given, the number of parameters of each
- *                              tensor-parallel rank of each pipeline stage, in Megatron's form; collective over all ranks
+ *                              tensor-parallel rank of each pipeline stage, in Megatron's form; collective over all
+ *                              ranks
  * meg_train_report_epochs - print on stderr the epochs of each dataset, and warn if training repeats one too often
  */
 void meg_train_print_arguments(const struct meg_trainer *t, const char *options);

@@ -1,8 +1,8 @@
 /*
  * exit.c - end the process, and all ranks, because of a lost rank, a timeout, a signal or the exit of another rank.
  *
- * Rank 0 reports a failure and ends the run.  If rank 0 does not, one of ranks 1 to 3 reports the failure, and each rank
- * ends itself.
+ * Rank 0 reports a failure and ends the run.  If rank 0 does not, one of ranks 1 to 3 reports the failure, and each
+ * rank ends itself.
  */
 #include <signal.h>
 #include <stdarg.h>

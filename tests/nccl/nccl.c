@@ -283,8 +283,8 @@ static int64_t registered_offset(const struct ncclComm *c, const void *p, size_t
 }
 
 /*
- * Return registered_offset of the larger operand of a collective, with nin bytes at `in` and nout bytes at `out`.  Check
- * that both or no operands are registered.
+ * Return registered_offset of the larger operand of a collective, with nin bytes at `in` and nout bytes at `out`.
+ * Check that both or no operands are registered.
  */
 static int64_t registered_operands(const struct ncclComm *c, uint32_t call, const void *in, size_t nin, const void *out,
                                    size_t nout)

@@ -1,6 +1,6 @@
 /*
- * pattern.c - a family of models for tests/pattern.t that is not in the library: GPT in which only every other layer has
- * attention.  A program that is linked with this file accepts --model pattern.
+ * pattern.c - a family of models for tests/pattern.t that is not in the library: GPT in which only every other layer
+ * has attention.  A program that is linked with this file accepts --model pattern.
  */
 #include "model/family.h"
 

@@ -50,8 +50,8 @@ enum { MEG_MAX_BLEND_DATASETS = 32766 };
 /*
  * The data of all splits.  If is_per_split is true, split i reads the datasets of blend[i][0], and of further blends if
  * it has several groups of Megatron-DeepSpeed: the ranges in `range` or, if `range` is NULL, the complete datasets.  If
- * is_per_split is false, --split divides each dataset of blend[0][0] among the splits.  If is_mock is true, there are no
- * blends.
+ * is_per_split is false, --split divides each dataset of blend[0][0] among the splits.  If is_mock is true, there are
+ * no blends.
  */
 struct meg_data_blends {
     bool is_mock, is_per_split;

@@ -18,8 +18,8 @@ struct meg_split_matrix {
 
 /*
  * meg_split_parse - parse the value of --split: up to three plain decimal numbers, separated by blanks or by any
- * punctuation except a sign, which may also enclose them.  Missing numbers are 0; only the ratios of the numbers matter.  Returns MEG_EUSAGE for other text, and if the
- * sum is 0 or overflows.
+ * punctuation except a sign, which may also enclose them.  Missing numbers are 0; only the ratios of the numbers
+ * matter.  Returns MEG_EUSAGE for other text, and if the sum is 0 or overflows.
  */
 int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err *e);
 

@@ -337,8 +337,8 @@ static int add_by_id(struct meg_bytebpe_files *f, const struct meg_strtab *speci
 }
 
 /*
- * Assign the ids of a text vocabulary.  If no special tokens are given and the number of ranked tokens equals Llama 3's,
- * add Llama 3's special tokens.
+ * Assign the ids of a text vocabulary.  If no special tokens are given and the number of ranked tokens equals Llama
+ * 3's, add Llama 3's special tokens.
  */
 static int assign_ids_text(struct meg_bytebpe_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {

@@ -32,9 +32,9 @@
 
 /*
  * ---- Tokenizer classes (classes.c) ----
- * The table reproduces the fast classes of transformers 4.57.3 (src/transformers/models/NAME/tokenization_NAME_fast.py).
- * AutoTokenizer selects a class by tokenizer_class in tokenizer_config.json or, without this member, by tokenizer_class
- * or model_type in config.json.
+ * The table reproduces the fast classes of transformers 4.57.3
+ * (src/transformers/models/NAME/tokenization_NAME_fast.py).  AutoTokenizer selects a class by tokenizer_class in
+ * tokenizer_config.json or, without this member, by tokenizer_class or model_type in config.json.
  */
 
 #define MEG_HF_TRANSFORMERS "4.57.3" /* the release of transformers that is reproduced */
@@ -80,8 +80,7 @@ struct meg_hf_class {
     /* how many of do_lower_case, strip_accents and tokenize_chinese_chars replace the members of a BertNormalizer */
     int nnormalizer_members;
     enum meg_hf_prefix_space prefix_space;
-    bool
-        has_legacy_prefix; /* with add_prefix_space, "legacy" determines normalizer and pre-tokenizer of SentencePiece */
+    bool has_legacy_prefix; /* with add_prefix_space, "legacy" determines the steps before SentencePiece's model */
     enum meg_hf_more_tokens more;
 };
 

@@ -42,8 +42,8 @@ struct meg_hf_files {
 
 /*
  * meg_hf_files_load - read c->tokenizer_json and the other files of a tokenizer
- * tokenizer/hf/config.h describes the other files, which may be missing.  Returns MEG_EFORMAT if a file is invalid or larger than 64 MiB, or requires an unsupported
- * feature.  Otherwise fails as meg_mmap_open does.
+ * tokenizer/hf/config.h describes the other files, which may be missing.  Returns MEG_EFORMAT if a file is invalid or
+ * larger than 64 MiB, or requires an unsupported feature.  Otherwise fails as meg_mmap_open does.
  */
 int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_hf_files_free(void *files); /* accepts NULL */

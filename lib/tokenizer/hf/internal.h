@@ -115,8 +115,8 @@ int meg_hf_normalizer_run(const struct meg_hf_steps *norm, const char *text, int
                           int64_t max_bytes, struct meg_str *out, struct meg_err *e);
 
 /*
- * Return true if the normalizer removes whitespace at the start of text [n].  The normalized text then does not begin at
- * the start of the input text: a Metaspace with the scheme "first" prepends nothing to it.
+ * Return true if the normalizer removes whitespace at the start of text [n].  The normalized text then does not begin
+ * at the start of the input text: a Metaspace with the scheme "first" prepends nothing to it.
  */
 bool meg_hf_normalizer_strips_start(const struct meg_hf_steps *norm, const char *text, int64_t n);
 

@@ -261,8 +261,8 @@ static void instances_have_all_shards_of_experts(void **state)
 }
 
 /*
- * With ZeRO-3, a layer group has a bucket of each type of parameters: dense ones, experts, ones in f32, and frozen ones.
- * They are one after another in the unsharded buffers, in which even and odd layers have a buffer each.
+ * With ZeRO-3, a layer group has a bucket of each type of parameters: dense ones, experts, ones in f32, and frozen
+ * ones.  They are one after another in the unsharded buffers, in which even and odd layers have a buffer each.
  */
 static void zero_3_has_buckets_of_each_type_of_a_layer_group(void **state)
 {
@@ -314,8 +314,8 @@ static void zero_3_has_buckets_of_each_type_of_a_layer_group(void **state)
 }
 
 /*
- * With complete parameters, each parameter is in one shard, the same on all tensor-parallel ranks, and the largest shard has
- * at most the mean and one parameter.
+ * With complete parameters, each parameter is in one shard, the same on all tensor-parallel ranks, and the largest
+ * shard has at most the mean and one parameter.
  */
 static void shards_have_complete_parameters(void **state)
 {
