@@ -89,17 +89,17 @@ static void begin_groups(const struct meg_mesh *m)
         placement_comm_begin(m->tied[k], pp);
 }
 
-const struct meg_device *meg_placement_begin(const struct meg_device *d, const struct meg_mesh *mesh)
+void meg_placement_begin(const struct meg_device **d, const struct meg_mesh *mesh)
 {
     static struct meg_device checked;
 
-    if (mesh->world->size == 1 || !d->op->is_host_memory || !add_axes(mesh))
-        return d;
+    if (mesh->world->size == 1 || !(*d)->op->is_host_memory || !add_axes(mesh))
+        return;
     placement_mesh = mesh;
     begin_groups(mesh);
-    checked = *d;
-    checked.op = placement_ops(d->op);
-    return &checked;
+    checked = **d;
+    checked.op = placement_ops(checked.op);
+    *d = &checked;
 }
 
 void meg_placement_end(void)

@@ -27,11 +27,11 @@ enum meg_placement {
 
 #ifdef MEG_DEBUG
 /*
- * Begin to check operations on device d and collectives of the groups of a mesh.  Return a device whose operations
- * are checked.  Check nothing and return d if the mesh has one rank, if device memory is not host memory, or if the
+ * Begin to check operations on device *d and collectives of the groups of a mesh.  Set *d to a device whose operations
+ * are checked.  Check nothing and leave *d if the mesh has one rank, if device memory is not host memory, or if the
  * size of a data-parallel group does not divide that of a larger one.
  */
-const struct meg_device *meg_placement_begin(const struct meg_device *d, const struct meg_mesh *mesh);
+void meg_placement_begin(const struct meg_device **d, const struct meg_mesh *mesh);
 void meg_placement_end(void);
 /*
  * Declare that `base` has the parameters of the parameter table, or their gradients if is_grad: in the flat
@@ -40,9 +40,7 @@ void meg_placement_end(void);
 void meg_placement_params(const struct meg_params *p, void *base, enum meg_dtype dtype, bool is_grad);
 /* Declare that the unsharded buffers at `base` have the parameters of a layer group, or their gradients. */
 void meg_placement_layer_group(const struct meg_params *p, int group, void *base, enum meg_dtype dtype, bool is_grad);
-/*
- * Declare that `base` has n elements of a parameter: a shard over the ranks of the group `shard`.
- */
+/* Declare that `base` has n elements of a parameter: a shard over the ranks of the group `shard`. */
 void meg_placement_param_shard(const struct meg_param *row, void *base, int64_t n, enum meg_dtype dtype,
                                const struct meg_comm *shard);
 /* Declare that a tensor is an input of the micro-batch, of which data- and context-parallel ranks have other tokens. */
@@ -57,7 +55,7 @@ void meg_placement_undefined(const void *p, size_t nbytes);
 void meg_placement_declare(const void *p, size_t nbytes, const struct meg_comm *c, enum meg_placement from,
                            enum meg_placement to);
 #else
-#    define meg_placement_begin(d, mesh) (d)
+#    define meg_placement_begin(d, mesh) ((void)0)
 #    define meg_placement_end() ((void)0)
 #    define meg_placement_params(...) ((void)0)
 #    define meg_placement_layer_group(...) ((void)0)

@@ -101,7 +101,7 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
         goto out;
     meg_mesh_make(&t.mesh, world, &t.spec.layout);
     t.mesh.registers_buffers = job->zero.nccl_ub;
-    t.device = meg_placement_begin(t.device, &t.mesh);
+    meg_placement_begin(&t.device, &t.mesh);
     r = run(&t, e);
     if (r < 0 && r != MEG_ESTOP && world->size > 1)
         return r; /* no cleanup: its collective calls would wait for the other ranks */

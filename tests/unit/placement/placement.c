@@ -81,7 +81,8 @@ static void begin(void)
     add("norm", 1, -1);
     add("bias", 1, -1);
     meg_params_shard(&params, &mesh);
-    device = meg_placement_begin(meg_device_cpu(), &mesh);
+    device = meg_device_cpu();
+    meg_placement_begin(&device, &mesh);
     w = alloc(params.flat_numel);
     g = alloc(params.flat_numel);
     x = alloc(N * H);
