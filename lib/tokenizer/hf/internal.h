@@ -73,7 +73,7 @@ void meg_hf_steps_free(struct meg_hf_steps *s); /* accepts NULL */
 /* Return step i, or NULL if there is none. */
 static inline const void *meg_hf_step(const struct meg_hf_steps *s, int64_t i)
 {
-    return s && i < s->n ? (const char *)s->v + (size_t)i * s->type->size : NULL;
+    return s && i >= 0 && i < s->n ? (const char *)s->v + (size_t)i * s->type->size : NULL;
 }
 
 /*

@@ -103,6 +103,8 @@ static void pretokenizers_and_normalizers_split_as_specified(void **state)
 {
     (void)state;
     WITH("\"pre_tokenizer\": {\"type\": \"WhitespaceSplit\"},", " a  b a", 1, 2, 1);
+    WITH("\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": []},", "a", 1);
+    WITH("\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": []},", "a", 1);
     WITH("\"pre_tokenizer\": {\"type\": \"Whitespace\"},", "a-b -", 1, 4, 2, 4);
     WITH("\"pre_tokenizer\": {\"type\": \"Punctuation\", \"behavior\": \"Removed\"},", "a-b", 1, 2);
     WITH("\"pre_tokenizer\": {\"type\": \"Digits\", \"individual_digits\": false},", "a12b", 1, 7, 2);
