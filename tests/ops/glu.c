@@ -119,16 +119,16 @@ static void bwd_ref(struct op_call *c)
         const int64_t at = i / f * 2 * f + i % f;
         const double dgate = p.gate_passes ? dy[i] * slope64(unit->type, p.gate) * p.up : 0;
         const double dup = p.up_passes ? dy[i] * act64(unit->type, p.gate) : 0;
-        const double scale = fmax(1, fmax(fabs(dgate), fabs(dup)) / most);
+        const double gate_scale = fmax(1, fabs(dgate) / most), up_scale = fmax(1, fabs(dup) / most);
 
         dx->want[at] = dgate;
         dx->want[at + f] = dup;
         dx->tol[at] = !p.gate_passes              ? 0
                       : is_exact(c, unit, p.gate) ? 5e-7 * fmax(fabs(dgate), 1e-30)
-                                                  : 12 * EPS * most * scale;
+                                                  : 12 * EPS * most * gate_scale;
         dx->tol[at + f] = !p.up_passes                ? 0
                           : is_exact(c, unit, p.gate) ? 5e-7 * fmax(fabs(dup), 1e-30)
-                                                      : 12 * EPS * most * scale;
+                                                      : 12 * EPS * most * up_scale;
         if (isinf(p.gate) || (isnan(p.gate) && unit->type >= MEG_GLU_RELU))
             dx->tol[at] = INFINITY; /* the slope is undefined */
     }
