@@ -32,8 +32,8 @@ int meg_family_check_options(const struct meg_model_conf *c, const struct meg_op
                 if (meg_opt_is_listed(families[i]->options, row->name, value))
                     meg_str_printf(&names, "%s%s", names.n ? " or " : "", families[i]->name);
             if (names.n && !meg_opt_is_listed(own->options, row->name, value))
-                r = meg_fail(e, MEG_EUSAGE, "the model cannot be a %s: --%s %s is not supported; use --model %s",
-                             own->title, row->name, value, names.s);
+                r = meg_fail(e, MEG_EUSAGE, "the model cannot be a %s: --%s%s%s is not supported; use --model %s",
+                             own->title, row->name, row->metavar ? " " : "", row->metavar ? value : "", names.s);
             names.n = 0;
             free(value);
         }

@@ -82,14 +82,14 @@ refuses() { # STATUS MESSAGE OPTION...
     status "$*: exit status $want" "$want" meg-train -q --config "$T/conf" "$@"
     like "$*: the message names the reason" "$(cat "$T/err")" "$message"
 }
-refuses 2 'a GPT: --bert-no-binary-head yes is not supported; use --model bert' --model gpt --bert-no-binary-head
+refuses 2 'a GPT: --bert-no-binary-head is not supported; use --model bert' --model gpt --bert-no-binary-head
 refuses 2 'a GPT: --mask-prob 0.2 is not supported; use --model bert or t5' --model gpt --mask-prob 0.2
 refuses 2 'a GPT: --short-seq-prob 0.2 is not supported; use --model bert or t5' --model gpt --short-seq-prob 0.2
 refuses 2 '^meg-train: --mask-prob 1.5: must be above 0 and below 1' --mask-prob 1.5
 for option in --reset-position-ids --reset-attention-mask --eod-mask-loss; do
-    refuses 2 "^meg-train: the model cannot be a BERT: $option yes is not supported; use --model gpt" $option
+    refuses 2 "^meg-train: the model cannot be a BERT: $option is not supported; use --model gpt" $option
 done
-refuses 2 'a BERT: --calculate-per-token-loss yes is not supported; use --model gpt' --calculate-per-token-loss
+refuses 2 'a BERT: --calculate-per-token-loss is not supported; use --model gpt' --calculate-per-token-loss
 refuses 2 'a BERT: --context-parallel-size 2 is not supported; use --model gpt' --context-parallel-size 2 --world-size 2 --dry-run
 refuses 2 '^meg-train: the vocabulary has no \[MASK\] token' --tokenizer-type NullTokenizer --vocab-size 600
 refuses 2 '--model is bert in the checkpoint, but gpt in this run' --model gpt --load "$T/all" --finetune

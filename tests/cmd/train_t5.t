@@ -95,10 +95,10 @@ like 'the message names the option' "$(cat "$T/err")" '^meg-train: --decoder-seq
 refuses 2 '^meg-train: --relative-attention-num-buckets 7: must be even' --position-embedding-type relative \
     --relative-attention-num-buckets 7
 refuses 2 '^meg-train: --glu-activation: cannot be combined with --swiglu' --glu-activation geglu --swiglu
-refuses 2 '^meg-train: the model cannot be a T5: --group-query-attention yes is not supported; use --model gpt or bert' --group-query-attention
+refuses 2 '^meg-train: the model cannot be a T5: --group-query-attention is not supported; use --model gpt or bert' --group-query-attention
 refuses 2 '^meg-train: --max-position-embeddings 48: must be at least --decoder-seq-length 50' --decoder-seq-length 50
 for option in --reset-position-ids --reset-attention-mask --eod-mask-loss --calculate-per-token-loss; do
-    refuses 2 "a T5: $option yes is not supported; use --model gpt" $option
+    refuses 2 "a T5: $option is not supported; use --model gpt" $option
 done
 refuses 2 '^meg-train: --num-layers 60000: the model would have 120000 layers; the limit is 99999' --num-layers 60000 \
     --decoder-num-layers 60000 --dry-run
