@@ -107,8 +107,10 @@ void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group)
 {
     const struct meg_params *p = q->params;
     const int buffer = meg_unsharded_buffer(p, group);
+    const int in_flight = q->bucket_in_flight >= 0 ? p->bucket[q->bucket_in_flight].layer_group : -1;
 
-    if (q->bucket_in_flight >= 0 && meg_unsharded_buffer(p, p->bucket[q->bucket_in_flight].layer_group) == buffer)
+    /* group 0 is reduced at the end of a backward pass, and its buffer is written without a call of this function */
+    if (in_flight == 0 || (in_flight > 0 && meg_unsharded_buffer(p, in_flight) == buffer))
         end_reduce(q);
     /* the padding between the parameters must be 0, but the buffer has gradients of parameters at other offsets */
     if (q->last_group[buffer] > 0 && !has_equal_layout(p, group, q->last_group[buffer]))
