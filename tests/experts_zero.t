@@ -75,9 +75,10 @@ for stage in 2 3; do
     in_bf16 half_$stage --zero-stage $stage --load "$T/half_$stage.d"
     ok "ZeRO-$stage: a resumed run is bit-identical" \
         same_tensors "$T/bf16_$stage.d/iter_0000010" "$T/half_$stage.d/iter_0000010"
-    is "ZeRO-$stage: the state of each layer was increased 10 times by 2^-10" \
+    in_bf16 twice_$stage --zero-stage $stage --micro-batch-size 1
+    is "ZeRO-$stage: the state of each layer was increased 10 times by 2^-10, once for two micro-batches" \
         "$(for layer in 0 1 2; do
-            tensor "$T/bf16_$stage.d/iter_0000010/model-1-layer-0000$layer.safetensors" \
+            tensor "$T/twice_$stage.d/iter_0000010/model-1-layer-0000$layer.safetensors" \
                 decoder.layers.$layer.router.state
         done | od -An -v -t f4 -w4 | sort | uniq -c | tr -d ' ')" 960.009765625
     as_saved bf16-zero$stage 8 $ep --zero-stage $stage $tp2

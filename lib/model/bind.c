@@ -86,6 +86,8 @@ void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct 
     for (int i = 0; i < l->desc->n; i++) {
         struct model_block *block = &l->block[i];
 
+        MEG_ASSERT(!block->desc->is_parallel || (i > 0 && !block->desc->norm));
+        MEG_ASSERT(!block->desc->residual_from_norm || block->desc->norm);
         bind_norm(b, &block->norm, d, block->desc->norm);
         block->desc->type->bind(b, block->weights, block->desc->conf, env);
         bind_norm(b, &block->post_norm, d, block->desc->post_norm);

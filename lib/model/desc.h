@@ -21,7 +21,7 @@ struct meg_block {
      */
     bool residual_from_norm;
     /*
-     * The following apply to mixers whose output has no bias.  Gemma 2 has norms before and after each mixer (sandwich
+     * A mixer with one of these has no bias of its output.  Gemma 2 has norms before and after each mixer (sandwich
      * norm), OLMo 2 only after it, and Granite has a factor.
      */
     const char *post_norm; /* name of the norm of the mixer's output; NULL: none */
@@ -92,7 +92,10 @@ struct meg_model_desc {
     int word_tie;      /* index in `tie` of the word embedding; -1: not tied */
     int embedding_tie; /* index in `tie` of the other embeddings; -1: not tied */
     bool is_untied;    /* no head uses the word embedding as its output matrix */
-    /* return whether a parameter is trained; the others are frozen.  NULL: all are trained */
+    /*
+     * Return whether a parameter is trained; the others are frozen.  The weight and the bias of a norm are trained
+     * together, and the bias of a linear layer only with its weight.  NULL: all are trained
+     */
     bool (*is_trained)(const struct meg_param *row);
     struct meg_head head[MEG_MAX_LOSSES];
     int nheads;

@@ -85,7 +85,7 @@ void meg_model_zero_grads(struct meg_model *g)
     struct meg_model_state *st = g->state;
 
     for (int64_t i = 0; i < st->dim.nlayers; i++)
-        st->layer[i].has_grads = st->layer[i].has_wgrads = false;
+        st->layer[i].has_grads = st->layer[i].has_wgrads = st->layer[i].has_run_backward = false;
     st->embed_has_grads = st->head_has_grads = false;
     for (int k = 0; k < MEG_MAX_STACKS; k++)
         st->rel_bias_has_grads[k] = false;

@@ -21,6 +21,7 @@ struct model_layer {
     int64_t index;             /* index of the layer in the model */
     struct model_block *block; /* [desc->n] */
     bool has_grads;            /* backward has run since meg_model_zero_grads; with run.shards_grads, always false */
+    bool has_run_backward;     /* since meg_model_zero_grads */
     bool has_wgrads;           /* meg_model_backward_weight has run since meg_model_zero_grads */
 };
 

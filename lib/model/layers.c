@@ -389,6 +389,8 @@ void model_layers_bwd(struct meg_model *g, const struct model_segment *x, struct
         begin_rel_bias_grad(g);
         p = begin_pass(g, &st->layer[i], &q->layer[i]);
         p.call.accumulates_grads = model_begin_grads(g, &st->layer[i].has_grads);
+        p.call.is_first_backward = !st->layer[i].has_run_backward;
+        st->layer[i].has_run_backward = true;
         p.call.memory.dy = st->stack > 0 ? st->d_memory.p : NULL;
         p.dx = i > x->begin ? st->d_residual.p : dx.p;
         p.dy = i + 1 < x->end ? st->d_residual.p : dy.p;

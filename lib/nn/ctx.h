@@ -54,6 +54,7 @@ struct meg_call {
     struct meg_memory memory;
     struct meg_kv_step kv;     /* kv.b is 0: complete sequences, without a KV cache */
     int64_t accumulates_grads; /* backward adds to parameter gradients; otherwise it overwrites them */
+    int64_t is_first_backward; /* of the layer in this step; with ZeRO-2/3, the later ones overwrite gradients, too */
     /* factors of each loss of the model in the gradients and in its sum, and of all losses in the gradients */
     const double *grad_factor, *sum_factor, *loss_scale;
 };
@@ -103,7 +104,10 @@ static inline struct meg_loss_weight meg_ctx_loss_weight(const struct meg_ctx *c
     return (struct meg_loss_weight){ mask, c->call.grad_factor + i, c->call.loss_scale };
 }
 
-/* Add the sum of mask * value, both [n], to the sum of loss i of the model. */
+/*
+ * Add the sum of mask * value, both [n], to the sum of loss i of the model.  Sums are added over context- and
+ * data-parallel ranks, but not over tensor-parallel ones, which all add the values of all n tokens.
+ */
 static inline void meg_ctx_add_loss(struct meg_ctx *c, int i, const float *value, const float *mask, int64_t n)
 {
     MEG_CALL(c->op, c->stream, weighted_sum, .out = c->loss_sum + i, .x = value, .weight = mask, .n = n,

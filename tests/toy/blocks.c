@@ -1,6 +1,6 @@
 /*
  * blocks.c - a family of models for tests/toy.t that is not in the library: layers as those of Gemma 2 and Granite
- * (norms before and after each mixer, and a factor), OLMo 2 (norms only after it) and GPT-J (attention and MLP of one
+ * (norms before and after attention, and factors), OLMo 2 (norms only after it) and GPT-J (attention and MLP of one
  * norm), one after the other; the last one also adds to a loss.  A program that is linked with this file accepts
  * --model blocks.
  */
@@ -31,8 +31,9 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         meg_desc_add_block(d, &meg_mlp_block, &mlp, sizeof mlp, i == 0 ? "mlp_norm" : NULL, MEG_DROP_MLP_OUT);
         block = &d->block[2 * i];
         block[0].post_norm = i == 2 ? NULL : "attn_post_norm";
-        block[1].post_norm = i == 2 ? NULL : "mlp_post_norm";
+        block[1].post_norm = i == 1 ? "mlp_post_norm" : NULL;
         block[0].scale = i == 0 ? 0.5f : 0;
+        block[1].scale = i == 0 ? 0.75f : 0;
         block[1].is_parallel = i == 2;
     }
     meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");

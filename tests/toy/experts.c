@@ -293,7 +293,7 @@ static void router_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, 
     MEG_CALL(c->op, c->stream, linear_bwd_data, .plan = l->linear.plan, .dx = d_in, .dy = to_f32(c, l->out, dy),
              .w = l->linear.w);
     convert(c, dx, d_in);
-    if (!c->call.accumulates_grads) /* the first micro-batch of a step */
+    if (c->call.is_first_backward)
         MEG_CALL(c->op, c->stream, add_fwd, .z = state, .x = state, .y = meg_mat(l->rate, MEG_DTYPE_F32, 1, x.cols));
 }
 
