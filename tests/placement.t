@@ -38,5 +38,7 @@ tp='--tensor-model-parallel-size 2 --sequence-parallel'
     experts 4 $etp 1 $tp
     experts 4 $etp 1 $ep $tp --use-distributed-optimizer
     experts 4 $etp 2 $ep --use-distributed-optimizer
+    experts 4 $ep --zero-stage 2
+    experts 4 $ep --zero-stage 3 --overlap-grad-reduce --overlap-param-gather
 }
 done_testing

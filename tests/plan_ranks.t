@@ -82,7 +82,11 @@ tp='--tensor-model-parallel-size 2 --sequence-parallel'
     as_planned 4 $etp 1 $tp --use-distributed-optimizer --untie-embeddings-and-output-weights --vocab-size 101
     as_planned 8 $etp 1 $ep $tp --pipeline-model-parallel-size 2
     as_planned 4 $etp 2 $ep --use-distributed-optimizer
+    as_planned 4 $ep --zero-stage 2
+    as_planned 4 $ep --zero-stage 3
     export ROUTER=1
+    as_planned 4 $ep --bf16 --zero-stage 2
+    as_planned 4 $ep --bf16 --zero-stage 3
     as_planned 4 $ep --bf16
     as_planned 4 $ep --bf16 --use-distributed-optimizer --ddp-bucket-size 2000
 }
