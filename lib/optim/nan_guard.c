@@ -23,11 +23,14 @@ static void upload_ranges(struct meg_nan_guard *w)
     const struct meg_params *p = w->params;
     struct meg_range *range = meg_new((size_t)p->n * sizeof *range);
 
-    for (int group = 0; group < p->nlayer_groups; group++)
+    for (int group = 0; group < p->nlayer_groups; group++) {
+        const int64_t first = first_grad(p, group);
+
         for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++) {
-            range[i].begin = p->row[i].grad_offset - first_grad(p, group);
+            range[i].begin = p->row[i].grad_offset - first;
             range[i].end = range[i].begin + (p->row[i].is_frozen ? 0 : p->row[i].shard_numel);
         }
+    }
     w->device->op->upload(w->device->compute, w->ranges, range, (size_t)p->n * sizeof *range);
     free(range);
 }

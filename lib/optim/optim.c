@@ -426,8 +426,7 @@ static struct meg_step_hparams hparams(const struct meg_optim *o, const struct m
 }
 
 /*
- * Call run(&o), as a graph if the model uses graphs.  The
- * arguments of the operations are equal in all steps.
+ * Call run(&o), as a graph if the model uses graphs.  The arguments of the operations are equal in all steps.
  */
 static void run_graph(struct meg_optim *o, void (*run)(const void *optim))
 {

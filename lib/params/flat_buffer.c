@@ -195,7 +195,7 @@ static void append_row(struct meg_params *p, struct meg_param *row, const struct
 
 /*
  * Append the parameters of a class to the flat buffer.  Divide them into buckets if they have gradients or are sharded.
- *  With ZeRO-2 and ZeRO-3, append the experts of a layer group after its dense parameters.
+ * With ZeRO-2 and ZeRO-3, append the experts of a layer group after its dense parameters.
  */
 static void append_rows(struct meg_params *p, const struct meg_mesh *mesh, bool is_frozen, bool is_f32)
 {
@@ -226,6 +226,7 @@ static int bucket_of(const struct meg_params *p, const struct meg_param *row)
 
     while (p->bucket[b].range.end <= row->offset)
         b++;
+    MEG_ASSERT_LT(b, p->nbuckets);
     return b;
 }
 

@@ -140,6 +140,7 @@ static void event_record(struct meg_stream *st, struct meg_event *event)
 }
 
 /* clang-format off */
+#pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init" /* members below replace those of the list */
 #define MEMBER(name) .name = counted_##name,
 const struct meg_ops cost_count_ops = {
@@ -174,4 +175,5 @@ const struct meg_ops cost_count_ops = {
     .xent_fwd_bwd = xent_fwd_bwd,
     .cast = cast,
 };
+#pragma GCC diagnostic pop
 /* clang-format on */

@@ -165,11 +165,11 @@ int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
     struct meg_layout *l = &s->layout;
     int r;
 
-    if ((r = check_family(s, e)) < 0 || (r = fit_layout(s, e)) < 0)
+    if ((r = check_family(s, e)) < 0 || (r = fit_layout(s, e)) < 0 || (r = check_experts(s, e)) < 0)
         return r;
     meg_model_set_ties(l, m);
     if ((r = meg_zero_fit(l, &s->job->zero, !m->is_untied, s->precision.params, e)) < 0 ||
-        (r = check_experts(s, e)) < 0 || (r = meg_train_recompute_check(c, l, e)) < 0)
+        (r = meg_train_recompute_check(c, l, e)) < 0)
         return r;
     const struct meg_optim_conf *o = &s->job->optim;
     l->zero.has_complete_params = meg_optimizer_of(o)->needs_complete_params;
