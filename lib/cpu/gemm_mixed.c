@@ -204,7 +204,7 @@ void MEG_FN(gemm_block)(const struct gemm *g)
         return;
     }
 #endif
-    for (int64_t i = 0; is_skinny && i < g->m; i++)
+    for (int64_t i = 0; (is_skinny || (g->k == 0 && g->beta == 0.0f)) && i < g->m; i++)
         memset(g->c + i * g->ldc, 0, (size_t)g->n * sizeof *g->c);
     if (is_skinny && is_f32)
         gemm_dots(g);
