@@ -159,7 +159,7 @@ static void bench_op(struct op_call *c)
         if (t->init)
             op->upload(stream, memory[i], t->init, t->nbytes);
     }
-    args = op_args_of(c, memory);
+    args = op_args_of(c, op, memory);
     b.args = args.args;
     pass = count(c, args.args);
     if (pass.flops > 0)
@@ -329,74 +329,6 @@ static void bench_update(const char *name, int64_t n, enum meg_dtype grad, enum 
     op->release(u.x.copy.p);
 }
 
-/* ---- matrix products ---- */
-
-struct product {
-    struct meg_linear_plan *plan;
-    struct meg_mat x, w, y, pre, dw;
-    void *bias, *dbias;
-};
-
-static void linear_fwd(void *arg)
-{
-    const struct product *p = arg;
-
-    MEG_CALL(op, stream, linear_fwd, .plan = p->plan, .y = p->y, .x = p->x, .w = p->w);
-}
-
-static void linear_fwd_gelu(void *arg)
-{
-    const struct product *p = arg;
-
-    MEG_CALL(op, stream, linear_fwd, .plan = p->plan, .y = p->y, .pre = p->pre, .x = p->x, .w = p->w, .bias = p->bias,
-             .act = MEG_ACT_GELU_TANH);
-}
-
-static void linear_bwd_data(void *arg)
-{
-    const struct product *p = arg;
-
-    MEG_CALL(op, stream, linear_bwd_data, .plan = p->plan, .dx = p->x, .dy = p->y, .w = p->w);
-}
-
-static void linear_bwd_weight(void *arg)
-{
-    const struct product *p = arg;
-
-    MEG_CALL(op, stream, linear_bwd_weight, .plan = p->plan, .dw = p->dw, .dbias = p->dbias, .dy = p->y, .x = p->x,
-             .accumulate = true);
-}
-
-static void bench_product(int64_t n, int64_t in, int64_t out)
-{
-    const struct meg_linear_desc desc = { n, in, out, MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_DTYPE_F32 };
-    const double flops = 2.0 * (double)n * (double)in * (double)out;
-    const char *why;
-    struct product p = {
-        .plan = op->linear_create(&desc, &why),
-        .x = random_mat(MEG_DTYPE_BF16, n, in),
-        .w = random_mat(MEG_DTYPE_BF16, out, in),
-        .y = random_mat(MEG_DTYPE_BF16, n, out),
-        .pre = random_mat(MEG_DTYPE_BF16, n, out),
-        .dw = random_mat(MEG_DTYPE_F32, out, in),
-        .bias = random_memory((size_t)out * 2),
-        .dbias = random_memory((size_t)out * 4),
-    };
-    char name[100];
-
-    snprintf(name, sizeof name, "linear_fwd n=%" PRId64 " in=%" PRId64 " out=%" PRId64, n, in, out);
-    report_flops(name, flops, linear_fwd, &p);
-    report_flops("  with bias, GELU, pre", flops, linear_fwd_gelu, &p);
-    report_flops("linear_bwd_weight, f32 dw += , dbias +=", flops, linear_bwd_weight, &p);
-    report_flops("linear_bwd_data", flops, linear_bwd_data, &p);
-    op->linear_destroy(p.plan);
-    op->release(p.x.p);
-    op->release(p.w.p);
-    op->release(p.y.p);
-    op->release(p.pre.p);
-    op->release(p.dw.p);
-}
-
 /* ---- attention ---- */
 
 struct attention {
@@ -509,12 +441,6 @@ int main(void)
     bench_update("adamw, 400M f32, bf16 g and copy", 400000000, MEG_DTYPE_BF16, MEG_DTYPE_F32, 4 * 2 + 2 + 8 * 2 + 2);
     bench_update("adamw, f32 g", 400000000, MEG_DTYPE_F32, MEG_DTYPE_F32, 4 * 2 + 4 + 8 * 2 + 2);
     bench_update("adamw, bf16 states", 400000000, MEG_DTYPE_BF16, MEG_DTYPE_BF16, 4 * 2 + 2 + 4 * 2 + 2);
-    bench_product(8192, 8192, 8192);
-    bench_product(65536, 768, 3072);
-    bench_product(65536, 768, 2304);
-    bench_product(65536, 3072, 768);
-    bench_product(16384, 1600, 6400);
-    bench_product(8192, 4096, 28672);
     bench_attention(1024, 64, 12, 12, 64, CUDNN);
     bench_attention(1024, 64, 12, 12, 64, OWN);
     bench_attention(1024, 64, 12, 12, 64, OWN_DROPOUT);

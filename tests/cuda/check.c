@@ -18,7 +18,7 @@ const struct meg_ops *cpu, *gpu;
 struct meg_stream *stream;
 
 static int nfailures;                   /* of the case that runs */
-static int num_sms;                     /* of the group that runs */
+static const struct op_group *group;    /* that runs, or NULL */
 static const struct op_call *described; /* the first message describes this call */
 
 void check_fail(const char *fmt, ...)
@@ -341,7 +341,7 @@ static bool run(const char *name, void (*f)(void), char *const *prefix, uint64_t
 static void run_op(struct op_call *c)
 {
     described = c;
-    check_op(c, num_sms);
+    check_op(c, group);
     end_case();
     described = NULL;
 }
@@ -372,9 +372,10 @@ int main(int argc, char **argv)
             char name[120];
 
             snprintf(name, sizeof name, "%s: %s", t->row->name, g->what);
-            num_sms = g->num_sms;
+            group = g;
             nfailed += !g->is_cpu_only && run(name, g->cases, argv, seed, &n);
         }
+    group = NULL;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         for (const struct check_case *c = files[i]; c && c->name; c++)
             nfailed += run(c->name, c->run, argv, seed, &n);

@@ -73,8 +73,8 @@ struct difference {
 };
 void difference_add(struct difference *d, int64_t r, int64_t c, double got, double want);
 void expect_small(const struct difference *d, double tol, const char *what);
-/* Run a case of tests/ops, as on a device with num_sms multiprocessors unless num_sms is 0. */
-void check_op(struct op_call *c, int num_sms);
+/* Run a case of tests/ops, with the options of its group, which may be NULL. */
+void check_op(struct op_call *c, const struct op_group *g);
 void check_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

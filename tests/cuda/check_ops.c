@@ -30,7 +30,7 @@ static void *move_to_end(struct twin_bytes *x)
  * Call the operation on the device and, if is_on_both is set, on the CPU.  If alias >= 0, this input is also the output
  * `output`.
  */
-static struct call call(const struct op_call *c, bool is_on_both, int alias, int output)
+static struct call call(struct op_call *c, bool is_on_both, int alias, int output)
 {
     void *host[OP_MAX_TENSORS], *dev[OP_MAX_TENSORS];
     struct call x = { 0 };
@@ -46,11 +46,11 @@ static struct call call(const struct op_call *c, bool is_on_both, int alias, int
     if (alias >= 0)
         dev[output] = dev[alias];
     if (is_on_both) {
-        a = op_args_of(c, host);
+        a = op_args_of(c, cpu, host);
         c->test->call(cpu, NULL, a.args);
         op_args_free(&a);
     }
-    a = op_args_of(c, dev);
+    a = op_args_of(c, gpu, dev);
     c->test->call(gpu, stream, a.args);
     op_args_free(&a);
     return x;
@@ -115,12 +115,15 @@ static void compare(struct op_call *c)
     release(&x);
 }
 
-void check_op(struct op_call *c, int num_sms)
+void check_op(struct op_call *c, const struct op_group *g)
 {
-    const int own = meg_cuda_device.num_sms;
+    const int num_sms = meg_cuda_device.num_sms;
+    const bool is_deterministic = meg_cuda_device.is_deterministic;
 
-    if (num_sms)
-        meg_cuda_device.num_sms = num_sms;
+    if (g && g->num_sms)
+        meg_cuda_device.num_sms = g->num_sms;
+    meg_cuda_device.is_deterministic |= g && g->is_untimed;
     compare(c);
-    meg_cuda_device.num_sms = own;
+    meg_cuda_device.num_sms = num_sms;
+    meg_cuda_device.is_deterministic = is_deterministic;
 }

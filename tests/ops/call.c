@@ -1,6 +1,7 @@
 /* call.c - calls of operations from cases (ops.h): tensors with random numbers, and arguments on a device. */
 #include <stdio.h>
 #include <stdlib.h>
+#include "base/err.h"
 #include "base/mem.h"
 #include "base/philox.h"
 #include "ops.h"
@@ -331,7 +332,7 @@ static void new_results(struct op_call *c)
 
 void op_reference(struct op_call *c)
 {
-    const bool is_added = accumulates(c);
+    const bool is_added = accumulates(c) && !c->test->ref_adds;
 
     new_results(c);
     c->test->ref(c);
@@ -400,9 +401,21 @@ struct op_call *op_forward_of(struct op_call *bwd)
 
 /* ---- arguments on a device ---- */
 
-struct op_args op_args_of(const struct op_call *c, void *const memory[])
+/* Create the plan of a linear layer. */
+static void add_plan(struct op_args *a, struct op_call *c)
 {
-    struct op_args a = { .args = memcpy(meg_new(c->test->nbytes), c->args, c->test->nbytes) };
+    const struct meg_linear_desc desc = c->test->plan(c);
+    const char *why = "no reason";
+
+    a->plan = a->op->linear_create(&desc, &why);
+    if (!a->plan)
+        meg_die(MEG_EFAIL, "no plan: %s; %s", why, op_describe(c));
+    memcpy(a->args + field_of(c->test->row, "plan")->offset, &a->plan, sizeof a->plan);
+}
+
+struct op_args op_args_of(struct op_call *c, const struct meg_ops *op, void *const memory[])
+{
+    struct op_args a = { .args = memcpy(meg_new(c->test->nbytes), c->args, c->test->nbytes), .op = op };
     const struct meg_op_field *field[8];
 
     for (int i = 0; i < c->n; i++) {
@@ -423,6 +436,8 @@ struct op_args op_args_of(const struct op_call *c, void *const memory[])
         }
         memcpy(at + x->offset, &p, sizeof p);
     }
+    if (c->test->plan)
+        add_plan(&a, c);
     return a;
 }
 
@@ -430,6 +445,8 @@ void op_args_free(struct op_args *a)
 {
     for (int i = 0; i < a->nhosts; i++)
         free(a->host[i]);
+    if (a->plan)
+        a->op->linear_destroy(a->plan);
     free(a->args);
 }
 

@@ -19,22 +19,22 @@ enum { SMALL_SHAPES = 4 };
 /* PLAIN: inputs below 1.  WIDE: pre below 6.  SPECIAL: elements of row 1 of pre such as infinity. */
 enum { PLAIN, WIDE, SPECIAL };
 
-static double act64(enum meg_act act, double x)
+double op_act(enum meg_act act, double x)
 {
     switch (act) {
     case MEG_ACT_GELU_TANH: return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case MEG_ACT_GELU_ERF: return 0.5 * x * erfc(-x / sqrt(2));
     case MEG_ACT_TANH: return tanh(x);
-    default: return x < 0 ? 0 : x;
+    case MEG_ACT_RELU: return x < 0 ? 0 : x;
+    default: return x;
     }
 }
 
-/* Return the central difference of an activation function.  The slope of the ReLU is 0 at 0, as in PyTorch. */
-static double slope64(enum meg_act act, double x)
+double op_slope(enum meg_act act, double x)
 {
     const double h = 1e-5;
 
-    return act == MEG_ACT_RELU ? (x <= 0 ? 0 : 1) : (act64(act, x + h) - act64(act, x - h)) / (2 * h);
+    return act == MEG_ACT_RELU ? (x <= 0 ? 0 : 1) : (op_act(act, x + h) - op_act(act, x - h)) / (2 * h);
 }
 
 static void act_fill(struct op_call *c)
@@ -54,7 +54,7 @@ static void act_ref(struct op_call *c)
     struct op_tensor *dx = op_find(c, "dx");
 
     for (int64_t i = 0; i < dx->numel; i++) {
-        dx->want[i] = dy[i] * slope64(a->act, pre[i]);
+        dx->want[i] = dy[i] * op_slope(a->act, pre[i]);
         dx->tol[i] =
             isinf(pre[i]) || (a->act == MEG_ACT_RELU && isnan(pre[i])) ? INFINITY : 1e-6 * fmax(1, fabs(pre[i]) / 3);
     }

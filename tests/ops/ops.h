@@ -62,7 +62,8 @@ struct op_group {
     const char *what; /* the tested property */
     void (*cases)(void);
     int num_sms;      /* CUDA: plan as for a device with so many multiprocessors; 0: with those of the device */
-    bool is_cpu_only; /* other groups test the CUDA kernels faster */
+    bool is_cpu_only; /* other groups test the CUDA kernels faster, or the CUDA backend refuses the types */
+    bool is_untimed;  /* CUDA: use the first algorithms of cuBLASLt, as with --deterministic-mode */
 };
 
 /* The tests of an operation. */
@@ -73,7 +74,8 @@ struct op_test {
     /* Change v of inputs from random numbers in [-1, 1), or from 0 for integers; then they are rounded.  NULL: none. */
     void (*fill)(struct op_call *c);
     /*
-     * Compute `want` and `tol` of each output from v of the inputs, for accumulate = false.  tol is 0 before.  Sizes
+     * Compute `want` and `tol` of each output from v of the inputs, as if accumulate were false unless ref_adds is set.
+     * tol is 0 before, and `want` is v.  Sizes
      * are read by op_size, because finite differences call the reference of the forward operation with a struct of
      * arguments in which only fields that are no tensors are set.
      */
@@ -90,6 +92,9 @@ struct op_test {
     const char *same;         /* separated by spaces */
     struct op_extra extra[4]; /* the last one has no name */
     const char *added;        /* the outputs, separated by spaces, that accumulate affects; NULL: none */
+    bool ref_adds;            /* ref itself adds the previous values of these outputs */
+    /* Describe the linear layer of a call, whose plan the operation needs.  NULL: it needs none. */
+    struct meg_linear_desc (*plan)(struct op_call *c);
     /*
      * Return the largest relative error, in the L2 norm, of a CUDA result compared with the CPU; 0: equal bytes.  NULL:
      * op_tolerance of its type.
@@ -152,6 +157,9 @@ void op_set_special(struct op_call *c, const char *name, int64_t first);
 double op_rounded(enum meg_dtype t, double v);
 /* Return the dropout factor of a column of a row, from the definition in tensor/operands.h; 1 without dropout. */
 double op_drop_factor(struct op_call *c, const struct meg_drop *d, int64_t row, int64_t col);
+double op_act(enum meg_act act, double x);
+/* Return the central difference of an activation function.  The slope of the ReLU is 0 at 0, as in PyTorch. */
+double op_slope(enum meg_act act, double x);
 
 /* ---- for the drivers ---- */
 
@@ -160,9 +168,11 @@ struct op_args {
     char *args;
     char *host[8]; /* structs in host memory */
     int nhosts;
+    struct meg_linear_plan *plan; /* of the backend `op`, or NULL */
+    const struct meg_ops *op;
 };
-/* Make arguments with tensor i at memory[i], which is a copy of its `init`. */
-struct op_args op_args_of(const struct op_call *c, void *const memory[]);
+/* Make arguments for a backend, with tensor i at memory[i], which is a copy of its `init`. */
+struct op_args op_args_of(struct op_call *c, const struct meg_ops *op, void *const memory[]);
 void op_args_free(struct op_args *a);
 
 /* Return the elements of a tensor in its memory, which the caller frees. */

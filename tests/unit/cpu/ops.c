@@ -169,7 +169,7 @@ struct way {
 };
 
 /* Call the operation of a table, and leave the results in memory[]. */
-static void call(const struct meg_ops *ops, const struct op_call *c, char *memory[], struct way way)
+static void call(const struct meg_ops *ops, struct op_call *c, char *memory[], struct way way)
 {
     void *p[OP_MAX_TENSORS];
     struct op_args a;
@@ -178,7 +178,7 @@ static void call(const struct meg_ops *ops, const struct op_call *c, char *memor
         p[i] = memory[i] = memory_new(&c->tensor[i]);
     if (way.alias >= 0)
         p[way.output] = memory[way.alias];
-    a = op_args_of(c, p);
+    a = op_args_of(c, ops, p);
     (way.in_parts ? c->test->parts : c->test->call)(ops, NULL, a.args);
     op_args_free(&a);
 }
@@ -190,7 +190,7 @@ static void memory_free(const struct op_call *c, char *memory[])
 }
 
 /* Call the operation another way, and compare the outputs with memory[] bit for bit. */
-static void check_equal(const char *run, const struct meg_ops *ops, const struct op_call *c, char *const memory[],
+static void check_equal(const char *run, const struct meg_ops *ops, struct op_call *c, char *const memory[],
                         struct way way)
 {
     char *other[OP_MAX_TENSORS];
@@ -259,6 +259,20 @@ static void run_group(void **state)
     g->group->cases();
 }
 
+/* A plan with a type that the CPU backend does not support, f64, at any position is refused with a reason. */
+static void plans_of_other_types_are_refused(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        enum meg_dtype t[4] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16, MEG_DTYPE_F32 };
+        const char *why = NULL;
+
+        t[i] = MEG_DTYPE_F64;
+        assert_null(meg_cpu_ops()->linear_create(&(struct meg_linear_desc){ 4, 3, 2, t[0], t[1], t[2], t[3] }, &why));
+        assert_non_null(strstr(why, "fp32, bf16 and fp16"));
+    }
+}
+
 int main(void)
 {
     enum { MAX_GROUPS = 200 };
@@ -273,5 +287,6 @@ int main(void)
             snprintf(group[n].name, sizeof group[n].name, "%s: %s", t->row->name, g->what);
             test[n] = (struct CMUnitTest){ group[n].name, run_group, NULL, NULL, &group[n] };
         }
+    test[n++] = (struct CMUnitTest)cmocka_unit_test(plans_of_other_types_are_refused);
     return _cmocka_run_group_tests("ops", test, n, NULL, NULL);
 }
