@@ -129,7 +129,8 @@ int ckpt_read_args(struct meg_model_conf *m, const struct meg_py *args, enum meg
     return r;
 }
 
-static int read_options(const struct reader *rd, struct meg_err *e)
+int ckpt_set_options(struct meg_ckpt *c, const struct meg_py *args, enum meg_model_family family, const char *from,
+                     struct meg_err *e)
 {
     struct meg_model_conf m = { 0 };
     struct meg_tok_conf tok = { 0 };
@@ -137,12 +138,12 @@ static int read_options(const struct reader *rd, struct meg_err *e)
                                            { "tokenizer", meg_tok_opts, &tok },
                                            { 0 } };
     struct meg_str dump = { 0 };
-    int r = ckpt_read_args(&m, rd->args, rd->family, rd->first, e);
+    int r = ckpt_read_args(&m, args, family, from, e);
 
     meg_opt_defaults(groups + 1);
     if (r == 0)
         meg_opt_dump(groups, &dump);
-    rd->c->options = dump.s;
+    c->options = dump.s;
     return r;
 }
 
@@ -170,17 +171,27 @@ static int read_count(const struct reader *rd, const char *name, const char *old
 }
 
 /* Return a length in tokens from args, or MEG_UNSET if it is missing or out of range. */
-static int64_t read_length(const struct reader *rd, const char *name)
+static int64_t read_length(const struct meg_py *args, const char *name)
 {
     int64_t n;
 
-    return meg_py_int(meg_py_attr(rd->args, name), &n) && n >= 1 && n <= INT32_MAX ? n : MEG_UNSET;
+    return meg_py_int(meg_py_attr(args, name), &n) && n >= 1 && n <= INT32_MAX ? n : MEG_UNSET;
+}
+
+void ckpt_set_run(struct meg_ckpt *c, const struct meg_py *args)
+{
+    int64_t true_size = 0;
+
+    meg_py_int(meg_py_attr(args, "consumed_train_samples"), &c->consumed_samples);
+    c->seq_length = read_length(args, "seq_length");
+    c->decoder_seq_length = read_length(args, "decoder_seq_length");
+    if (meg_py_int(meg_py_attr(args, "true_vocab_size"), &true_size) && true_size > 0)
+        c->vocab_size = true_size;
 }
 
 static int read_settings(struct reader *rd, const struct meg_pt *pt, struct meg_err *e)
 {
     const struct meg_py *root = pt->pickle.root;
-    int64_t true_size = 0;
     int r;
 
     rd->args = meg_py_get(root, "args");
@@ -193,11 +204,7 @@ static int read_settings(struct reader *rd, const struct meg_pt *pt, struct meg_
     rd->c->format = &formats[version_of(meg_py_get(root, "checkpoint_version"))];
     if (!meg_py_int(meg_py_get(root, "iteration"), &rd->c->source_iteration))
         meg_py_int(meg_py_get(root, "total_iters"), &rd->c->source_iteration);
-    meg_py_int(meg_py_attr(rd->args, "consumed_train_samples"), &rd->c->consumed_samples);
-    rd->c->seq_length = read_length(rd, "seq_length");
-    rd->c->decoder_seq_length = read_length(rd, "decoder_seq_length");
-    if (meg_py_int(meg_py_attr(rd->args, "true_vocab_size"), &true_size) && true_size > 0)
-        rd->c->vocab_size = true_size;
+    ckpt_set_run(rd->c, rd->args);
     rd->c->tp = rd->tp;
     return 0;
 }
@@ -499,27 +506,23 @@ static int add_all(struct reader *rd, struct meg_err *e)
     return r;
 }
 
-/*
- * Set vocab_rows to the number of rows of the word embedding, with padding.  Without true_vocab_size in args, set
- * vocab_size to the same number.
- */
-static int find_vocab(struct reader *rd, struct meg_err *e)
+int ckpt_find_vocab(struct meg_ckpt *c, const char *from, struct meg_err *e)
 {
     static const char word[] = "embedding.word_embeddings.weight";
     struct meg_st *st;
-    const struct meg_st_tensor *t = ckpt_find_tensor(rd->c, 0, word, &st);
+    const struct meg_st_tensor *t = ckpt_find_tensor(c, 0, word, &st);
 
     if (!t || t->ndim != 2 || t->dim[0] > INT32_MAX)
-        return meg_fail(e, MEG_EFORMAT, "%s: found no two-dimensional tensor %s of at most %d rows", rd->first, word,
+        return meg_fail(e, MEG_EFORMAT, "%s: found no two-dimensional tensor %s of at most %d rows", from, word,
                         INT32_MAX);
-    rd->c->vocab_rows = t->dim[0] * rd->tp;
-    if (rd->c->vocab_size > rd->c->vocab_rows)
+    c->vocab_rows = t->dim[0] * c->tp;
+    if (c->vocab_size > c->vocab_rows)
         return meg_fail(e, MEG_EFORMAT,
                         "%s: true_vocab_size in args is %" PRId64 ", expected at most %" PRId64
                         ", the number of rows of %s",
-                        rd->first, rd->c->vocab_size, rd->c->vocab_rows, word);
-    if (!rd->c->vocab_size)
-        rd->c->vocab_size = rd->c->vocab_rows;
+                        from, c->vocab_size, c->vocab_rows, word);
+    if (!c->vocab_size)
+        c->vocab_size = c->vocab_rows;
     return 0;
 }
 
@@ -568,8 +571,9 @@ int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e)
         goto out;
     }
     rd.chunk = meg_new((size_t)(rd.pp * rd.tp * rd.vp) * sizeof *rd.chunk);
-    if ((r = add_all(&rd, e)) < 0 || (r = classify(&rd, e)) < 0 || (r = read_options(&rd, e)) < 0 ||
-        (r = rename_all(&rd, e)) < 0 || (r = find_vocab(&rd, e)) < 0)
+    if ((r = add_all(&rd, e)) < 0 || (r = classify(&rd, e)) < 0 ||
+        (r = ckpt_set_options(c, rd.args, rd.family, path, e)) < 0 || (r = rename_all(&rd, e)) < 0 ||
+        (r = ckpt_find_vocab(c, path, e)) < 0)
         goto out;
     r = check_tp_size(&rd, e);
 out:

@@ -45,6 +45,17 @@ int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err 
 int ckpt_read_args(struct meg_model_conf *m, const struct meg_py *args, enum meg_model_family family, const char *from,
                    struct meg_err *e);
 
+/* Set c->options to the model options in args, and those of a tokenizer to their defaults.  Errors: ckpt_read_args. */
+int ckpt_set_options(struct meg_ckpt *c, const struct meg_py *args, enum meg_model_family family, const char *from,
+                     struct meg_err *e);
+/* Set the consumed samples, the lengths in tokens and, unless it is missing in args, the vocabulary size of c. */
+void ckpt_set_run(struct meg_ckpt *c, const struct meg_py *args);
+/*
+ * Set vocab_rows to the number of rows of the word embedding, with padding.  Without true_vocab_size in args, set
+ * vocab_size to the same number.
+ */
+int ckpt_find_vocab(struct meg_ckpt *c, const char *from, struct meg_err *e);
+
 /*
  * A prefix of tensor names in Megatron's files and its native equivalent.  The prefix is compared after the name of the
  * layer stack ("decoder.", "encoder." or, in old files, "transformer.") and "layers.N." are removed from the tensor

@@ -71,7 +71,9 @@ int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e)
     pt->path = meg_strdup(path);
     if ((r = meg_mmap_open(&pt->map, path, e)) < 0)
         goto out;
-    if ((r = meg_zip_open(&pt->zip, pt->map.p, pt->map.n, path, e)) == 0)
+    pt->bytes = pt->map.p;
+    pt->n = pt->map.n;
+    if ((r = meg_zip_open(&pt->zip, pt->bytes, pt->n, path, e)) == 0)
         r = read_pickle(pt, e);
     if ((r = meg_foreign_explain(r, path, pt->map.p, pt->map.n, MEG_EXPECT_TORCH, e)) < 0)
         goto out;
@@ -79,6 +81,21 @@ int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e)
     pt = NULL;
 out:
     meg_pt_close(pt);
+    return r;
+}
+
+int meg_pt_parse(struct meg_pt **out, const char *from, const void *bytes, size_t n, struct meg_err *e)
+{
+    struct meg_pt *pt = meg_new(sizeof *pt);
+    int r;
+
+    pt->path = meg_strdup(from);
+    pt->bytes = bytes;
+    pt->n = n;
+    if ((r = meg_zip_open(&pt->zip, bytes, n, from, e)) == 0 && (r = read_pickle(pt, e)) == 0)
+        *out = pt;
+    else
+        meg_pt_close(pt);
     return r;
 }
 
@@ -95,6 +112,19 @@ void meg_pt_close(struct meg_pt *pt)
 }
 
 /* ---- tensors ---- */
+
+const char *meg_pt_dtype(const struct meg_py *o)
+{
+    static const char *const dtypes[][2] = { { "float32", "F32" }, { "float16", "F16" }, { "bfloat16", "BF16" },
+                                             { "float64", "F64" }, { "int64", "I64" },   { "int32", "I32" },
+                                             { "int16", "I16" },   { "int8", "I8" },     { "uint8", "U8" },
+                                             { "bool", "BOOL" } };
+
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (meg_py_is_global(o, "torch", dtypes[i][0]))
+            return dtypes[i][1];
+    return NULL;
+}
 
 static bool is_call(const struct meg_py *o, const char *name)
 {
@@ -130,11 +160,7 @@ static int bad(const struct view *v, const char *why)
     return meg_fail(v->e, MEG_EFORMAT, "%s: tensor %.200s: %s", v->pt->path, v->name, why);
 }
 
-/*
- * Read at most MEG_ST_MAXDIM non-negative integers of a tuple or a torch.Size.  Return their number, or -1 for any
- * other node.
- */
-static int sizes(const struct meg_py *o, int64_t out[MEG_ST_MAXDIM])
+int meg_pt_sizes(const struct meg_py *o, int64_t out[MEG_ST_MAXDIM])
 {
     if (o && o->type == MEG_PY_OBJECT && meg_py_is_global(o->fn, "torch", "Size") && o->args &&
         o->args->type == MEG_PY_TUPLE && o->args->nv == 1)
@@ -227,8 +253,8 @@ static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct m
 
     if (args->nv < 4 || !meg_py_int(args->v[1], &v.first) || v.first < 0)
         return bad(&v, "the entry in data.pkl is not in the format of torch.save");
-    v.t.ndim = sizes(args->v[2], v.t.dim);
-    if (v.t.ndim < 0 || sizes(args->v[3], v.stride) != v.t.ndim)
+    v.t.ndim = meg_pt_sizes(args->v[2], v.t.dim);
+    if (v.t.ndim < 0 || meg_pt_sizes(args->v[3], v.stride) != v.t.ndim)
         return bad(&v, "size and stride must have equal lengths of at most 8");
     if ((r = find_storage(&v, args->v[0])) < 0)
         return r;
@@ -237,7 +263,7 @@ static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct m
                         name, v.storage_numel, v.member->name);
     v.t.nbytes = meg_st_numel(&v.t) * v.nbytes;
     v.t.data = v.member->p + (v.t.nbytes ? v.first * v.nbytes : 0);
-    v.t.file_offset = (const unsigned char *)v.t.data - pt->map.p;
+    v.t.file_offset = (const unsigned char *)v.t.data - pt->bytes;
     v.t.container_data = v.member->crc ? v.member->p : NULL;
     v.t.container_nbytes = v.member->n;
     v.t.crc = v.member->crc;
@@ -251,6 +277,24 @@ static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct m
     st->t = meg_realloc_array(st->t, (size_t)st->n + 1, sizeof *st->t);
     st->t[st->n++] = v.t;
     return 0;
+}
+
+int meg_pt_tensor(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *o, const char *name,
+                  struct meg_err *e)
+{
+    const struct meg_st_tensor *t;
+    int r;
+
+    if (!tensor_call(o))
+        return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s: member %sdata.pkl does not contain a tensor", pt->path,
+                        name, pt->folder);
+    if ((r = add_tensor(st, pt, o, name, e)) < 0)
+        return r;
+    t = &st->t[st->n - 1];
+    if ((uint64_t)t->nbytes > t->container_nbytes)
+        r = meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s has %" PRId64 " bytes, but its storage has only %zu", pt->path,
+                     name, t->nbytes, t->container_nbytes);
+    return r;
 }
 
 /* A traversal of nested dicts. */
@@ -300,7 +344,7 @@ static int traverse(struct traversal *w, const struct meg_py *o)
  */
 static int check_total(const struct meg_st *st, int first, const struct meg_pt *pt, struct meg_err *e)
 {
-    const int64_t max = 2 * (int64_t)pt->map.n;
+    const int64_t max = 2 * (int64_t)pt->n;
     int64_t sum = 0, expanded = 0;
 
     for (int i = first; i < st->n && sum <= max && expanded <= EXPANDED_MAX; i++) {
@@ -321,7 +365,7 @@ static int check_total(const struct meg_st *st, int first, const struct meg_pt *
     return meg_fail(e, MEG_EFORMAT,
                     "%s: the tensors have more than %" PRId64 " bytes, but the file has only %zu: too many tensors use "
                     "the same storage",
-                    pt->path, max, pt->map.n);
+                    pt->path, max, pt->n);
 }
 
 int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict, struct meg_err *e)

@@ -12,7 +12,9 @@
 
 struct meg_pt {
     char *path;
-    struct meg_mmap map;
+    struct meg_mmap map;        /* the file; not open after meg_pt_parse */
+    const unsigned char *bytes; /* [n] contents of the file */
+    size_t n;
     struct meg_zip zip;
     struct meg_pickle pickle;
     char *folder; /* prefix NAME/ of all members */
@@ -20,8 +22,26 @@ struct meg_pt {
 
 /* Open a file.  Returns MEG_EFORMAT if the file is damaged or was not written by torch.save. */
 int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e);
+/*
+ * Open a file of torch.save that is part of another file.  bytes [n] must outlive *out; messages begin with `from`.
+ * Returns MEG_EFORMAT as meg_pt_open does.
+ */
+int meg_pt_parse(struct meg_pt **out, const char *from, const void *bytes, size_t n, struct meg_err *e);
 void meg_pt_close(struct meg_pt *pt);
 
+/* Return the name in safetensors of a torch dtype such as torch.float32, or NULL for any other node. */
+const char *meg_pt_dtype(const struct meg_py *o);
+/*
+ * Read at most MEG_ST_MAXDIM non-negative integers of a tuple or a torch.Size.  Return their number, or -1 for any
+ * other node.
+ */
+int meg_pt_sizes(const struct meg_py *o, int64_t out[MEG_ST_MAXDIM]);
+/*
+ * Append the tensor o of the pickle to st under a name.  Returns MEG_EFORMAT if o is not a tensor, has more elements
+ * than its storage, or is refused by meg_pt_tensors.  file_offset counts from the beginning of the file of pt.
+ */
+int meg_pt_tensor(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *o, const char *name,
+                  struct meg_err *e);
 /*
  * Append the tensors of a dict and of its nested dicts to st; other values are ignored.  The name of a tensor is the
  * path of keys, joined with dots.  The elements remain in the mapped file; meg_pt_move transfers the ownership of the
