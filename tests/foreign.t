@@ -233,8 +233,8 @@ litgpt|weights of LitGPT (lit_model.pth)|litgpt|lit_model.pth
 diffusers|a Diffusers pipeline (model_index.json)|language model|model_index.json unet/
 trainer|an output directory of Trainer (checkpoint-1000)|use folders/trainer/checkpoint-1000|checkpoint-500/ checkpoint-1000/ trainer_state.json
 hub|a cache of the Hugging Face Hub (models--a--b)|use folders/hub/models--a--b|models--a--b/ version.txt
-dist|a distributed checkpoint of Megatron (torch_dist)|--ckpt-convert-format torch|.metadata common.pt __0_0.distcp
-dcp|a distributed checkpoint of PyTorch (.metadata)|torch_dcp, fsdp_dtensor|.metadata __0_0.distcp
+dist|a distributed checkpoint without .metadata (*.distcp)|--ckpt-step|common.pt __0_0.distcp
+common|a distributed checkpoint without .metadata (common.pt)|copy the checkpoint again|common.pt
 pointers|weights without config.json (model.safetensors)|add the config.json|model.safetensors README.md
 end
 }

@@ -28,8 +28,8 @@ static int describe(const struct meg_convert_conf *c, struct meg_err *e)
     json_t *about;
     int r;
 
-    if ((r = meg_ckpt_open(&ckpt, c->info, c->ckpt_step, e)) < 0 || (c->verify && (r = meg_ckpt_verify(ckpt, e)) < 0) ||
-        (r = meg_ckpt_describe(&about, ckpt, e)) < 0)
+    if ((r = meg_ckpt_open_given(&ckpt, c->info, c->ckpt_step, &c->model, e)) < 0 ||
+        (c->verify && (r = meg_ckpt_verify(ckpt, e)) < 0) || (r = meg_ckpt_describe(&about, ckpt, e)) < 0)
         goto out;
     if (c->json) {
         meg_json_dump(about, 0, &text);

@@ -169,13 +169,19 @@ int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tenso
 static int verify_files(const struct meg_ckpt *c, struct meg_err *e)
 {
     struct ckpt_mapped_tensor *m = NULL;
+    int64_t cap = 0;
     int n = 0, r;
 
-    for (int i = 0; i < c->nfiles; i++) {
-        m = meg_realloc_array(m, (size_t)(n + c->file[i]->n), sizeof *m);
-        for (int k = 0; k < c->file[i]->n; k++)
-            m[n++] = (struct ckpt_mapped_tensor){ c->file[i], &c->file[i]->t[k] };
-    }
+    for (int i = 0; i < c->nfiles; i++)
+        for (int k = 0; k < c->file[i]->n; k++) {
+            const struct meg_st_tensor *t = &c->file[i]->t[k];
+
+            for (int64_t j = 0; j < (t->tile ? t->ntiles : 1); j++) {
+                m = meg_grow(m, n, &cap, sizeof *m);
+                m[n++] = t->tile ? (struct ckpt_mapped_tensor){ t->tile[j].st, &t->tile[j].t }
+                                 : (struct ckpt_mapped_tensor){ c->file[i], t };
+            }
+        }
     r = ckpt_verify_checksums(c->manifest, m, n, 0, 1, e);
     free(m);
     return r;

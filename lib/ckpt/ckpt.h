@@ -24,6 +24,10 @@
  *     a Hugging Face directory                    config.json, and weights in safetensors or .bin files
  *     SAVE/iter_0000100/mp_rank_TT[_PPP]/model_optim_rng.pt   Megatron's files
  *
+ * Runs can also start from, and continue from, a third format:
+ *
+ *     SAVE/iter_0000100/.metadata *.distcp        Megatron's distributed checkpoints (torch_dist)
+ *
  * The run may have other tensor- and pipeline-parallel sizes than Megatron's files.
  */
 #ifndef MEG_CKPT_CKPT_H
@@ -185,7 +189,7 @@ int meg_ckpt_mark_done(const char *dir, bool is_done, struct meg_err *e);
 
 /*
  * Return whether dir contains a tracker, an iteration, the files of a native or Megatron checkpoint, or a config.json.
- * The result is also true for Megatron's distributed checkpoints, which meg_ckpt_open refuses.
+ * The result is also true for distributed checkpoints, of which meg_ckpt_open refuses some.
  */
 bool meg_ckpt_exists(const char *dir);
 /*
@@ -220,8 +224,8 @@ int meg_ckpt_open_on_all(struct meg_ckpt **out, const char *dir, int64_t step, s
 void meg_ckpt_close(struct meg_ckpt *c);
 
 const char *meg_ckpt_path(const struct meg_ckpt *c);        /* directory of the weights */
-bool meg_ckpt_is_native(const struct meg_ckpt *c);          /* false: Hugging Face or Megatron */
-const char *meg_ckpt_format(const struct meg_ckpt *c);      /* native, hf or megatron */
+bool meg_ckpt_is_native(const struct meg_ckpt *c);          /* false: another format */
+const char *meg_ckpt_format(const struct meg_ckpt *c);      /* native, hf, megatron or torch_dist */
 int64_t meg_ckpt_iteration(const struct meg_ckpt *c);       /* iteration number; MEG_CKPT_RELEASE: weights only */
 const json_t *meg_ckpt_run_state(const struct meg_ckpt *c); /* state that the save stored; NULL: none */
 int32_t meg_ckpt_bos(const struct meg_ckpt *c);             /* first id of a sequence (T5: of the decoder), or -1 */

@@ -17,7 +17,7 @@ const struct meg_opt meg_convert_opts[] = {
     { "load-dir", 0, MEG_STR(C, load_dir), "DIR", NULL, "directory of the checkpoint to convert" },
     { "save-dir", 0, MEG_STR(C, save_dir), "DIR", NULL,
       "directory to write to; must be new or empty, unless --overwrite is given" },
-    { "loader", 0, MEG_STR(C, loader), "auto|native|hf|megatron|mcore|llama_mistral", "auto",
+    { "loader", 0, MEG_STR(C, loader), "auto|native|hf|megatron|mcore|torch_dist|llama_mistral", "auto",
       "format of the source; auto: detect it" },
     { "saver", 0, MEG_STR(C, saver), "auto|native|hf|megatron|mcore", "auto",
       "format to write; auto: mcore with --target-tensor-parallel-size or --target-pipeline-parallel-size, else hf for "
@@ -138,7 +138,7 @@ static int check_loader(const struct meg_convert_conf *c, const struct meg_ckpt 
     const char *format = meg_ckpt_format(ckpt), *expected = c->loader;
 
     if (strcmp(expected, "mcore") == 0)
-        expected = "megatron";
+        expected = strcmp(format, "torch_dist") == 0 ? format : "megatron";
     if (strcmp(expected, "llama_mistral") == 0)
         expected = "hf";
     if (strcmp(expected, "auto") == 0 || strcmp(expected, format) == 0)
@@ -197,7 +197,7 @@ static int set_vocab_size(const struct meg_convert_conf *c, struct meg_ckpt *ckp
 
 static int open_source(struct meg_ckpt **ckpt, const struct meg_convert_conf *c, struct meg_err *e)
 {
-    int r = meg_ckpt_open(ckpt, c->load_dir, c->ckpt_step, e);
+    int r = meg_ckpt_open_given(ckpt, c->load_dir, c->ckpt_step, &c->model, e);
 
     return r < 0 ? r : check_loader(c, *ckpt, e);
 }

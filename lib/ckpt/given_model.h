@@ -1,6 +1,7 @@
 /*
  * given_model.h - model options that a command accepts only to check them against a checkpoint.  Commands of
- * Megatron-LM that load a model require its sizes on the command line; here, the checkpoint has them.
+ * Megatron-LM that load a model require its sizes on the command line; here, the checkpoint has them.  Only a plain
+ * checkpoint of torch.distributed.checkpoint may lack some.
  */
 #ifndef MEG_CKPT_GIVEN_MODEL_H
 #define MEG_CKPT_GIVEN_MODEL_H
@@ -16,6 +17,13 @@ struct meg_given_model {
 
 /* Return an option table with the names of meg_model_opts, without defaults, which fills a struct meg_given_model. */
 const struct meg_opt *meg_given_model_opts(void);
+
+/*
+ * Open a checkpoint as meg_ckpt_open does.  Options that are missing in a checkpoint of torch.distributed.checkpoint
+ * have the given values.
+ */
+int meg_ckpt_open_given(struct meg_ckpt **out, const char *dir, int64_t step, const struct meg_given_model *given,
+                        struct meg_err *e);
 
 /*
  * Compare the given options with the model of a checkpoint.  Dropout probabilities and the initialization are not

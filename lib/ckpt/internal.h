@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/strtab.h"
-#include "ckpt/ckpt.h"
+#include "ckpt/given_model.h"
 #include "ckpt/safetensors.h"
 
 /*
@@ -33,16 +33,18 @@ struct meg_ckpt {
     bool is_native;
     bool is_received; /* this rank received the metadata from rank 0; a file is mapped when it is first read */
     int64_t iteration, vocab_size;
-    int32_t bos;            /* beginning-of-sequence id, or -1 */
-    struct meg_ids eos_ids; /* end-of-sequence ids, end-of-document first */
-    char *options;          /* text written by meg_opt_dump */
-    json_t *state;          /* state.json, or config.json of a Hugging Face directory; NULL: Megatron's format */
-    json_t *manifest;       /* "tensors" of manifest.json; NULL: not a native checkpoint */
+    int32_t bos;                         /* beginning-of-sequence id, or -1 */
+    struct meg_ids eos_ids;              /* end-of-sequence ids, end-of-document first */
+    char *options;                       /* text written by meg_opt_dump */
+    const struct meg_given_model *given; /* borrowed until c is open; NULL: none */
+    json_t *state;    /* state.json, its member "run" (torch_dist), or Hugging Face's config.json; NULL: none */
+    json_t *manifest; /* "tensors" of manifest.json; NULL: not a native checkpoint */
     char *tok_file[MEG_NUM_TOK_FILES];      /* paths; NULL: no such file */
     char *extra_file[MEG_CKPT_EXTRA_FILES]; /* paths; NULL: no such file */
     struct meg_st **file; /* [nfiles] files of the weights; file i belongs to tensor-parallel rank i mod tp */
     int nfiles;
     struct ckpt_tensor_index *index; /* [tp]; NULL until ckpt_index_tensors */
+    struct ckpt_dist *dist;          /* the directory of a torch_dist checkpoint; NULL: another format */
     /*
      * The next four members are read from Megatron's files.  In other formats, or if the files lack them, they are
      * MEG_CKPT_RELEASE, -1 and MEG_UNSET.
@@ -412,7 +414,7 @@ void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e);
 
 void ckpt_close_files(struct meg_ckpt *c);
 
-/* ---- native.c, hf/hf.c, megatron/megatron.c: open the directory c->path ---- */
+/* ---- native.c, hf/hf.c, megatron/megatron.c: open the directory c->path (torch_dist/open.h, too) ---- */
 
 int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e);
 /*
@@ -445,11 +447,12 @@ bool ckpt_is_equal(struct ckpt_mapped_tensor a, struct ckpt_mapped_tensor b);
 
 /* ---- match.c ---- */
 
-/* A tensor in the files that contains a parameter or a part of a parameter. */
+/* A tensor in the files that contains a parameter or a part of a parameter; or one tile of such a tensor. */
 struct ckpt_source {
     const struct meg_param *row;
     struct meg_st *st;
     const struct meg_st_tensor *t;
+    const struct meg_st_tile *tile; /* NULL: all of t */
     enum ckpt_remap remap;
     struct ckpt_tp_shard tp;
 };

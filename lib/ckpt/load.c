@@ -1,7 +1,7 @@
 /* load.c - fill shards from the tensors of a checkpoint. */
 #include <stdlib.h>
 #include <string.h>
-#include "ckpt/internal.h"
+#include "ckpt/torch_dist/open.h"
 
 static bool is_host_memory(const struct meg_ckpt_shard *s)
 {
@@ -54,13 +54,36 @@ static void store(const struct ckpt_target *to, const struct meg_param *row, int
         set_from_f32(to, row, s.shard_offset, v + (s.tensor_offset - first), s.n);
 }
 
+/* Return the tensor that has the elements of a source. */
+static struct ckpt_mapped_tensor stored_tensor(const struct ckpt_source *s)
+{
+    return s->tile ? (struct ckpt_mapped_tensor){ s->tile->st, &s->tile->t }
+                   : (struct ckpt_mapped_tensor){ s->st, s->t };
+}
+
+static bool has_shard_dtype(const struct ckpt_target *to, const struct ckpt_source *s)
+{
+    return strcmp(s->t->dtype, meg_dtype_name(ckpt_shard_dtype(to->shard, s->row))) == 0;
+}
+
+/* Store n elements of a source in the shard at element `offset`.  buf [n] is used unless the dtypes are the same. */
+static void copy_elements(const struct ckpt_target *to, const struct ckpt_source *s, int64_t offset, const char *from,
+                          int64_t n, float *buf)
+{
+    if (has_shard_dtype(to, s)) {
+        set_elements(to, s->row, offset, from, n);
+    } else {
+        ckpt_to_f32(buf, from, s->t->dtype, n);
+        set_from_f32(to, s->row, offset, buf, n);
+    }
+}
+
 /* Copy an unsharded tensor in native layout.  Only the elements that the shard holds are read. */
 static void copy_contiguous(const struct ckpt_target *to, const struct ckpt_source *s, const char *data, float *buf,
                             int64_t nbuf)
 {
     const size_t src_size = (size_t)(s->t->nbytes / s->row->numel);
-    const bool is_same = strcmp(s->t->dtype, meg_dtype_name(ckpt_shard_dtype(to->shard, s->row))) == 0;
-    const int64_t most = is_same ? CKPT_DROP_NBYTES / (int64_t)src_size : nbuf;
+    const int64_t most = has_shard_dtype(to, s) ? CKPT_DROP_NBYTES / (int64_t)src_size : nbuf;
     struct ckpt_shard_range part;
     struct ckpt_range_iter it;
 
@@ -70,12 +93,7 @@ static void copy_contiguous(const struct ckpt_target *to, const struct ckpt_sour
             const char *from = data + (size_t)(part.tensor_offset + i) * src_size;
 
             n = part.n - i < most ? part.n - i : most;
-            if (is_same) {
-                set_elements(to, s->row, part.shard_offset + i, from, n);
-            } else {
-                ckpt_to_f32(buf, from, s->t->dtype, n);
-                set_from_f32(to, s->row, part.shard_offset + i, buf, n);
-            }
+            copy_elements(to, s, part.shard_offset + i, from, n, buf);
             meg_mmap_drop(&s->st->map, from, (size_t)n * src_size);
         }
 }
@@ -112,31 +130,82 @@ static void copy_row_map(const struct ckpt_target *to, const struct ckpt_source 
     }
 }
 
+/*
+ * Set [*first, *first + *n) to the elements of a parameter from the first to the last one of a source.  Padding rows of
+ * the vocabulary are elements after the last one of the parameter, which no shard contains.
+ */
+static void span_of(const struct ckpt_source *s, int64_t *first, int64_t *n)
+{
+    const int64_t cols = s->row->ndim > 1 ? s->row->dim[1] : 1;
+
+    *first = s->tile ? s->tile->row * cols + s->tile->col : 0;
+    *n = s->tile ? (s->tile->t.dim[0] - 1) * cols + s->tile->t.dim[1] : s->row->numel;
+}
+
+/* Copy the elements of a tile that the shard holds: ranges of its rows or, if it has all columns, of several rows. */
+static void copy_tile(const struct ckpt_target *to, const struct ckpt_source *s, const char *data, float *buf,
+                      int64_t nbuf)
+{
+    const struct meg_st_tile *tile = s->tile;
+    const int64_t cols = s->row->ndim > 1 ? s->row->dim[1] : 1, size = meg_st_dtype_nbytes(s->t->dtype);
+    const char *used = data; /* the pages before it are dropped */
+    struct ckpt_shard_range part;
+    struct ckpt_range_iter it;
+    int64_t first, n;
+
+    span_of(s, &first, &n);
+    ckpt_range_iter_begin(&it, to->p, to->shard, s->row, first, n);
+    while (ckpt_range_iter_next(&it, &part))
+        for (int64_t at = part.tensor_offset, end = at + part.n; at < end;) {
+            const int64_t row = at / cols, left = row * cols + tile->col;
+            const int64_t right = tile->t.dim[1] < cols ? left + tile->t.dim[1] : end;
+            const int64_t begin = at > left ? at : left, stop = right < end ? right : end;
+            const char *from = data + ((row - tile->row) * tile->t.dim[1] + begin - left) * size;
+
+            n = stop - begin < nbuf ? stop - begin : nbuf;
+            if (n <= 0) {
+                at = (row + 1) * cols;
+                continue;
+            }
+            copy_elements(to, s, part.shard_offset + begin - part.tensor_offset, from, n, buf);
+            at = begin + n;
+            if (from + n * size - used >= CKPT_DROP_NBYTES) {
+                meg_mmap_drop(&tile->st->map, used, (size_t)(from + n * size - used));
+                used = from + n * size;
+            }
+        }
+}
+
 int ckpt_copy_source(const struct ckpt_target *to, const struct ckpt_source *s, struct meg_err *e)
 {
     enum { NBUF = 1 << 14 };
+    const struct ckpt_mapped_tensor stored = stored_tensor(s);
     const int64_t cols = s->row->ndim > 1 ? s->row->dim[1] : 1;
     const int64_t nbuf = CKPT_ROWS_MAX * cols > NBUF ? CKPT_ROWS_MAX * cols : NBUF;
     struct ckpt_row_map map[MEG_PARAM_MAXPARTS];
+    int64_t first, n;
     const char *data;
     void *block;
     float *buf;
 
-    if (!is_in_shard(to, s->row, 0, s->row->numel))
+    span_of(s, &first, &n);
+    if (!is_in_shard(to, s->row, first, n))
         return 0;
     buf = malloc((size_t)nbuf * sizeof *buf);
-    data = meg_st_data(s->t, &block);
+    data = meg_st_data(stored.t, &block);
     if (!buf || !data) {
         free(buf);
         free(block);
-        return meg_fail(e, MEG_EFAIL, "%s: out of memory while loading tensor %s", s->st->path, s->t->name);
+        return meg_fail(e, MEG_EFAIL, "%s: out of memory while loading tensor %s", stored.st->path, s->t->name);
     }
-    if (s->remap == CKPT_SAME && s->tp.tp_size == 1 && meg_st_numel(s->t) == s->row->numel)
+    if (s->tile)
+        copy_tile(to, s, data, buf, nbuf);
+    else if (s->remap == CKPT_SAME && s->tp.tp_size == 1 && meg_st_numel(s->t) == s->row->numel)
         copy_contiguous(to, s, data, buf, nbuf);
     else
         for (int i = ckpt_row_maps(map, &s->tp, s->row, s->remap); i-- > 0;)
             copy_row_map(to, s, data, &map[i], buf);
-    ckpt_drop_pages(s->st, s->t);
+    ckpt_drop_pages(stored.st, stored.t);
     free(buf);
     free(block);
     return 0;
@@ -148,7 +217,7 @@ int ckpt_map_sources(const struct ckpt_target *to, const struct ckpt_sources *al
 
     for (int i = 0; r == 0 && i < all->n; i++)
         if (is_in_shard(to, all->v[i].row, 0, all->v[i].row->numel))
-            r = meg_st_map(all->v[i].st, e);
+            r = meg_st_map(stored_tensor(&all->v[i]).st, e);
     return r;
 }
 
@@ -181,7 +250,7 @@ int ckpt_check_sources(const struct meg_ckpt *c, const struct ckpt_sources *all,
     int r;
 
     for (int i = 0; i < all->n; i++)
-        m[i] = (struct ckpt_mapped_tensor){ all->v[i].st, all->v[i].t };
+        m[i] = stored_tensor(&all->v[i]);
     r = ckpt_verify_checksums(c->manifest, m, all->n, world->rank, world->size, e);
     free(m);
     return r;
@@ -206,7 +275,8 @@ static int load_shard(const struct meg_ckpt *c, const struct meg_model_conf *m, 
     struct meg_ckpt optim;
     int r = 0;
 
-    if (!from_weights && (r = ckpt_open_optim(&optim, c, e)) < 0)
+    if (!from_weights &&
+        ((c->dist && (r = ckpt_check_dist_optim(c->dist, e)) < 0) || (r = ckpt_open_optim(&optim, c, e)) < 0))
         return r;
     if ((r = ckpt_match_sources(&all, from_weights ? c : &optim, m, p, from_weights ? NULL : shard, e)) < 0)
         goto out;
@@ -242,6 +312,8 @@ bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name)
     const char *key;
     json_t *v;
 
+    if (c->dist)
+        return ckpt_has_dist_optim_state(c->dist, name);
     json_object_foreach(c->manifest, key, v)
     {
         if (ckpt_is_optim_name(key) && strncmp(key + sizeof CKPT_OPTIM_PREFIX - 1, name, n) == 0 &&

@@ -104,8 +104,11 @@ static bool add_source(struct ckpt_sources *all, const struct meg_ckpt *c, const
     if (!s.t)
         return false;
     check_shape(&s, is);
-    all->v = meg_grow(all->v, all->n, &all->cap, sizeof *all->v);
-    all->v[all->n++] = s;
+    for (int64_t i = 0; i < (s.t->tile ? s.t->ntiles : 1); i++) {
+        s.tile = s.t->tile ? &s.t->tile[i] : NULL;
+        all->v = meg_grow(all->v, all->n, &all->cap, sizeof *all->v);
+        all->v[all->n++] = s;
+    }
     return true;
 }
 

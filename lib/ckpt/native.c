@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/hash.h"
-#include "ckpt/internal.h"
+#include "ckpt/torch_dist/open.h"
 #include "io/json.h"
 
 /* Transformer Engine's names of norms, accepted in addition to the native names. */
@@ -288,7 +288,9 @@ int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_e
     out->file = NULL;
     out->nfiles = 0;
     out->index = NULL;
-    if (c->manifest)
+    if (c->dist)
+        r = ckpt_open_dist_optim(out, c, e);
+    else if (c->manifest)
         r = open_tensor_files(out, true, e);
     if (r < 0 || (r = ckpt_index_tensors(out, e)) < 0 ||
         (!c->is_received && (r = ckpt_check_manifest(out, true, e)) < 0))

@@ -8,6 +8,7 @@
 #include "base/num.h"
 #include "ckpt/megatron/megatron.h"
 #include "ckpt/megatron/pt.h"
+#include "ckpt/torch_dist/open.h"
 #include "file/commit.h"
 #include "file/file.h"
 #include "foreign/foreign.h"
@@ -216,7 +217,8 @@ static int open_folder(struct meg_ckpt *c, struct meg_err *e)
     if (ckpt_is_megatron(c->path))
         return ckpt_open_megatron(c, e);
     if (meg_foreign_is_distributed(c->path))
-        return meg_foreign_check_folder(c->path, e);
+        return ckpt_path_exists(c->path, ".metadata") ? ckpt_open_torch_dist(c, e)
+                                                      : meg_foreign_check_folder(c->path, e);
     if (ckpt_path_exists(c->path, "config.json"))
         return ckpt_open_hf(c, e);
     return ckpt_open_native(c, e); /* fails and names the missing file */
@@ -274,12 +276,14 @@ void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e)
     free(it);
 }
 
-int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e)
+int meg_ckpt_open_given(struct meg_ckpt **out, const char *dir, int64_t step, const struct meg_given_model *given,
+                        struct meg_err *e)
 {
     struct meg_ckpt *c = meg_new(sizeof *c);
     char *at;
     int r = find_folder(&at, dir, e);
 
+    c->given = given;
     if (r == 0)
         r = open_into(c, at, step, e);
     free(at);
@@ -290,6 +294,11 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
     ckpt_suggest_older(c, e);
     meg_ckpt_close(c);
     return r;
+}
+
+int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e)
+{
+    return meg_ckpt_open_given(out, dir, step, NULL, e);
 }
 
 static int unpack(struct meg_ckpt **out, const struct meg_str *text, struct meg_err *e)
@@ -360,6 +369,7 @@ void meg_ckpt_close(struct meg_ckpt *c)
     if (!c)
         return;
     ckpt_close_files(c);
+    ckpt_close_dist(c->dist);
     json_decref(c->state);
     json_decref(c->manifest);
     free(c->options);
@@ -430,7 +440,7 @@ int64_t meg_ckpt_iteration(const struct meg_ckpt *c)
 
 const json_t *meg_ckpt_run_state(const struct meg_ckpt *c)
 {
-    const json_t *run = c->is_native ? json_object_get(c->state, "run") : NULL;
+    const json_t *run = c->is_native || c->dist ? json_object_get(c->state, "run") : NULL;
 
     return json_is_object(run) ? run : NULL;
 }
@@ -515,7 +525,8 @@ int meg_ckpt_model_conf(const struct meg_ckpt *c, struct meg_model_conf *out, st
     meg_opt_defaults(groups);
     m.vocab_size = c->vocab_size;
     if (meg_opt_apply(groups, c->options, "options", &why) < 0 || meg_model_conf_check(&m, &why) < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: invalid model options: %s", c->path, why.msg);
+        return meg_fail(e, MEG_EFORMAT, "%s: invalid model options: %s%s", c->path, why.msg,
+                        c->dist ? "; specify the options that args of the checkpoint lacks" : "");
     if ((r = check_sizes(c, &m, e)) < 0)
         return r;
     *out = m;

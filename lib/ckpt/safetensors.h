@@ -28,6 +28,8 @@ struct meg_st_view {
     int nbytes;                    /* bytes per element */
 };
 
+struct meg_st_tile;
+
 struct meg_st_tensor {
     const char *name;
     const char *dtype; /* name in the file: F32, BF16, ... */
@@ -36,10 +38,19 @@ struct meg_st_tensor {
     int64_t file_offset, nbytes;    /* file_offset is relative to the beginning of the file */
     const void *data;               /* [nbytes] the elements, possibly unaligned; NULL: see view, or not mapped yet */
     const struct meg_st_view *view; /* NULL: the elements are in data */
+    const struct meg_st_tile *tile; /* [ntiles] the elements, if they are in other files, and data and view are NULL */
+    int64_t ntiles;
     /* ZIP member that contains the data, and its CRC-32; container_data is NULL without a ZIP file or a stored CRC. */
     const void *container_data;
     size_t container_nbytes;
     uint32_t crc;
+};
+
+/* A rectangle of a tensor of 1 or 2 dimensions, from (row, col) on; t has its elements and its shape [rows, cols]. */
+struct meg_st_tile {
+    struct meg_st *st; /* the file of t */
+    struct meg_st_tensor t;
+    int64_t row, col;
 };
 
 /*
@@ -78,7 +89,7 @@ void meg_st_own(struct meg_st *st, void *block);
 /*
  * Return the elements of a tensor in row-major order.  If the tensor has a view, the elements are copied to a new
  * block, and *block is set to this block.  Otherwise *block is set to NULL.  The caller frees *block.  Returns NULL if
- * memory allocation fails or the file is not mapped yet.
+ * memory allocation fails, the file is not mapped yet or the tensor consists of tiles.
  */
 const void *meg_st_data(const struct meg_st_tensor *t, void **block);
 

@@ -154,15 +154,19 @@ static int refuse_distributed(const char *dir, const struct names *x, struct meg
     const bool is_zarr = memmem(text, n, "zarr", 4) != NULL;
 
     free(path);
-    if (!n && !find(x, "common.pt"))
-        return refuse(dir, "a distributed checkpoint of PyTorch", find(x, ".metadata") ? ".metadata" : "*.distcp",
-                      "this is torch_dcp, fsdp_dtensor, or an incomplete torch_dist: save it with the program that "
-                      "wrote it as --ckpt-format torch or in the format of Hugging Face",
+    if (is_zarr)
+        return refuse(dir, "a distributed checkpoint of Megatron", "zarr",
+                      "run Megatron once with the options of its run plus --ckpt-convert-format torch "
+                      "--ckpt-convert-save DIR, then load DIR/torch",
                       e);
-    return refuse(dir, "a distributed checkpoint of Megatron", is_zarr ? "zarr" : "torch_dist",
-                  "run Megatron once with the options of its run plus --ckpt-convert-format torch "
-                  "--ckpt-convert-save DIR, then load DIR/torch",
-                  e);
+    return refuse(
+        dir, "a distributed checkpoint without .metadata",
+        find(x, "*.distcp")    ? "*.distcp"
+        : find(x, "common.pt") ? "common.pt"
+                               : "metadata.json",
+        "the save was interrupted or the copy is incomplete: load another iteration with --ckpt-step, or copy "
+        "the checkpoint again",
+        e);
 }
 
 static int refuse_adapter(const char *dir, const char *file, struct meg_err *e)

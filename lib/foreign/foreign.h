@@ -70,7 +70,7 @@ int meg_foreign_check_folder(const char *dir, struct meg_err *e);
 
 /*
  * meg_foreign_is_distributed - return whether a directory is a distributed checkpoint: torch_dist, fsdp_dtensor, zarr
- * of Megatron, or of torch.distributed.checkpoint.  meg_foreign_check_folder refuses such a directory.
+ * of Megatron, or of torch.distributed.checkpoint.  meg_foreign_check_folder refuses those without .metadata.
  */
 bool meg_foreign_is_distributed(const char *dir);
 

@@ -161,7 +161,7 @@ int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf,
 
     *m = (struct meg_loaded_model){ 0 };
     if ((r = check_dtype(conf, e)) < 0 || (r = meg_device_open(&device, &conf->device, e)) < 0 ||
-        (r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
+        (r = meg_ckpt_open_given(&ckpt, conf->load, conf->ckpt_step, &conf->model, e)) < 0 ||
         (r = meg_ckpt_model_conf(ckpt, &model, e)) < 0 || (r = meg_given_model_check(&conf->model, ckpt, e)) < 0 ||
         (r = check_family(&model, predicts, meg_ckpt_path(ckpt), e)) < 0 || (r = meg_ckpt_check_head(ckpt, e)) < 0 ||
         (r = open_tokenizer(m, ckpt, tc, e)) < 0)

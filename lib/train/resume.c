@@ -161,7 +161,7 @@ int meg_train_read_state(struct meg_trainer *t, struct meg_err *e)
         return 0;
     if ((r = meg_ckpt_check_conf(t->checkpoint, &t->job->model, e)) < 0 || !is_resumed(t))
         return r;
-    meg_str_printf(&from, "%s/state.json", meg_ckpt_path(t->checkpoint));
+    meg_str_printf(&from, "%s%s", meg_ckpt_path(t->checkpoint), meg_ckpt_is_native(t->checkpoint) ? "/state.json" : "");
     t->state.iteration = meg_ckpt_iteration(t->checkpoint);
     if (!meg_ckpt_run_state(t->checkpoint))
         r = meg_fail(e, MEG_EFORMAT, "%s has no training state; use --finetune to load only the weights", from.s);

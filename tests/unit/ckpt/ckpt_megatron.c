@@ -418,12 +418,11 @@ static void refuses_sizes_that_do_not_divide(void **state)
 }
 
 /* Distributed checkpoints are the default format of Megatron; their files differ between releases. */
-static void refuses_distributed_checkpoints_with_advice(void **state)
+static void refuses_incomplete_distributed_checkpoints_with_advice(void **state)
 {
-    static const char *const left[][2] = { { ".metadata", "common.pt" },
-                                           { "metadata.json", "common.pt" },
+    static const char *const left[][2] = { { "metadata.json", "common.pt" },
                                            { "metadata.json", "__0_0.distcp" },
-                                           { ".metadata", "__0_0.distcp" } };
+                                           { ".metadata", "common.pt" } };
 
     (void)state;
     for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
@@ -440,11 +439,9 @@ static void refuses_distributed_checkpoints_with_advice(void **state)
         }
         for (int k = 0; k < 2; k++) { /* opened through the tracker, and by the directory itself */
             assert_int_equal(meg_ckpt_open(&c, k ? "dist/iter_0000010" : "dist", MEG_UNSET, &e), MEG_EFORMAT);
-            assert_contains(e.msg, i == 3
-                                       ? "dist/iter_0000010: found a distributed checkpoint of PyTorch (.metadata)|"
-                                         "torch_dcp|--ckpt-format torch"
-                                       : "dist/iter_0000010: found a distributed checkpoint of Megatron (torch_dist)|"
-                                         "--ckpt-convert-format torch --ckpt-convert-save");
+            assert_contains(e.msg, i == 2 ? "dist/iter_0000010/.metadata: pickle, opcode 0x7b at byte 0"
+                                          : "dist/iter_0000010: found a distributed checkpoint without .metadata|"
+                                            "--ckpt-step|copy the checkpoint again");
         }
         assert_true(meg_ckpt_exists("dist/iter_0000010"));
     }
@@ -519,7 +516,7 @@ int main(void)
         cmocka_unit_test(version_0_has_queries_first),
         cmocka_unit_test(a_transposed_view_is_loaded),
         cmocka_unit_test(layers_of_virtual_stages_are_numbered_in_order),
-        cmocka_unit_test(refuses_distributed_checkpoints_with_advice),
+        cmocka_unit_test(refuses_incomplete_distributed_checkpoints_with_advice),
         cmocka_unit_test(refuses_sizes_that_do_not_divide),
         cmocka_unit_test(refuses_damaged_and_unsupported_files),
     };
