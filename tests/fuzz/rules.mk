@@ -4,7 +4,8 @@ FUZZ_S     ?= 60
 FUZZ_CC    ?= clang
 FUZZ_MODULES := base foreign file option unicode io sentence tokenizer data preprocess
 FUZZ_SRCS  := $(foreach m,$(FUZZ_MODULES),$(wildcard lib/$m/*.c lib/$m/*/*.c)) \
-              $(patsubst %,lib/ckpt/%.c,safetensors megatron/pt megatron/pickle megatron/zip) lib/tensor/dtype.c
+              $(patsubst %,lib/ckpt/%.c,safetensors folder megatron/names megatron/pt megatron/pickle megatron/zip \
+              $(addprefix torch_dist/,chunks compose item metadata names run)) lib/tensor/dtype.c
 FUZZERS    := $(patsubst %.c,build/fuzz/%,$(wildcard tests/fuzz/*.c))
 FUZZ_FLAGS := -O1 -g -std=gnu11 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
 build/fuzz/%: %.c $(FUZZ_SRCS)
