@@ -239,16 +239,18 @@ static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct m
 {
     struct meg_params p = { 0 };
     struct meg_model_conf model;
+    int64_t it;
     int r;
 
     set_defaults(c);
     if ((r = resolve_dir(c, dir, step, e)) < 0 || (r = open_folder(c, e)) < 0 || (r = ckpt_index_tensors(c, e)) < 0 ||
         (r = meg_ckpt_model_conf(c, &model, e)) < 0)
         return r;
-    if (c->is_native && step != MEG_UNSET && c->iteration != step)
+    it = c->dist ? c->source_iteration : c->iteration;
+    if ((c->is_native || (c->dist && it >= 0)) && step != MEG_UNSET && it != step)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s/state.json: iteration is %" PRId64 ", expected %" PRId64 " from the name of the directory",
-                        c->path, c->iteration, step);
+                        "%s%s: iteration is %" PRId64 ", expected %" PRId64 " from the name of the directory", c->path,
+                        c->dist ? "" : "/state.json", it, step);
     meg_model_params(&p, &model, &meg_mesh_one);
     if ((r = ckpt_match_model(c, &model, &p, e)) == 0)
         r = ckpt_check_manifest(c, false, e);

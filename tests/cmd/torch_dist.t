@@ -108,6 +108,11 @@ printf 'XXXX' | dd of=damaged/iter_0000007/__0_0.distcp bs=1 seek=100000 conv=no
 status 'a damaged item is refused' 65 meg-convert --info damaged --verify
 is 'and the item is named' "$(meg-convert --info damaged --verify 2>&1 | grep -c '__0_0.distcp: ')" 1
 cp "$dist/mini-gpt-full/iter_0000007/__0_0.distcp" damaged/iter_0000007/
+cp -R damaged/iter_0000007 damaged/iter_0000008
+status 'an iteration in the directory of another one is refused' 65 meg-convert --info damaged --ckpt-step 8
+is 'and both are named' "$(meg-convert --info damaged --ckpt-step 8 2>&1 |
+    grep -c 'iteration is 7, expected 8 from the name')" 1
+rm -r damaged/iter_0000008
 truncate -s 20000 damaged/iter_0000007/__0_0.distcp
 status 'a truncated file is refused' 65 meg-convert --load-dir damaged --save-dir none
 ok 'and nothing is written' test ! -e none

@@ -62,10 +62,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     d.dir = meg_strndup(path, strlen(path) - strlen("/.metadata"));
     if (dist_metadata_read(&d.metadata, path, &e) == 0) {
         d.file = meg_new((size_t)d.metadata.files.n * sizeof *d.file + 1);
-        if (dist_open_common(&common, &d, &e) == 0) {
-            run = dist_run_state(&d, &common);
+        if (dist_open_common(&common, &d, &e) == 0 && dist_run_state(&run, &d, &common, &e) == 0)
             json_decref(run);
-        }
         dist_close_common(&common);
         compose(&d);
     }

@@ -10,6 +10,7 @@
 struct dist_builder {
     const char *dir;
     const char *transform; /* name in transform_descriptors, or NULL */
+    int64_t overlap;       /* bytes before an item that .metadata counts as part of it */
     struct meg_pickle_writer tensors, storage, originals;
     struct meg_file items; /* __0_0.distcp */
     int64_t nitem_bytes;   /* its bytes until now */
@@ -132,7 +133,7 @@ static inline void dist_add_chunk(struct dist_builder *b, const int64_t *offset,
     meg_pickle_put_str(p, "relative_path");
     meg_pickle_put_str(p, "__0_0.distcp");
     meg_pickle_put_str(p, "offset");
-    meg_pickle_put_int(p, at);
+    meg_pickle_put_int(p, at ? at - b->overlap : 0);
     meg_pickle_put_str(p, "length");
     meg_pickle_put_int(p, b->nitem_bytes - at);
     if (b->transform) {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "foreign/foreign.h"
 
-enum { DEPTH_MAX = 16, VISITS_MAX = 1 << 20, PICKLE_MAX = 256 << 20 };
+enum { DEPTH_MAX = 16, VISITS_MAX = 1 << 20 };
 enum { EXPANDED_MAX = 1 << 30 }; /* maximum bytes of all tensors of a file that have more elements than their storage */
 
 static const struct {
@@ -54,8 +54,8 @@ static int read_pickle(struct meg_pt *pt, struct meg_err *e)
     if (order && (order->n != 6 || memcmp(order->p, "little", 6) != 0))
         r = meg_fail(e, MEG_EFORMAT, "%s: member %s is '%.*s', expected little", pt->path, name.s,
                      order->n < 20 ? (int)order->n : 20, (const char *)order->p);
-    else if (m->n > PICKLE_MAX)
-        r = meg_fail(e, MEG_EFORMAT, "%s: size is %zu bytes, expected at most %d", from.s, m->n, PICKLE_MAX);
+    else if (m->n > MEG_PT_PICKLE_MAX)
+        r = meg_fail(e, MEG_EFORMAT, "%s: size is %zu bytes, expected at most %d", from.s, m->n, MEG_PT_PICKLE_MAX);
     else
         r = meg_pickle_read(&pt->pickle, m->p, m->n, from.s, e);
     meg_str_free(&from);

@@ -10,6 +10,8 @@
 #include "ckpt/megatron/zip.h"
 #include "ckpt/safetensors.h"
 
+enum { MEG_PT_PICKLE_MAX = 256 << 20 }; /* maximum bytes of a pickle */
+
 struct meg_pt {
     char *path;
     struct meg_mmap map;        /* the file; not open after meg_pt_parse */

@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NUMEL_MAX (INT64_MAX / 16) /* so that twice the bytes of the elements do not overflow */
+enum { COMPARED_MAX = 1 << 26 };
+
 /* The offsets of a chunk have zeros after the last dimension. */
 static int by_offset(const void *a, const void *b)
 {
@@ -62,17 +65,25 @@ static int64_t numel_of(const int64_t *size, int ndim)
     return n;
 }
 
-/* Check that sorted chunks do not overlap.  A chunk need only be compared with those that begin before its end. */
+/*
+ * Check that sorted chunks do not overlap.  A chunk need only be compared with those that begin before its end along
+ * the first axis on which offsets differ.
+ */
 static int check_overlap(const struct dist_tensor *t, const char *from, struct meg_err *e)
 {
     char at[2][MEG_ST_SHAPE_CHARS];
+    int axis = 0, ncompared = 0;
 
+    while (axis + 1 < t->ndim && t->nchunks && t->chunk[0].offset[axis] == t->chunk[t->nchunks - 1].offset[axis])
+        axis++;
     for (int i = 0; i < t->nchunks; i++)
         for (int k = i + 1; k < t->nchunks; k++) {
             const struct dist_chunk *a = &t->chunk[i], *b = &t->chunk[k];
 
-            if (t->ndim > 0 && b->offset[0] >= a->offset[0] + a->size[0])
+            if (t->ndim > 0 && b->offset[axis] >= a->offset[axis] + a->size[axis])
                 break;
+            if (++ncompared > COMPARED_MAX)
+                return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s: %d chunks are too many", from, t->name, t->nchunks);
             if (overlaps(a, b, t->ndim))
                 return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s: the chunks at %s and %s overlap", from, t->name,
                                 meg_st_shape(at[0], a->offset, t->ndim), meg_st_shape(at[1], b->offset, t->ndim));
@@ -87,7 +98,7 @@ int dist_sort_chunks(struct dist_tensor *t, const char *from, struct meg_err *e)
     int64_t sum = 0;
     int r;
 
-    if (numel < 0)
+    if (numel < 0 || numel > NUMEL_MAX)
         return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s: shape %s is too large", from, t->name,
                         meg_st_shape(shape[0], t->dim, t->ndim));
     if (t->nchunks)

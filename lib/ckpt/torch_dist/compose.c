@@ -41,11 +41,13 @@ static int find_native(struct dist_composer *x, int64_t *at, const struct native
     bool is_same;
 
     *at = i;
-    meg_st_own(st, native->name);
-    if (i == n) {
-        x->tiles = meg_realloc_array(x->tiles, (size_t)n + 1, sizeof *x->tiles);
+    if (i < n) {
+        free(native->name);
+    } else {
+        meg_st_own(st, native->name);
+        x->tiles = meg_grow(x->tiles, n, &x->tiles_cap, sizeof *x->tiles);
         x->tiles[n] = (struct dist_tiles){ 0 };
-        st->t = meg_realloc_array(st->t, (size_t)n + 1, sizeof *st->t);
+        st->t = meg_grow(st->t, n, &x->tensor_cap, sizeof *st->t);
         own = &st->t[st->n++];
         *own = (struct meg_st_tensor){ .name = native->name, .dtype = t->dtype, .ndim = native->ndim };
         memcpy(own->dim, native->dim, dim_nbytes);
@@ -61,7 +63,7 @@ static int find_native(struct dist_composer *x, int64_t *at, const struct native
         }
     return is_same ? 0
                    : meg_fail(x->e, MEG_EFORMAT, "%s: two tensors are %.200s; expected one, of one shape and dtype",
-                              st->path, native->name);
+                              st->path, own->name);
 }
 
 /* ---- tiles ---- */
@@ -73,11 +75,9 @@ static int add_tile(struct dist_composer *x, int64_t i, const struct box *b, con
     struct dist_tiles *tiles = &x->tiles[i];
     struct meg_st_tile *tile;
 
-    if (src->t.view && numel != meg_st_numel(&src->t))
+    if (src->t.view)
         return meg_fail(x->e, MEG_EFORMAT,
-                        "%s: item at byte %" PRId64
-                        ": the tensor is not contiguous, and has several layers or parts of "
-                        "rows; save contiguous tensors",
+                        "%s: item at byte %" PRId64 ": the tensor is not contiguous; save contiguous tensors",
                         src->st->path, src->t.file_offset);
     tiles->v = meg_grow(tiles->v, tiles->n, &tiles->cap, sizeof *tiles->v);
     tile = &tiles->v[tiles->n++];

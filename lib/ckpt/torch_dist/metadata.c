@@ -11,7 +11,8 @@
 #define MEGATRON "megatron.core.dist_checkpointing.strategies.torch"
 #define FILESYSTEM "torch.distributed.checkpoint.filesystem"
 
-enum { REPEATED_MAX = 8 };
+/* The look-up of an attribute takes a time proportional to their number, and objects may share their attributes. */
+enum { REPEATED_MAX = 8, ATTRIBUTES_MAX = 64 };
 
 /* State while the file is read. */
 struct reader {
@@ -22,6 +23,7 @@ struct reader {
      * limit, a small file could refer many times to one long list.
      */
     int64_t nchunks_left;
+    size_t nnodes; /* Python objects in the file */
     struct meg_err *e;
 };
 
@@ -36,9 +38,11 @@ static int __attribute__((format(printf, 2, 3))) broken(const struct reader *rd,
     return meg_fail(rd->e, MEG_EFORMAT, "%s: %s", rd->path, text);
 }
 
+/* Return whether o is an object of a class, and has few attributes. */
 static bool is_a(const struct meg_py *o, const char *module, const char *class)
 {
-    return o && o->type == MEG_PY_OBJECT && meg_py_is_global(o->fn, module, class);
+    return o && o->type == MEG_PY_OBJECT && meg_py_is_global(o->fn, module, class) &&
+           (!o->state || o->state->nv <= 2 * ATTRIBUTES_MAX);
 }
 
 static bool is_dict(const struct meg_py *o)
@@ -93,7 +97,10 @@ static int read_tensor(struct reader *rd, const struct meg_py *name, const struc
     t->chunk = meg_new(chunks->nv * sizeof *t->chunk);
     for (size_t i = 0; r == 0 && i < chunks->nv; i++)
         r = read_chunk(rd, t, chunks->v[i]);
-    return r < 0 ? r : dist_sort_chunks(t, rd->path, rd->e);
+    if (r < 0 || (r = dist_sort_chunks(t, rd->path, rd->e)) < 0)
+        return r;
+    t->chunk = meg_realloc_array(t->chunk, (size_t)t->nchunks, sizeof *t->chunk);
+    return 0;
 }
 
 static int read_entry(struct reader *rd, const struct meg_py *name, const struct meg_py *o)
@@ -135,12 +142,14 @@ static int64_t file_of(struct dist_metadata *m, const struct meg_py *o)
 
 static int read_item(struct reader *rd, struct dist_item *item, const char *name, const struct meg_py *info)
 {
-    const struct meg_py *transforms = meg_py_attr(info, "transform_descriptors");
-    const bool is_list = transforms && (transforms->type == MEG_PY_LIST || transforms->type == MEG_PY_TUPLE);
+    const struct meg_py *transforms;
+    bool is_list;
 
     if (!is_a(info, FILESYSTEM, "_StorageInfo") || !meg_py_int(meg_py_attr(info, "offset"), &item->at) ||
         !meg_py_int(meg_py_attr(info, "length"), &item->nbytes) || item->at < 0 || item->nbytes < 0)
         return broken(rd, "%.200s: the entry in storage_data is not a _StorageInfo with offset and length", name);
+    transforms = meg_py_attr(info, "transform_descriptors");
+    is_list = transforms && (transforms->type == MEG_PY_LIST || transforms->type == MEG_PY_TUPLE);
     if (transforms && transforms->type != MEG_PY_NONE && (!is_list || transforms->nv > 0)) {
         const struct meg_py *first = is_list ? transforms->v[0] : transforms;
         const bool has_name = first->type == MEG_PY_STR && first->n < 40;
@@ -171,14 +180,15 @@ static struct dist_item *find_chunk(const struct dist_metadata *m, int64_t i, co
 static int read_storage(struct reader *rd, const struct meg_py *index, const struct meg_py *info)
 {
     struct dist_metadata *m = rd->m;
-    const struct meg_py *fqn = meg_py_attr(index, "fqn");
     struct dist_item *item = NULL;
+    const struct meg_py *fqn;
     char name[201];
     int64_t i;
     int r;
 
     if (!is_a(index, METADATA, "MetadataIndex"))
         return broken(rd, "a key of storage_data is not a MetadataIndex");
+    fqn = meg_py_attr(index, "fqn");
     if ((r = check_name(rd, fqn, "fqn of a key of storage_data")) < 0)
         return r;
     snprintf(name, sizeof name, "%.*s", fqn->n < 200 ? (int)fqn->n : 200, fqn->s);
@@ -213,6 +223,40 @@ static int check_items(const struct reader *rd)
     return 0;
 }
 
+static int by_position(const void *a, const void *b)
+{
+    const struct dist_item *x = *(const struct dist_item *const *)a, *y = *(const struct dist_item *const *)b;
+
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+/* Check that no byte of a file is part of two items. */
+static int check_overlap(const struct reader *rd)
+{
+    const struct dist_metadata *m = rd->m;
+    size_t max = (size_t)m->object_names.n, n = 0;
+    const struct dist_item **item;
+    int r = 0;
+
+    for (int64_t i = 0; i < m->tensor_names.n; i++)
+        max += (size_t)m->tensor[i].nchunks;
+    item = meg_new(max * sizeof *item + 1);
+    for (int64_t i = 0; i < m->tensor_names.n; i++)
+        for (int k = 0; k < m->tensor[i].nchunks; k++)
+            item[n++] = &m->tensor[i].chunk[k].item;
+    for (int64_t i = 0; i < m->object_names.n; i++)
+        item[n++] = &m->object[i];
+    qsort(item, n, sizeof *item, by_position);
+    for (size_t i = 1; r == 0 && i < n; i++)
+        if (item[i - 1]->file == item[i]->file && item[i - 1]->nbytes > item[i]->at - item[i - 1]->at)
+            r = broken(rd, "the items at bytes %" PRId64 " and %" PRId64 " of %s overlap", item[i - 1]->at, item[i]->at,
+                       m->path[item[i]->file]);
+    free(item);
+    return r;
+}
+
 /* ---- mcore_data ---- */
 
 /* Read the original shapes of flattened tensors, which Megatron core 0.10 to 0.15 stores. */
@@ -222,14 +266,16 @@ static int read_originals(const struct reader *rd, const struct meg_py *data)
         return 0;
     for (size_t i = 0; i + 1 < data->nv; i += 2) {
         const struct meg_py *name = data->v[i];
-        const struct meg_py *shape = meg_py_get(data->v[i + 1], "nd_reformulated_orig_global_shape");
+        const struct meg_py *entry = data->v[i + 1];
+        const struct meg_py *shape =
+            entry->nv > 2 * ATTRIBUTES_MAX ? NULL : meg_py_get(entry, "nd_reformulated_orig_global_shape");
         const int64_t at =
             name->type == MEG_PY_STR ? meg_strtab_find(&rd->m->tensor_names, name->s, (int64_t)name->n) : -1;
 
         if (at < 0 || !shape || shape->type == MEG_PY_NONE)
             continue;
         rd->m->tensor[at].noriginal = meg_pt_sizes(shape, rd->m->tensor[at].original);
-        if (rd->m->tensor[at].noriginal != rd->m->tensor[at].ndim - 1)
+        if (rd->m->tensor[at].noriginal < 1 || rd->m->tensor[at].noriginal != rd->m->tensor[at].ndim - 1)
             return broken(rd, "tensor %.200s: nd_reformulated_orig_global_shape does not have %d dimensions",
                           rd->m->tensor[at].name, rd->m->tensor[at].ndim - 1);
     }
@@ -247,14 +293,20 @@ static int read_all(struct reader *rd, const struct meg_py *root)
         !is_dict(storage))
         return broken(rd, "expected a Metadata of torch.distributed.checkpoint with state_dict_metadata and "
                           "storage_data");
+    if (state->nv / 2 > rd->nnodes || storage->nv / 2 > rd->nnodes)
+        return broken(rd, "state_dict_metadata or storage_data has repeated members");
     rd->nchunks_left = REPEATED_MAX * (int64_t)storage->nv / 2;
+    if (rd->nchunks_left > (int64_t)rd->nnodes)
+        rd->nchunks_left = (int64_t)rd->nnodes;
     rd->m->tensor = meg_new(state->nv / 2 * sizeof *rd->m->tensor);
     rd->m->object = meg_new(state->nv / 2 * sizeof *rd->m->object);
     for (size_t i = 0; r == 0 && i + 1 < state->nv; i += 2)
         r = read_entry(rd, state->v[i], state->v[i + 1]);
     for (size_t i = 0; r == 0 && i + 1 < storage->nv; i += 2)
         r = read_storage(rd, storage->v[i], storage->v[i + 1]);
-    return r < 0 || (r = check_items(rd)) < 0 ? r : read_originals(rd, meg_py_attr(root, "mcore_data"));
+    if (r < 0 || (r = check_items(rd)) < 0 || (r = check_overlap(rd)) < 0)
+        return r;
+    return read_originals(rd, meg_py_attr(root, "mcore_data"));
 }
 
 int dist_metadata_read(struct dist_metadata *m, const char *path, struct meg_err *e)
@@ -265,8 +317,12 @@ int dist_metadata_read(struct dist_metadata *m, const char *path, struct meg_err
     int r;
 
     *m = (struct dist_metadata){ 0 };
-    if ((r = meg_mmap_open(&map, path, e)) == 0 && (r = meg_pickle_read(&pickle, map.p, map.n, path, e)) == 0)
+    if ((r = meg_mmap_open(&map, path, e)) == 0 && map.n > MEG_PT_PICKLE_MAX)
+        r = broken(&rd, "size is %zu bytes, expected at most %d", map.n, MEG_PT_PICKLE_MAX);
+    if (r == 0 && (r = meg_pickle_read(&pickle, map.p, map.n, path, e)) == 0) {
+        rd.nnodes = pickle.nnodes;
         r = read_all(&rd, pickle.root);
+    }
     meg_pickle_free(&pickle);
     meg_mmap_close(&map);
     return r;

@@ -48,7 +48,7 @@ struct dist_metadata {
  * Read the file at path.  Returns MEG_EFORMAT if
  *   - the file is not a pickle, or an object has another class or type than it has in files of PyTorch
  *   - a tensor or object is listed twice, a chunk exceeds its tensor, or chunks overlap or leave a hole
- *   - a tensor or object has no item, or an item is compressed or in another directory
+ *   - a tensor or object has no item, or an item is compressed, in another directory or overlaps another one
  * Call dist_metadata_free after success and after an error.
  */
 int dist_metadata_read(struct dist_metadata *m, const char *path, struct meg_err *e);

@@ -2,8 +2,8 @@
  * optim.c - the optimizer's state in a distributed checkpoint.
  *
  * Megatron stores a state of each parameter under the name optimizer.state.STATE.PARAMETER, in the shape of the
- * parameter or flattened.  With dp_reshardable, it stores flat buffers instead.  The order of the parameters in a buffer
- * is the reverse of the order in which the model registers them; each begins at a multiple of 64 elements.
+ * parameter or flattened.  With dp_reshardable, it stores flat buffers instead.  The order of the parameters in a
+ * buffer is the reverse of the order in which the model registers them; each begins at a multiple of 64 elements.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -83,20 +83,26 @@ static void check_buffers(struct ckpt_dist *d, const struct dist_common *k)
 void dist_find_optim(struct ckpt_dist *d, const struct dist_common *k)
 {
     const struct meg_py *type = meg_py_get(k->optimizer, "param_state_sharding_type");
-    const char *state, *other = NULL;
+    const char *state, *by_name = NULL, *buffer = NULL, *chained = NULL, *other = NULL;
 
     for (int64_t i = 0; i < d->metadata.tensor_names.n; i++) {
         const char *name = d->metadata.tensor[i].name;
 
         if (split_name(name, &state))
-            d->optim = DIST_OPTIM_BY_NAME;
+            by_name = name;
         else if (begins_with(name, "optimizer.distributed."))
-            d->optim = DIST_OPTIM_BUFFERS;
-        else if (begins_with(name, "optimizer.") || begins_with(name, "chained_"))
+            buffer = name;
+        else if (begins_with(name, "chained_"))
+            chained = other = name;
+        else if (begins_with(name, "optimizer."))
             other = name;
     }
-    if (d->optim == DIST_OPTIM_BUFFERS)
+    d->optim = buffer ? DIST_OPTIM_BUFFERS : by_name ? DIST_OPTIM_BY_NAME : DIST_OPTIM_NONE;
+    if (buffer)
         check_buffers(d, k);
+    if ((by_name || buffer) && (chained || (by_name && buffer)))
+        refuse(d, "it has tensors of two layouts: %.100s and %.100s", by_name ? by_name : buffer,
+               chained ? chained : buffer);
     if (d->optim != DIST_OPTIM_NONE || (!other && !type))
         return;
     d->optim = DIST_OPTIM_BUFFERS;
@@ -227,9 +233,10 @@ static int compose_param(struct dist_composer *x, struct position *pos, const st
         t = find_bucket(&x->d->metadata, ++pos->bucket, pos->state);
         begin = 0;
     }
+    if (!t || !t->dtype || t->ndim != 1 || begin > t->dim[0] || dim[0] > (t->dim[0] - begin) / dim[1])
+        return bad_order(x, row->name);
     end = begin + dim[0] * dim[1];
-    if (!t || !t->dtype || t->ndim != 1 || end > t->dim[0] || !dist_find_chunk(t, &begin) ||
-        (end < t->dim[0] && !dist_find_chunk(t, &end)))
+    if (!dist_find_chunk(t, &begin) || (end < t->dim[0] && !dist_find_chunk(t, &end)))
         return bad_order(x, row->name);
     pos->at = end;
     return dist_compose_range(x, t, begin, ckpt_optim_name(name, state, row->name), dim, row->ndim);
@@ -248,6 +255,9 @@ static int compose_buffers(struct dist_composer *x, const struct meg_params *p, 
             continue;
         for (int i = n; r == 0 && i-- > 0;)
             r = compose_param(x, &pos, list[i], vocab_rows, states[s][1]);
+        if (r == 0 && (pos.at != find_bucket(&x->d->metadata, pos.bucket, pos.state)->dim[0] ||
+                       find_bucket(&x->d->metadata, pos.bucket + 1, pos.state)))
+            r = bad_order(x, list[0]->name);
     }
     free(list);
     return r;

@@ -81,7 +81,7 @@ void dist_close_common(struct dist_common *k)
 
 /* ---- the state of the run ---- */
 
-/* Return a number of Python as a JSON integer or, if is_real, as a JSON real; NULL if v is not a number. */
+/* Return a number of Python as a non-negative JSON integer or, if is_real, as a JSON real; NULL for any other node. */
 static json_t *number(const struct meg_py *v, bool is_real)
 {
     if (!v || (v->type != MEG_PY_INT && v->type != MEG_PY_FLOAT))
@@ -89,7 +89,7 @@ static json_t *number(const struct meg_py *v, bool is_real)
     if (is_real)
         return json_real(v->type == MEG_PY_FLOAT ? v->f : (double)v->i);
     if (v->type == MEG_PY_INT)
-        return json_integer(v->i);
+        return v->i >= 0 ? json_integer(v->i) : NULL;
     return v->f >= 0 && v->f < 9e15 && v->f == (double)(int64_t)v->f ? json_integer((int64_t)v->f) : NULL;
 }
 
@@ -132,28 +132,38 @@ static json_t *steps_of(const struct meg_py *optimizer)
     return NULL;
 }
 
-/* Without the distributed optimizer, the groups are in its only dict; with dp_reshardable, they are an object. */
-static json_t *find_steps(struct ckpt_dist *d, const struct dist_common *k)
+/*
+ * Set *n to the number of steps, or to NULL.  Without the distributed optimizer, the groups are in its only dict; with
+ * dp_reshardable, they are an object.
+ */
+static int find_steps(json_t **n, struct ckpt_dist *d, const struct dist_common *k, struct meg_err *e)
 {
     struct dist_common own = { 0 };
     const struct meg_py *list = NULL;
-    json_t *n = steps_of(meg_py_get(k->optimizer, "optimizer"));
+    int r = 0;
 
-    if (!n)
-        n = steps_of(k->optimizer);
-    if (!n && open_object(&own, &list, d, "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1", NULL) == 0)
-        n = steps_of(only_member(list));
+    *n = steps_of(meg_py_get(k->optimizer, "optimizer"));
+    if (!*n)
+        *n = steps_of(k->optimizer);
+    if (!*n && (r = open_object(&own, &list, d, "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1", e)) == 0)
+        *n = steps_of(only_member(list));
     dist_close_common(&own);
-    return n;
+    return r;
 }
 
-json_t *dist_run_state(struct ckpt_dist *d, const struct dist_common *k)
+int dist_run_state(json_t **out, struct ckpt_dist *d, const struct dist_common *k, struct meg_err *e)
 {
-    json_t *run = json_object(), *steps = find_steps(d, k), *schedule = schedule_of(k->schedule);
-    json_t *seed = number(meg_py_attr(k->args, "seed"), false);
+    json_t *run, *steps, *schedule, *seed;
     static const char *const samples[] = { "consumed_train_samples", "consumed_valid_samples",
                                            "skipped_train_samples" };
+    const int r = find_steps(&steps, d, k, e);
 
+    *out = NULL;
+    if (r < 0)
+        return r;
+    run = json_object();
+    schedule = schedule_of(k->schedule);
+    seed = number(meg_py_attr(k->args, "seed"), false);
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         json_t *n = number(meg_py_attr(k->args, samples[i]), false);
 
@@ -169,7 +179,8 @@ json_t *dist_run_state(struct ckpt_dist *d, const struct dist_common *k)
     json_decref(schedule);
     json_decref(seed);
     if (json_is_integer(json_object_get(run, samples[0])))
-        return run;
-    json_decref(run);
-    return NULL;
+        *out = run;
+    else
+        json_decref(run);
+    return 0;
 }

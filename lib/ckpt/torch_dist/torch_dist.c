@@ -119,7 +119,9 @@ static int read_run(struct meg_ckpt *c, const struct dist_common *k, struct meg_
     ckpt_set_run(c, k->args);
     meg_py_int(k->iteration, &c->source_iteration);
     dist_find_optim(c->dist, k);
-    if ((run = dist_run_state(c->dist, k)) && c->source_iteration >= 0) {
+    if ((r = dist_run_state(&run, c->dist, k, e)) < 0)
+        return r;
+    if (run && c->source_iteration >= 0) {
         c->iteration = c->source_iteration;
         c->state = json_pack("{s:O}", "run", run);
     }

@@ -62,6 +62,7 @@ struct dist_composer {
     struct ckpt_dist *d;
     struct meg_st *st; /* receives the tensors and owns their memory */
     struct meg_strtab names;
+    int64_t tiles_cap, tensor_cap; /* of tiles and of st->t */
     struct dist_tiles {
         struct meg_st_tile *v;
         int64_t n, cap, numel;
@@ -96,8 +97,8 @@ struct dist_common {
 /* Read the settings of the run.  Call dist_close_common after success and after an error. */
 int dist_open_common(struct dist_common *out, struct ckpt_dist *d, struct meg_err *e);
 void dist_close_common(struct dist_common *k);
-/* Return the state of the run as state.json has it, or NULL if it is incomplete. */
-json_t *dist_run_state(struct ckpt_dist *d, const struct dist_common *k);
+/* Set *out to the state of the run as state.json has it, or to NULL if it is incomplete. */
+int dist_run_state(json_t **out, struct ckpt_dist *d, const struct dist_common *k, struct meg_err *e);
 
 /* ---- optim.c ---- */
 

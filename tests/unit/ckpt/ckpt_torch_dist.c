@@ -1,6 +1,6 @@
 /*
- * Distributed checkpoints (torch_dist) in hand-made directories: chunks of stacked, separate and flattened tensors, flat
- * buffers, refusals.
+ * Distributed checkpoints (torch_dist) in hand-made directories: chunks of stacked, separate and flattened tensors,
+ * flat buffers, refusals.
  */
 #define _GNU_SOURCE /* memmem */
 #include "ckpt_dist_builder.h"
@@ -234,14 +234,14 @@ static void weights_and_states_are_read_however_they_are_cut(void **state)
     free_fixture(&f);
 }
 
-/* Replace the first occurrence of `from` in a file by `to`, of the same length. */
-static void replace(const char *path, const char *from, const char *to)
+/* Replace the first occurrence of from [n] in a file by to [n]. */
+static void replace(const char *path, const char *from, const char *to, size_t n)
 {
     struct meg_str s = read_bytes(path);
-    char *at = memmem(s.s, s.n, from, strlen(from));
+    char *at = memmem(s.s, s.n, from, n);
 
     assert_non_null(at);
-    memcpy(at, to, strlen(to));
+    memcpy(at, to, n);
     put_file(path, s.s, s.n);
     meg_str_free(&s);
 }
@@ -290,10 +290,13 @@ static void damaged_directories_are_refused(void **state)
 
         build(&f, &cut);
         snprintf(path, sizeof path, "dist/%s", bad[i].file);
-        replace(path, bad[i].from, bad[i].to);
+        replace(path, bad[i].from, bad[i].to, strlen(bad[i].from));
         assert_refused(MEG_EFORMAT, EXPECT(bad[i].expected[0], bad[i].expected[1],
                                            bad[i].expected[2] ? bad[i].expected[2] : bad[i].expected[0]));
     }
+    build(&f, &cut);
+    replace("dist/__0_0.distcp", "\1\0\0\0t\x89", "\0\0\0\0t\x89", 6); /* the stride of the last axis */
+    assert_refused(MEG_EFORMAT, EXPECT("__0_0.distcp: item at byte ", "is not contiguous"));
     build(&f, &cut);
     s = read_bytes("dist/__0_0.distcp");
     put_file("dist/__0_0.distcp", s.s, 100);
@@ -351,6 +354,71 @@ static void chunks_must_be_the_tensor(void **state)
     assert_refused(MEG_EFORMAT, EXPECT("__0_0.distcp: item at byte ", "ends at byte 10"));
     build_vector(&f, all, 1, NULL);
     assert_refused(MEG_EFORMAT, EXPECT("no two-dimensional tensor embedding.word_embeddings.weight"));
+    free_fixture(&f);
+}
+
+static void items_must_not_overlap(void **state)
+{
+    static const float v[4] = { 0 };
+    const int64_t dim = 4, half = 2, offset[2] = { 0, 2 };
+    struct ckpt_fixture f;
+    struct dist_builder b;
+
+    (void)state;
+    make_gated(&f, 1);
+    dist_begin(&b, "dist");
+    b.overlap = 1;
+    dist_tensor_begin(&b, "decoder.final_layernorm.weight", &dim, 1);
+    dist_add_chunk(&b, &offset[0], &half, v);
+    dist_add_chunk(&b, &offset[1], &half, v);
+    dist_tensor_end(&b);
+    dist_end(&b, &f.m);
+    assert_refused(MEG_EFORMAT, EXPECT("dist/.metadata", "the items at bytes 0 and ", "__0_0.distcp overlap"));
+    free_fixture(&f);
+}
+
+static void huge_shapes_are_refused(void **state)
+{
+    static const float v[1] = { 0 };
+    const int64_t zero = 0, one = 1, dim = INT64_MAX / 16 + 1;
+    struct ckpt_fixture f;
+    struct dist_builder b;
+
+    (void)state;
+    make_gated(&f, 1);
+    dist_begin(&b, "dist");
+    dist_tensor_begin(&b, "decoder.final_layernorm.bias", &one, 1);
+    dist_add_chunk(&b, &zero, &one, v);
+    dist_tensor_end(&b);
+    dist_tensor_begin(&b, "decoder.final_layernorm.weight", &dim, 1);
+    dist_list_chunk(&b, &zero, &dim);
+    dist_tensor_end(&b);
+    dist_end(&b, &f.m);
+    assert_refused(MEG_EFORMAT, EXPECT("dist/.metadata", "is too large"));
+    free_fixture(&f);
+}
+
+static void two_layouts_of_the_optimizer_are_refused(void **state)
+{
+    static const struct cut cut = { .shards = 1, .is_stacked = true };
+    struct ckpt_fixture f;
+    struct dist_builder b;
+    struct meg_ckpt *c;
+    struct meg_err e;
+
+    (void)state;
+    make_gated(&f, 1);
+    dist_begin(&b, "dist");
+    add_params(&b, &f, f.w, "", &cut);
+    add_params(&b, &f, f.exp_avg, "optimizer.state.exp_avg.", &cut);
+    add_params(&b, &f, f.exp_avg, "chained_0.optimizer.state.exp_avg.", &cut);
+    dist_end(&b, &f.m);
+    c = open_ok("dist", MEG_UNSET);
+    assert_int_equal(meg_ckpt_load(c, &f.p, &meg_mesh_one,
+                                   &(const struct meg_ckpt_shard){ .name = "exp_avg", .data = f.exp_avg_sq }, 1, &e),
+                     MEG_EFORMAT);
+    assert_non_null(strstr(e.msg, "two layouts: optimizer.state.exp_avg."));
+    meg_ckpt_close(c);
     free_fixture(&f);
 }
 
@@ -440,10 +508,13 @@ static void flat_buffers_are_read_in_the_order_of_registration(void **state)
     native[n++] = "decoder.final_layernorm.bias";
     assert_int_equal(n, f.p.n);
     exp_avg = new_params(&f.p, 9);
-    for (int swapped = 0; swapped < 3; swapped++) {
+    for (int swapped = 0; swapped < 4; swapped++) {
         const struct meg_ckpt_shard shard = { .name = "exp_avg", .data = exp_avg };
 
-        if (swapped) { /* parameters of different sizes are not where the order has them */
+        if (swapped == 3) { /* the first parameter follows once more at the end */
+            memmove(native + 1, native, (size_t)n * sizeof *native);
+            n++;
+        } else if (swapped) { /* parameters of different sizes are not where the order has them */
             const int first = swapped == 1 ? 3 : 11, second = first + (swapped == 1 ? 1 : 2);
             const char *name = native[first];
 
@@ -458,7 +529,7 @@ static void flat_buffers_are_read_in_the_order_of_registration(void **state)
         else
             assert_memory_equal(exp_avg, f.exp_avg, (size_t)f.p.flat_numel * 4);
         meg_ckpt_close(c);
-        for (int i = 0; swapped && i < 36; i++)
+        for (int i = 0; swapped && swapped < 3 && i < 36; i++)
             native[2 + i] = names[i];
     }
     free(exp_avg);
@@ -470,6 +541,9 @@ int main(void)
     const struct CMUnitTest tests[] = { cmocka_unit_test(weights_and_states_are_read_however_they_are_cut),
                                         cmocka_unit_test(damaged_directories_are_refused),
                                         cmocka_unit_test(chunks_must_be_the_tensor),
+                                        cmocka_unit_test(items_must_not_overlap),
+                                        cmocka_unit_test(huge_shapes_are_refused),
+                                        cmocka_unit_test(two_layouts_of_the_optimizer_are_refused),
                                         cmocka_unit_test(a_chunk_may_be_listed_several_times),
                                         cmocka_unit_test(flat_buffers_are_read_in_the_order_of_registration) };
 
