@@ -228,8 +228,8 @@ static void fwd_one_unaligned(void)
 }
 
 /*
- * The first call creates a plan of cuBLASLt, which the later calls use.  m, n and k all exceed a tile of the test double
- * of cuBLASLt.
+ * The first call creates a plan of cuBLASLt, which the later calls use.  m, n and k all exceed a tile of the test
+ * double of cuBLASLt.
  */
 static void fwd_repeated(void)
 {
