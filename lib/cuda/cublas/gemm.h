@@ -13,6 +13,8 @@
 #include <stdbool.h>
 #include "tensor/ops.h"
 
+MEG_BEGIN_DECLS
+
 /*
  * A product d [m,n] = a [m,k] b [k,n], or d += a b if accumulate is set.  a and b have the same type; d has this type
  * or f32.  At most one of the epilogues follows:
@@ -35,4 +37,5 @@ struct meg_gemm {
 /* Queue a product on st.  A product that cuBLASLt does not support ends the process with a message. */
 void meg_gemm(struct meg_stream *st, const struct meg_gemm *g);
 
+MEG_END_DECLS
 #endif

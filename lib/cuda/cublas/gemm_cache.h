@@ -15,6 +15,9 @@
 #define MEG_CUDA_CUBLAS_GEMM_CACHE_H
 #include <cublasLt.h>
 #include <stdbool.h>
+#include "base/decls.h"
+
+MEG_BEGIN_DECLS
 
 struct meg_gemm_choice {
     cublasLtEpilogue_t epilogue;
@@ -32,4 +35,5 @@ bool meg_gemm_cache_find(struct meg_gemm_choice *out, const char *key);
  */
 void meg_gemm_cache_add(const char *key, const struct meg_gemm_choice *choice);
 
+MEG_END_DECLS
 #endif
