@@ -143,7 +143,7 @@ static void combine_fill(struct op_call *c)
 
     for (int64_t i = 0; i < 2 * nparts * n; i++)
         part[i] *= i / n % 2 ? 1 : 60;
-    if (nparts > 1)
+    if (nparts > 1 && n > 0)
         part[0] = -INFINITY;
     for (int64_t r = 0; r < n; r++)
         op_in(c, "target")[r] = (double)(op_below(5) - 1);
