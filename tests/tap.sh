@@ -55,7 +55,11 @@ awk -v test="$name" -v strict="${STRICT:-}" -v list="${SKIPPED:-/dev/null}" '
         is_bad = is_bad || is_failed
         nlines = 0
     }
-    is_failed && nlines++ <= 20 { print test ": " $0 >"/dev/stderr" }
+    is_failed && nlines++ <= 20 {                     # mawk writes ORS apart, and other tests write to stderr, too
+        ORS = ""
+        print test ": " $0 "\n" >"/dev/stderr"
+        ORS = "\n"
+    }
     { print }
     END { exit is_bad }' "$out" || [ "$status" -ne 0 ] || status=1
 [ "$status" -eq 0 ] || echo "$name" >>"${FAILED:-/dev/null}"
