@@ -112,9 +112,9 @@ static void add_value(struct meg_str *out, const struct kwarg *k, const struct m
 
 static const char *path_of(const struct meg_tok_class *class, const struct meg_tok_conf *c)
 {
-    if (class->library == MEG_TOK_LIB_MEGATRON)
+    if (class->origin == MEG_TOK_LIB_MEGATRON)
         return class->name;
-    if (class->library == MEG_TOK_LIB_NULL)
+    if (class->origin == MEG_TOK_LIB_NULL)
         return NULL;
     return c->name_or_path ? c->name_or_path : c->tokenizer_model ? c->tokenizer_model : c->tokenizer_json;
 }
@@ -131,7 +131,7 @@ void meg_tok_describe_kwargs(struct meg_tokenizer *t, const struct meg_tok_conf 
         meg_json_add_ascii(d, path);
     else
         meg_str_printf(d, "null");
-    for (const struct kwarg *k = kwargs[release->kwargs][t->type->library]; k->name; k++) {
+    for (const struct kwarg *k = kwargs[release->kwargs][t->type->origin]; k->name; k++) {
         value.n = 0;
         add_value(&value, k, c);
         if (value.n == 0)

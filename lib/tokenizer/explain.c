@@ -158,7 +158,7 @@ int meg_tokenizer_explain(struct meg_tokenizer *t, const char *sample, bool is_j
     struct meg_ids around = { 0 };
     int r;
 
-    if (t->type->library == MEG_TOK_LIB_HF) {
+    if (t->type->origin == MEG_TOK_LIB_HF) {
         meg_hf_explain(t, report);
     } else if ((r = meg_tokenizer_encode(t, "", 0, &around, e)) == 0) {
         json_object_set_new(report, "before_a_text", meg_tok_explain_ids(t, around.v, around.n));

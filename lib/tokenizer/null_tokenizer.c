@@ -69,7 +69,7 @@ static void null_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
 }
 
 const struct meg_tok_class meg_tok_null = { .name = "NullTokenizer",
-                                            .library = MEG_TOK_LIB_NULL,
+                                            .origin = MEG_TOK_LIB_NULL,
                                             .size = sizeof(struct meg_tokenizer),
                                             .open = null_open,
                                             .encode = null_encode,

@@ -310,7 +310,7 @@ static void bert_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
 
 #define BERT(type_name)                                                                                                \
     {                                                                                                                  \
-        .name = type_name, .library = MEG_TOK_LIB_MEGATRON, .has_extra_ids = true, .size = sizeof(struct bert),        \
+        .name = type_name, .origin = MEG_TOK_LIB_MEGATRON, .has_extra_ids = true, .size = sizeof(struct bert),         \
         .open = bert_open, .free_files = meg_bert_files_free, .free_buffers = bert_free_buffers,                       \
         .encode = bert_encode, .bytes = bert_bytes, .decode = bert_decode                                              \
     }

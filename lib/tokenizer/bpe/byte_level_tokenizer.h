@@ -31,7 +31,7 @@ void meg_bytebpe_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *i
 
 #define MEG_BYTEBPE_CLASS(type_name, lib, open_files)                                                                  \
     {                                                                                                                  \
-        .name = type_name, .library = lib, .size = sizeof(struct meg_bytebpe_tokenizer), .open = open_files,           \
+        .name = type_name, .origin = lib, .size = sizeof(struct meg_bytebpe_tokenizer), .open = open_files,            \
         .free_files = meg_bytebpe_files_free, .free_buffers = meg_bytebpe_tokenizer_free_buffers,                      \
         .encode = meg_bytebpe_tokenizer_encode, .bytes = meg_bytebpe_tokenizer_bytes, .decode = meg_tok_decode_bytes   \
     }

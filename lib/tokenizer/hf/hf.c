@@ -465,7 +465,7 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
 
 #define HF(type_name)                                                                                                  \
     {                                                                                                                  \
-        .name = type_name, .library = MEG_TOK_LIB_HF, .size = sizeof(struct hf), .open = hf_open,                      \
+        .name = type_name, .origin = MEG_TOK_LIB_HF, .size = sizeof(struct hf), .open = hf_open,                       \
         .free_files = meg_hf_files_free, .free_buffers = hf_free_buffers, .encode = hf_encode, .bytes = hf_bytes,      \
         .decode = hf_decode, .token = hf_token                                                                         \
     }

@@ -315,7 +315,7 @@ static void special_decode(struct meg_detok *d, const int32_t *ids, int64_t n, b
 }
 
 #define SENTENCEPIECE(type_name, open_model)                                                                           \
-    .name = type_name, .library = MEG_TOK_LIB_SENTENCEPIECE, .size = sizeof(struct sentencepiece), .open = open_model, \
+    .name = type_name, .origin = MEG_TOK_LIB_SENTENCEPIECE, .size = sizeof(struct sentencepiece), .open = open_model,  \
     .free_files = free_files, .free_buffers = free_buffers
 #define PLAIN .encode = gpt_encode, .bytes = gpt_bytes, .decode = gpt_decode
 static const struct meg_tok_class plain_sentencepiece = { SENTENCEPIECE("SentencePieceTokenizer", NULL), PLAIN };
