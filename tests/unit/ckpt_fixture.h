@@ -32,6 +32,31 @@ static inline void make_fixture(struct ckpt_fixture *b, int64_t layers, int64_t 
     b->exp_avg_sq = new_params(&b->p, 200 + seed);
 }
 
+/* Like make_fixture, a SwiGLU model with query groups, so that every type of sharding occurs. */
+static inline void make_gated(struct ckpt_fixture *b, int64_t layers, int seed)
+{
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &b->m }, { 0 } };
+    struct meg_err e;
+
+    memset(b, 0, sizeof *b);
+    meg_opt_defaults(groups);
+    b->m.num_layers = layers;
+    b->m.hidden_size = 16;
+    b->m.mlp.f = 6;
+    b->m.attn.a = 4;
+    b->m.group_query_attention = true;
+    b->m.attn.g = 2;
+    b->m.max_position_embeddings = 6;
+    b->m.vocab_size = 11;
+    b->m.swiglu = true;
+    if (meg_model_conf_check(&b->m, &e) < 0)
+        fail_msg("%s", e.msg);
+    meg_model_params(&b->p, &b->m, &meg_mesh_one);
+    b->w = new_params(&b->p, seed);
+    b->exp_avg = new_params(&b->p, 100 + seed);
+    b->exp_avg_sq = new_params(&b->p, 200 + seed);
+}
+
 static inline void free_fixture(struct ckpt_fixture *b)
 {
     free(b->w);

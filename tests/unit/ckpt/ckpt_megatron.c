@@ -32,36 +32,13 @@ static void export_ranks_ok(const struct ckpt_fixture *b, const char *dir, int64
         fail_msg("%s", e.msg);
 }
 
-/* Create a SwiGLU model of 4 layers with query groups, so that every type of sharding occurs. */
-static void make_gated(struct ckpt_fixture *b, int seed)
-{
-    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &b->m }, { 0 } };
-    struct meg_err e;
-
-    memset(b, 0, sizeof *b);
-    meg_opt_defaults(groups);
-    b->m.num_layers = 4;
-    b->m.hidden_size = 16;
-    b->m.mlp.f = 6;
-    b->m.attn.a = 4;
-    b->m.group_query_attention = true;
-    b->m.attn.g = 2;
-    b->m.max_position_embeddings = 6;
-    b->m.vocab_size = 11;
-    b->m.swiglu = true;
-    if (meg_model_conf_check(&b->m, &e) < 0)
-        fail_msg("%s", e.msg);
-    meg_model_params(&b->p, &b->m, &meg_mesh_one);
-    b->w = new_params(&b->p, seed);
-}
-
 static void every_parallel_size_has_the_same_weights(void **state)
 {
     struct ckpt_fixture a, b;
 
     (void)state;
-    make_gated(&a, 1);
-    make_gated(&b, 2);
+    make_gated(&a, 4, 1);
+    make_gated(&b, 4, 2);
     for (int64_t t = 1; t <= 2; t++)
         for (int64_t p = 1; p <= 4; p *= 2)
             for (int names = MEG_CKPT_NAMES_LEGACY; names <= MEG_CKPT_NAMES_TE; names++)
@@ -111,7 +88,7 @@ static void names_a_damaged_tensor(void **state)
     struct ckpt_fixture a;
 
     (void)state;
-    make_gated(&a, 1);
+    make_gated(&a, 4, 1);
     export_ranks_ok(&a, "bad", 1, 1, 1, MEG_CKPT_NAMES_MCORE);
     patch("bad/iter_0000007/mp_rank_00/model_optim_rng.pt", &a.w[a.p.row[0].offset + 3], "1234", 4);
     c = open_ok("bad", MEG_UNSET);
@@ -137,7 +114,7 @@ static void pads_the_vocabulary(void **state)
     float *w;
 
     (void)state;
-    make_gated(&a, 1);
+    make_gated(&a, 4, 1);
     export_ranks_ok(&a, "pad", 2, 1, 8, MEG_CKPT_NAMES_MCORE);
     for (int t = 0; t < 2; t++)
         patch(t ? "pad/iter_0000007/mp_rank_01/model_optim_rng.pt" : "pad/" RANK, "true_vocab_size", "hush_vocab_size",
@@ -224,8 +201,8 @@ static void qkv_rows_with_core_names_are_not_reordered(void **state)
             struct meg_err e;
 
             if (gated) {
-                make_gated(&a, 1);
-                make_gated(&b, 2);
+                make_gated(&a, 4, 1);
+                make_gated(&b, 4, 2);
             } else {
                 make_fixture(&a, 1, 8, 1);
                 make_fixture(&b, 1, 8, 2);
@@ -407,7 +384,7 @@ static void refuses_sizes_that_do_not_divide(void **state)
     struct ckpt_fixture a;
 
     (void)state;
-    make_gated(&a, 1);
+    make_gated(&a, 4, 1);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(export_ranks(&a, "no", bad[i].t, bad[i].p, bad[i].multiple, MEG_CKPT_NAMES_MCORE, &e),
                          MEG_EUSAGE);
@@ -484,7 +461,7 @@ static void refuses_damaged_and_unsupported_files(void **state)
     struct ckpt_fixture a;
 
     (void)state;
-    make_gated(&a, 1);
+    make_gated(&a, 4, 1);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct meg_ckpt *c;
         int r;

@@ -12,31 +12,6 @@ struct cut {
     int64_t padding; /* padding rows of the vocabulary */
 };
 
-/* Create a SwiGLU model of 3 layers with query groups. */
-static void make_gated(struct ckpt_fixture *b, int seed)
-{
-    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &b->m }, { 0 } };
-    struct meg_err e;
-
-    memset(b, 0, sizeof *b);
-    meg_opt_defaults(groups);
-    b->m.num_layers = 3;
-    b->m.hidden_size = 16;
-    b->m.mlp.f = 6;
-    b->m.attn.a = 4;
-    b->m.group_query_attention = true;
-    b->m.attn.g = 2;
-    b->m.max_position_embeddings = 6;
-    b->m.vocab_size = 11;
-    b->m.swiglu = true;
-    if (meg_model_conf_check(&b->m, &e) < 0)
-        fail_msg("%s", e.msg);
-    meg_model_params(&b->p, &b->m, &meg_mesh_one);
-    b->w = new_params(&b->p, seed);
-    b->exp_avg = new_params(&b->p, seed + 100);
-    b->exp_avg_sq = new_params(&b->p, seed + 200);
-}
-
 /* Print the name of a parameter in Megatron's checkpoints; return its layer, or -1. */
 static int foreign_name(char out[CKPT_NAME_CHARS], const char *native, bool is_stacked)
 {
@@ -219,7 +194,7 @@ static void weights_and_states_are_read_however_they_are_cut(void **state)
     struct ckpt_fixture f;
 
     (void)state;
-    make_gated(&f, 1);
+    make_gated(&f, 3, 1);
     for (int64_t shards = 1; shards <= 2; shards++)
         for (int i = 0; i < 16; i++) {
             const struct cut cut = { .shards = shards,
@@ -284,7 +259,7 @@ static void damaged_directories_are_refused(void **state)
     struct meg_str s;
 
     (void)state;
-    make_gated(&f, 1);
+    make_gated(&f, 3, 1);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char path[100];
 
@@ -335,7 +310,7 @@ static void chunks_must_be_the_tensor(void **state)
     struct meg_str s;
 
     (void)state;
-    make_gated(&f, 1);
+    make_gated(&f, 3, 1);
     build_vector(&f, hole, 2, NULL);
     assert_refused(MEG_EFORMAT, EXPECT("dist/.metadata", "decoder.final_layernorm.weight",
                                        "3 of 4 elements; parts of the tensor are missing"));
@@ -365,7 +340,7 @@ static void items_must_not_overlap(void **state)
     struct dist_builder b;
 
     (void)state;
-    make_gated(&f, 1);
+    make_gated(&f, 3, 1);
     dist_begin(&b, "dist");
     b.overlap = 1;
     dist_tensor_begin(&b, "decoder.final_layernorm.weight", &dim, 1);
@@ -385,7 +360,7 @@ static void huge_shapes_are_refused(void **state)
     struct dist_builder b;
 
     (void)state;
-    make_gated(&f, 1);
+    make_gated(&f, 3, 1);
     dist_begin(&b, "dist");
     dist_tensor_begin(&b, "decoder.final_layernorm.bias", &one, 1);
     dist_add_chunk(&b, &zero, &one, v);
@@ -407,7 +382,7 @@ static void two_layouts_of_the_optimizer_are_refused(void **state)
     struct meg_err e;
 
     (void)state;
-    make_gated(&f, 1);
+    make_gated(&f, 3, 1);
     dist_begin(&b, "dist");
     add_params(&b, &f, f.w, "", &cut);
     add_params(&b, &f, f.exp_avg, "optimizer.state.exp_avg.", &cut);
@@ -429,7 +404,7 @@ static void a_chunk_may_be_listed_several_times(void **state)
     struct ckpt_fixture f;
 
     (void)state;
-    make_gated(&f, 1);
+    make_gated(&f, 3, 1);
     for (int n = 1; n <= 99; n += 98) {
         struct dist_builder b;
 
@@ -497,7 +472,7 @@ static void flat_buffers_are_read_in_the_order_of_registration(void **state)
     int n = 2;
 
     (void)state;
-    make_gated(&f, 1);
+    make_gated(&f, 3, 1);
     for (int i = 0; i < 36; i++) {
         snprintf(names[i], sizeof names[i], "decoder.layers.%d.%s.%s", i / 12, layer[i % 12 / 2],
                  i % 2 ? "bias" : "weight");
