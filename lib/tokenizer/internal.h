@@ -18,10 +18,10 @@ enum meg_tok_library {
 };
 
 struct meg_tok_class {
-    const char *name;            /* value of --tokenizer-type */
+    const char *name; /* value of --tokenizer-type */
     enum meg_tok_library origin;
-    bool has_extra_ids;          /* true if the type supports --vocab-extra-ids */
-    size_t size;                 /* bytes of the struct of the type, which begins with a struct meg_tokenizer */
+    bool has_extra_ids; /* true if the type supports --vocab-extra-ids */
+    size_t size;        /* bytes of the struct of the type, which begins with a struct meg_tokenizer */
     /*
      * Implement meg_tokenizer_open: set the members of *t, except is_clone.  Before the call, all are zero except type
      * and special_ids, which are all -1.  The caller closes t after a failure.
