@@ -29,11 +29,6 @@
 #define SPIN_S 0.00005
 #define SLEEP_US 50
 
-static double nbytes_of(int64_t n, enum meg_dtype t)
-{
-    return (double)n * (double)meg_dtype_size(t);
-}
-
 /* With MEG_TRACE=comm, print a JSON line on stderr when an operation starts. */
 static void trace_start(const struct meg_work *w)
 {
@@ -46,29 +41,12 @@ static void trace_start(const struct meg_work *w)
     meg_json_set_i64(&s, "rank", meg_log_rank());
     meg_json_set_str(&s, "group", w->g->c.name);
     meg_json_set_i64(&s, "ranks", w->g->c.size);
-    meg_json_set_str(&s, "dtype", meg_dtype_name(w->dtype));
-    meg_json_set_i64(&s, "n", w->n);
+    meg_json_set_str(&s, "dtype", meg_dtype_name(w->call.dtype));
+    meg_json_set_i64(&s, "n", w->call.n);
     meg_json_end(&s, '}');
     meg_str_add(&s, "\n", 1);
     fwrite(s.s, 1, s.n, stderr);
     meg_str_free(&s);
-}
-
-/* Create an operation on n elements (struct meg_comm_ops), in which this rank sends nbytes_sent. */
-static struct meg_work *work_new(struct meg_comm *c, const char *op_name, int64_t n, enum meg_dtype t,
-                                 double nbytes_sent)
-{
-    struct meg_comm_group *g = meg_comm_group_of(c);
-    struct meg_work *w = meg_new(g->transport->work_nbytes);
-
-    w->g = g;
-    w->op_name = op_name;
-    w->op_number = ++g->nops;
-    w->n = n;
-    w->dtype = t;
-    c->nbytes_sent += nbytes_sent;
-    trace_start(w);
-    return w;
 }
 
 /*
@@ -164,7 +142,8 @@ static void *recv_workspace(struct meg_comm_group *g, size_t nbytes)
 static void split_chunk(struct meg_work *w)
 {
     struct meg_comm_group *g = w->g;
-    const int64_t chunk = meg_all_reduce_chunk(g->c.size), n = w->n - w->offset < chunk ? w->n - w->offset : chunk;
+    const int64_t chunk = meg_all_reduce_chunk(g->c.size), left = w->call.n - w->offset,
+                  n = left < chunk ? left : chunk;
 
     for (int r = 0; r < g->c.size; r++) {
         g->displs[r] = (int)(n * r / g->c.size);
@@ -178,19 +157,19 @@ static bool send_parts(struct meg_work *w);
 static bool next_chunk(struct meg_work *w)
 {
     w->offset += w->g->displs[w->g->c.size - 1] + w->g->counts[w->g->c.size - 1];
-    return w->offset < w->n && send_parts(w);
+    return w->offset < w->call.n && send_parts(w);
 }
 
 /* Run the second stage of an all-reduce: reduce the received parts, and gather the results of all ranks. */
 static bool gather_reduced(struct meg_work *w)
 {
+    const struct meg_comm_call *x = &w->call;
     struct meg_comm_group *g = w->g;
-    const int64_t mine = g->counts[g->c.rank];
 
-    meg_reduce_local(meg_element(w->buf, w->offset + g->displs[g->c.rank], w->dtype), g->recv_buf, mine, g->c.size,
-                     w->dtype, w->op);
+    meg_reduce_local(meg_element(x->out, w->offset + g->displs[g->c.rank], x->dtype), g->recv_buf, g->counts[g->c.rank],
+                     g->c.size, x->dtype, x->reduce);
     w->next_stage = next_chunk;
-    g->transport->allgatherv(w, meg_element(w->buf, w->offset, w->dtype));
+    g->transport->allgatherv(w, meg_element(x->out, w->offset, x->dtype));
     return true;
 }
 
@@ -200,108 +179,53 @@ static bool send_parts(struct meg_work *w)
     struct meg_comm_group *g = w->g;
 
     split_chunk(w);
-    recv_workspace(g, (size_t)g->counts[g->c.rank] * (size_t)g->c.size * meg_dtype_size(w->dtype));
+    recv_workspace(g, (size_t)g->counts[g->c.rank] * (size_t)g->c.size * meg_dtype_size(w->call.dtype));
     w->next_stage = gather_reduced;
-    g->transport->alltoallv(w, meg_element(w->buf, w->offset, w->dtype), g->recv_buf);
+    g->transport->alltoallv(w, meg_element(w->call.out, w->offset, w->call.dtype), g->recv_buf);
     return true;
 }
 
 static bool reduce_received(struct meg_work *w)
 {
-    meg_reduce_local(w->buf, w->g->recv_buf, w->n, w->g->c.size, w->dtype, w->op);
+    const struct meg_comm_call *x = &w->call;
+
+    meg_reduce_local(x->out, w->g->recv_buf, x->n, w->g->c.size, x->dtype, x->reduce);
     return false;
 }
 
-static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                   enum meg_reduce_op op)
+/* Start the first transfer of w: of the values of all ranks, if this rank reduces them, or the operation itself. */
+static void start_transfer(struct meg_work *w)
 {
-    struct meg_work *w = work_new(c, "all-reduce", n, t, meg_comm_volume_all_reduce(c->size, nbytes_of(n, t)));
+    struct meg_comm_group *g = w->g;
+    struct meg_comm_call x = w->call;
+    const size_t nbytes = (size_t)x.n * meg_dtype_size(x.dtype);
 
-    (void)st;
-    w->buf = buf;
-    w->op = op;
-    if (w->g->transport->all_reduce) {
-        w->g->transport->all_reduce(w, buf, n);
-    } else if (nbytes_of(n, t) <= MEG_ALL_REDUCE_SMALL) {
-        w->next_stage = reduce_received;
-        w->g->transport->all_gather(w, recv_workspace(w->g, (size_t)(n * c->size) * meg_dtype_size(t)), buf, n);
-    } else {
+    if (g->transport->alltoallv && x.op == MEG_ALL_REDUCE && nbytes > MEG_ALL_REDUCE_SMALL) {
         send_parts(w);
+        return;
     }
-    return w;
+    if (g->transport->alltoallv && (x.op == MEG_ALL_REDUCE || x.op == MEG_REDUCE_SCATTER)) {
+        w->next_stage = reduce_received;
+        x.in = x.op == MEG_ALL_REDUCE ? x.out : x.in;
+        x.out = recv_workspace(g, nbytes * (size_t)g->c.size);
+        x.op = x.op == MEG_ALL_REDUCE ? MEG_ALL_GATHER : MEG_ALL_TO_ALL;
+    }
+    g->transport->start(w, &x);
 }
 
-static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                       enum meg_dtype t, enum meg_reduce_op op)
+static struct meg_work *start(struct meg_comm *c, struct meg_stream *st, const struct meg_comm_call *x)
 {
-    struct meg_work *w = work_new(c, "reduce-scatter", n, t, meg_comm_volume_sharded(c->size, nbytes_of(n, t)));
+    struct meg_comm_group *g = meg_comm_group_of(c);
+    struct meg_work *w = meg_new(g->transport->work_nbytes);
 
     (void)st;
-    w->buf = out;
-    w->op = op;
-    w->next_stage = reduce_received;
-    w->g->transport->all_to_all(w, recv_workspace(w->g, (size_t)(n * c->size) * meg_dtype_size(t)), in, n);
-    return w;
-}
-
-/* ---- transfers ------------------------------------------------------------------------------ */
-
-static struct meg_work *all_gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                   enum meg_dtype t)
-{
-    struct meg_work *w = work_new(c, "all-gather", n, t, meg_comm_volume_sharded(c->size, nbytes_of(n, t)));
-
-    (void)st;
-    w->g->transport->all_gather(w, out, in, n);
-    return w;
-}
-
-static struct meg_work *all_to_all(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                   enum meg_dtype t)
-{
-    struct meg_work *w = work_new(c, "all-to-all", n, t, meg_comm_volume_sharded(c->size, nbytes_of(n, t)));
-
-    (void)st;
-    w->g->transport->all_to_all(w, out, in, n);
-    return w;
-}
-
-static struct meg_work *broadcast(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                  int root)
-{
-    struct meg_work *w = work_new(c, "broadcast", n, t, nbytes_of(n, t));
-
-    (void)st;
-    w->g->transport->broadcast(w, buf, n, root);
-    return w;
-}
-
-static struct meg_work *send(struct meg_comm *c, struct meg_stream *st, const void *buf, int64_t n, enum meg_dtype t,
-                             int to)
-{
-    struct meg_work *w = work_new(c, "send", n, t, nbytes_of(n, t));
-
-    (void)st;
-    w->g->transport->send(w, buf, n, to);
-    return w;
-}
-
-static struct meg_work *recv(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                             int from)
-{
-    struct meg_work *w = work_new(c, "receive", n, t, 0);
-
-    (void)st;
-    w->g->transport->recv(w, buf, n, from);
-    return w;
-}
-
-static struct meg_work *barrier(struct meg_comm *c, struct meg_stream *st)
-{
-    struct meg_work *w = work_new(c, "barrier", 0, MEG_DTYPE_I32, 0);
-
-    (void)st;
-    w->g->transport->barrier(w);
+    w->g = g;
+    w->op_name = meg_comm_op_name(x->op);
+    w->op_number = ++g->nops;
+    w->call = *x;
+    c->nbytes_sent += meg_comm_volume(x, c->size);
+    trace_start(w);
+    start_transfer(w);
     return w;
 }
 
@@ -330,26 +254,7 @@ static void close_group(struct meg_comm *c)
 }
 
 static const struct meg_comm_ops ops = {
-    .all_reduce = all_reduce,
-    .reduce_scatter = reduce_scatter,
-    .all_gather = all_gather,
-    .all_to_all = all_to_all,
-    .broadcast = broadcast,
-    .send = send,
-    .recv = recv,
-    .barrier = barrier,
-    .wait = wait_work,
-    .test = test_work,
-    .split = split,
-    .set_timeout = set_timeout,
-    .close = close_group,
-};
-
-static const struct meg_comm_ops host_ops = {
-    .all_reduce = all_reduce,
-    .all_gather = all_gather,
-    .broadcast = broadcast,
-    .barrier = barrier,
+    .start = start,
     .wait = wait_work,
     .test = test_work,
     .split = split,
@@ -360,7 +265,8 @@ static const struct meg_comm_ops host_ops = {
 void meg_comm_group_init(struct meg_comm_group *g, struct meg_comm_group *world, const struct meg_transport *transport,
                          const char *name)
 {
-    g->c.op = g->c.host = transport->send ? &ops : &host_ops;
+    g->c.op = g->c.host = &ops;
+    g->c.has_host_tensors = transport->alltoallv;
     g->c.name = name;
     g->world = world ? world : g;
     g->transport = transport;

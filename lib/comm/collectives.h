@@ -14,10 +14,8 @@ struct meg_work {
     struct meg_comm_group *g;
     const char *op_name;
     int64_t op_number; /* number of operations that this rank has started in the group, including this one */
-    void *buf;         /* buffer of an all-reduce, or output of a reduce-scatter; in nccl.c, buffer or output */
-    int64_t n, offset; /* count of the operation (struct meg_comm_ops); element offset of the current chunk */
-    enum meg_dtype dtype;
-    enum meg_reduce_op op;
+    struct meg_comm_call call;
+    int64_t offset; /* element offset of the current chunk of an all-reduce */
     /*
      * Process the received data, then start the next transfer and return true, or return false if w is complete.  NULL
      * if w is complete after its first transfer.
@@ -26,27 +24,20 @@ struct meg_work {
 };
 
 /*
- * All functions except is_done, split and close start a transfer for w; counts are in elements of w->dtype.  All ranks
- * of a group start its collectives in the same order.  A transport without `send` has host collectives only:
- * all_reduce, all_gather, broadcast and barrier.
+ * Counts are in elements of w->call.dtype.  All ranks of a group start its collectives in the same order.  A transport
+ * without alltoallv and allgatherv has host collectives only, and its `start` implements all-reduces.
  */
 struct meg_transport {
     size_t work_nbytes; /* size in bytes of the transport's work struct, which begins with a struct meg_work */
     /*
-     * Send part i (g->displs, g->counts) of the chunk at `from` to rank i; receive the parts for this rank in `to`, in
-     * rank order.
+     * Start to send part i (g->displs, g->counts) of the chunk at `from` to rank i, and to receive the parts for this
+     * rank in `to`, in rank order.
      */
     void (*alltoallv)(struct meg_work *w, const void *from, void *to);
-    /* Gather the parts (g->displs, g->counts) of the chunk at `buf` on all ranks. */
+    /* Start to gather the parts (g->displs, g->counts) of the chunk at `buf` on all ranks. */
     void (*allgatherv)(struct meg_work *w, void *buf);
-    void (*all_gather)(struct meg_work *w, void *out, const void *in, int64_t n);
-    void (*all_to_all)(struct meg_work *w, void *out, const void *in, int64_t n);
-    void (*broadcast)(struct meg_work *w, void *buf, int64_t n, int root);
-    void (*send)(struct meg_work *w, const void *buf, int64_t n, int to);
-    void (*recv)(struct meg_work *w, void *buf, int64_t n, int from);
-    void (*barrier)(struct meg_work *w);
-    /* All-reduce buf [n].  NULL: collectives.c implements it with alltoallv, allgatherv and all_gather. */
-    void (*all_reduce)(struct meg_work *w, void *buf, int64_t n);
+    /* Start a transfer for w: the operation itself, or a gather or exchange of the values that w reduces. */
+    void (*start)(struct meg_work *w, const struct meg_comm_call *x);
     bool (*is_done)(struct meg_work *w); /* progress the last transfer that w started; return whether it is complete */
     struct meg_comm *(*split)(struct meg_comm_group *world, int color, const char *name);
     void (*close)(struct meg_comm_group *g); /* close and free g */

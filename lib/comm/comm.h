@@ -33,38 +33,35 @@ struct meg_nccl;
 struct meg_stream;
 struct meg_work;
 
-/*
- * Collectives and messages.  Each function queues an operation, which starts when the work queued on st before it is
- * complete.  The function returns a handle to wait for, or NULL if the operation is already complete.  Work that is
- * queued on st after `wait` starts after the operation.
- */
-struct meg_comm_ops {
-    /* buf [n] = sum or maximum of buf over the ranks. */
-    struct meg_work *(*all_reduce)(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                   enum meg_reduce_op op);
-    /* out [n] = part `rank` of the sum or maximum of in [size*n]; `out` may be that part of `in`. */
-    struct meg_work *(*reduce_scatter)(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                       enum meg_dtype t, enum meg_reduce_op op);
-    /* out [size*n] = in [n] of all ranks, in rank order; `in` may be this rank's part of `out`. */
-    struct meg_work *(*all_gather)(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                   enum meg_dtype t);
-    /* Send part i of `in` [size*n] to rank i and receive part i of `out` from it; `out` must not overlap `in`. */
-    struct meg_work *(*all_to_all)(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                   enum meg_dtype t);
-    /* buf [n] = buf [n] of rank `root`. */
-    struct meg_work *(*broadcast)(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                  int root);
-    /*
-     * Send or receive a point-to-point message.  Messages from one rank to another are received in the order of
-     * sending.
-     */
-    struct meg_work *(*send)(struct meg_comm *c, struct meg_stream *st, const void *buf, int64_t n, enum meg_dtype t,
-                             int to);
-    struct meg_work *(*recv)(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                             int from);
-    /* Start a barrier, which is complete when every rank has started it; meg_comm.host only. */
-    struct meg_work *(*barrier)(struct meg_comm *c, struct meg_stream *st);
+/* Collectives and messages, on the buffers `out` and `in` of a struct meg_comm_call. */
+enum meg_comm_op {
+    MEG_ALL_REDUCE,     /* out [n] = sum or maximum of out over the ranks */
+    MEG_REDUCE_SCATTER, /* out [n] = part `rank` of the sum or maximum of in [size*n]; `out` may be that part of `in` */
+    MEG_ALL_GATHER,     /* out [size*n] = in [n] of all ranks, in rank order; `in` may be this rank's part of `out` */
+    MEG_ALL_TO_ALL,     /* send part i of in [size*n] to rank i, receive part i of out from it; they must not overlap */
+    MEG_BROADCAST,      /* out [n] = out [n] of rank `peer` */
+    MEG_SEND,           /* send in [n] to rank `peer`, which receives messages from this rank in the order of sending */
+    MEG_RECV,           /* receive out [n] from rank `peer` */
+    MEG_BARRIER         /* complete when every rank has started it; meg_comm.host only */
+};
 
+/* The arguments of an operation; those that it does not use are zero. */
+struct meg_comm_call {
+    enum meg_comm_op op;
+    void *out;
+    const void *in;
+    int64_t n;
+    enum meg_dtype dtype;
+    enum meg_reduce_op reduce;
+    int peer;
+};
+
+struct meg_comm_ops {
+    /*
+     * Queue an operation, which starts when the work queued on st before it is complete.  Return a handle to wait for,
+     * or NULL if the operation is already complete.  Work that is queued on st after `wait` starts after the operation.
+     */
+    struct meg_work *(*start)(struct meg_comm *c, struct meg_stream *st, const struct meg_comm_call *x);
     void (*wait)(struct meg_work *w, struct meg_stream *st); /* frees w */
     bool (*test)(struct meg_work *w); /* progress w without blocking; if it is complete, free w and return true */
 
@@ -86,7 +83,8 @@ struct meg_comm_ops {
 
 struct meg_comm {
     const struct meg_comm_ops *op;   /* for tensors in device memory; see meg_comm_open_tensors */
-    const struct meg_comm_ops *host; /* all_reduce, all_gather, broadcast and barrier for values in host memory */
+    const struct meg_comm_ops *host; /* all-reduce, all-gather, broadcast and barrier of values in host memory */
+    bool has_host_tensors;           /* the transport exchanges tensors in host memory */
     const char *name;                /* name in messages, such as "world" or "tensor-parallel" */
     int rank, size;
     struct meg_nccl *nccl;         /* NCCL communicators of `op`; NULL if op uses no NCCL */
@@ -112,6 +110,12 @@ static inline double meg_comm_volume_sharded(int64_t size, double nbytes)
 {
     return (double)(size - 1) * nbytes;
 }
+
+/* Return the bytes that each rank of a group of `size` ranks sends in an operation. */
+double meg_comm_volume(const struct meg_comm_call *x, int64_t size);
+
+/* Return the name of an operation in messages, such as "all-reduce". */
+const char *meg_comm_op_name(enum meg_comm_op op);
 
 /* The communicator of a run with one rank. */
 extern struct meg_comm meg_comm_self;
@@ -171,35 +175,42 @@ static inline void meg_comm_test(struct meg_comm *c, struct meg_work **w)
         *w = NULL;
 }
 
-/* Queue a collective on st: it starts after the work queued on st so far, and later work waits for it. */
+/* Queue an operation on st: it starts after the work queued on st so far, and later work waits for it. */
+static inline void meg_comm_run(struct meg_comm *c, struct meg_stream *st, const struct meg_comm_call *x)
+{
+    meg_comm_wait(c, st, c->op->start(c, st, x));
+}
+
 static inline void meg_all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
                                   enum meg_reduce_op op)
 {
-    meg_comm_wait(c, st, c->op->all_reduce(c, st, buf, n, t, op));
+    meg_comm_run(c, st, &(struct meg_comm_call){ MEG_ALL_REDUCE, .out = buf, .n = n, .dtype = t, .reduce = op });
 }
 
 static inline void meg_reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                       enum meg_dtype t, enum meg_reduce_op op)
 {
-    meg_comm_wait(c, st, c->op->reduce_scatter(c, st, out, in, n, t, op));
+    meg_comm_run(c, st, &(struct meg_comm_call){ MEG_REDUCE_SCATTER, out, in, n, t, op, 0 });
 }
 
 static inline void meg_all_gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                   enum meg_dtype t)
 {
-    meg_comm_wait(c, st, c->op->all_gather(c, st, out, in, n, t));
+    meg_comm_run(c, st, &(struct meg_comm_call){ MEG_ALL_GATHER, .out = out, .in = in, .n = n, .dtype = t });
 }
 
 static inline void meg_all_to_all(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                   enum meg_dtype t)
 {
-    meg_comm_wait(c, st, c->op->all_to_all(c, st, out, in, n, t));
+    meg_comm_run(c, st, &(struct meg_comm_call){ MEG_ALL_TO_ALL, .out = out, .in = in, .n = n, .dtype = t });
 }
 
 /* ---- host collectives: small values in host memory; block the host ---- */
 
-static inline void meg_host_wait(struct meg_comm *c, struct meg_work *w)
+static inline void meg_host_run(struct meg_comm *c, const struct meg_comm_call *x)
 {
+    struct meg_work *w = c->host->start(c, NULL, x);
+
     if (w)
         c->host->wait(w, NULL);
 }
@@ -207,17 +218,17 @@ static inline void meg_host_wait(struct meg_comm *c, struct meg_work *w)
 static inline void meg_host_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t,
                                        enum meg_reduce_op op)
 {
-    meg_host_wait(c, c->host->all_reduce(c, NULL, buf, n, t, op));
+    meg_host_run(c, &(struct meg_comm_call){ MEG_ALL_REDUCE, .out = buf, .n = n, .dtype = t, .reduce = op });
 }
 
 static inline void meg_host_all_gather(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t)
 {
-    meg_host_wait(c, c->host->all_gather(c, NULL, out, in, n, t));
+    meg_host_run(c, &(struct meg_comm_call){ MEG_ALL_GATHER, .out = out, .in = in, .n = n, .dtype = t });
 }
 
 static inline void meg_host_broadcast(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int root)
 {
-    meg_host_wait(c, c->host->broadcast(c, NULL, buf, n, t, root));
+    meg_host_run(c, &(struct meg_comm_call){ MEG_BROADCAST, .out = buf, .n = n, .dtype = t, .peer = root });
 }
 
 /* Broadcast a text from rank `root`; on the other ranks, *text must be { 0 }. */
@@ -225,7 +236,7 @@ void meg_host_broadcast_str(struct meg_comm *c, struct meg_str *text, int root);
 
 static inline void meg_host_barrier(struct meg_comm *c)
 {
-    meg_host_wait(c, c->host->barrier(c, NULL));
+    meg_host_run(c, &(struct meg_comm_call){ MEG_BARRIER, .dtype = MEG_DTYPE_I32 });
 }
 
 /* The communicator of all ranks of a run, and the launcher that started the ranks. */

@@ -97,7 +97,7 @@ int meg_comm_open_tensors(struct meg_comm *world, const struct meg_device *d, st
             "rank %d computes on %s, but other ranks do not; give --device cpu, or --device cuda to learn why "
             "ranks have no GPU",
             world->rank, d->op->is_host_memory ? "the CPU" : "a GPU");
-    if (world->size == 1 || (d->op->is_host_memory && world->op->send))
+    if (world->size == 1 || (d->op->is_host_memory && world->has_host_tensors))
         return 0;
     if (d->op->is_host_memory)
         return meg_fail(e, MEG_EUSAGE,
@@ -130,6 +130,29 @@ void meg_host_broadcast_str(struct meg_comm *c, struct meg_str *text, int root)
         *text = (struct meg_str){ .s = meg_new((size_t)n + 4) };
     meg_host_broadcast(c, text->s, n / 4 + 1, MEG_DTYPE_I32, root);
     text->n = (size_t)n;
+}
+
+const char *meg_comm_op_name(enum meg_comm_op op)
+{
+    static const char *const name[] = { "all-reduce", "reduce-scatter", "all-gather", "all-to-all",
+                                        "broadcast",  "send",           "receive",    "barrier" };
+
+    return name[op];
+}
+
+double meg_comm_volume(const struct meg_comm_call *x, int64_t size)
+{
+    const double nbytes = (double)x->n * (double)meg_dtype_size(x->dtype);
+
+    switch (x->op) {
+    case MEG_ALL_REDUCE: return meg_comm_volume_all_reduce(size, nbytes);
+    case MEG_REDUCE_SCATTER:
+    case MEG_ALL_GATHER:
+    case MEG_ALL_TO_ALL: return meg_comm_volume_sharded(size, nbytes);
+    case MEG_BROADCAST:
+    case MEG_SEND: return nbytes;
+    default: return 0;
+    }
 }
 
 static double waited_s;

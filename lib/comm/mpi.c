@@ -58,7 +58,7 @@ static MPI_Datatype type_of(const struct meg_work *w)
 {
     static const MPI_Datatype by_size[] = { [2] = MPI_UINT16_T, [4] = MPI_UINT32_T, [8] = MPI_UINT64_T };
 
-    return by_size[meg_dtype_size(w->dtype)];
+    return by_size[meg_dtype_size(w->call.dtype)];
 }
 
 /* ---- transfers ------------------------------------------------------------------------------ */
@@ -81,7 +81,7 @@ static struct mpi_args args_of(const struct meg_work *w, int64_t n)
 {
     const int64_t max = meg_mpi_max_count, nblocks = n / max;
     struct mpi_args a = { (int)n, type_of(w), false };
-    const MPI_Aint offsets[2] = { 0, (MPI_Aint)(nblocks * max * (int64_t)meg_dtype_size(w->dtype)) };
+    const MPI_Aint offsets[2] = { 0, (MPI_Aint)(nblocks * max * (int64_t)meg_dtype_size(w->call.dtype)) };
     const int counts[2] = { (int)nblocks, (int)(n % max) };
     MPI_Datatype types[2] = { MPI_DATATYPE_NULL, a.type };
 
@@ -94,14 +94,6 @@ static struct mpi_args args_of(const struct meg_work *w, int64_t n)
     a.count = 1;
     a.is_derived = true;
     return a;
-}
-
-/* Check the status of the call that started a transfer, and free a derived type; MPI keeps it during the transfer. */
-static void end_start(const struct meg_work *w, struct mpi_args *a, int status)
-{
-    check(w->g, status, w->op_name);
-    if (a->is_derived)
-        check(w->g, MPI_Type_free(&a->type), w->op_name);
 }
 
 static void alltoallv(struct meg_work *w, const void *from, void *to)
@@ -127,47 +119,31 @@ static void allgatherv(struct meg_work *w, void *buf)
           w->op_name);
 }
 
-static void all_gather(struct meg_work *w, void *out, const void *in, int64_t n)
+static void start(struct meg_work *w, const struct meg_comm_call *x)
 {
-    const bool is_in_place = in == meg_element(out, w->g->c.rank * n, w->dtype);
-    struct mpi_args a = args_of(w, n);
+    struct mpi_args a = args_of(w, x->n);
+    const MPI_Comm c = comm_of(w);
+    MPI_Request *q = request_of(w);
+    const void *in = x->in;
+    int status = MPI_ERR_OTHER;
 
-    end_start(w, &a,
-              MPI_Iallgather(is_in_place ? MPI_IN_PLACE : in, a.count, a.type, out, a.count, a.type, comm_of(w),
-                             request_of(w)));
-}
-
-static void all_to_all(struct meg_work *w, void *out, const void *in, int64_t n)
-{
-    struct mpi_args a = args_of(w, n);
-
-    end_start(w, &a, MPI_Ialltoall(in, a.count, a.type, out, a.count, a.type, comm_of(w), request_of(w)));
-}
-
-static void broadcast(struct meg_work *w, void *buf, int64_t n, int root)
-{
-    struct mpi_args a = args_of(w, n);
-
-    end_start(w, &a, MPI_Ibcast(buf, a.count, a.type, root, comm_of(w), request_of(w)));
-}
-
-static void send(struct meg_work *w, const void *buf, int64_t n, int to)
-{
-    struct mpi_args a = args_of(w, n);
-
-    end_start(w, &a, MPI_Isend(buf, a.count, a.type, to, TAG, comm_of(w), request_of(w)));
-}
-
-static void recv(struct meg_work *w, void *buf, int64_t n, int from)
-{
-    struct mpi_args a = args_of(w, n);
-
-    end_start(w, &a, MPI_Irecv(buf, a.count, a.type, from, TAG, comm_of(w), request_of(w)));
-}
-
-static void barrier(struct meg_work *w)
-{
-    check(w->g, MPI_Ibarrier(comm_of(w), request_of(w)), w->op_name);
+    switch (x->op) {
+    case MEG_ALL_GATHER:
+        if (in == meg_element(x->out, w->g->c.rank * x->n, x->dtype))
+            in = MPI_IN_PLACE;
+        status = MPI_Iallgather(in, a.count, a.type, x->out, a.count, a.type, c, q);
+        break;
+    case MEG_ALL_TO_ALL: status = MPI_Ialltoall(in, a.count, a.type, x->out, a.count, a.type, c, q); break;
+    case MEG_BROADCAST: status = MPI_Ibcast(x->out, a.count, a.type, x->peer, c, q); break;
+    case MEG_SEND: status = MPI_Isend(in, a.count, a.type, x->peer, TAG, c, q); break;
+    case MEG_RECV: status = MPI_Irecv(x->out, a.count, a.type, x->peer, TAG, c, q); break;
+    case MEG_BARRIER: status = MPI_Ibarrier(c, q); break;
+    case MEG_ALL_REDUCE:
+    case MEG_REDUCE_SCATTER: MEG_ASSERT(!"reductions are in collectives.c");
+    }
+    check(w->g, status, w->op_name);
+    if (a.is_derived) /* MPI keeps the type during the transfer */
+        check(w->g, MPI_Type_free(&a.type), w->op_name);
 }
 
 static bool is_done(struct meg_work *w)
@@ -202,12 +178,7 @@ static const struct meg_transport mpi_transport = {
     .work_nbytes = sizeof(struct mpi_work),
     .alltoallv = alltoallv,
     .allgatherv = allgatherv,
-    .all_gather = all_gather,
-    .all_to_all = all_to_all,
-    .broadcast = broadcast,
-    .send = send,
-    .recv = recv,
-    .barrier = barrier,
+    .start = start,
     .is_done = is_done,
     .split = split,
     .close = close_group,

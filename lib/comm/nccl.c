@@ -97,13 +97,7 @@ static void close_comm(struct meg_comm *c)
 }
 
 static const struct meg_comm_ops ops = {
-    .all_reduce = nccl_all_reduce,
-    .reduce_scatter = nccl_reduce_scatter,
-    .all_gather = nccl_all_gather,
-    .all_to_all = nccl_all_to_all,
-    .broadcast = nccl_broadcast,
-    .send = nccl_send,
-    .recv = nccl_recv,
+    .start = nccl_start,
     .wait = nccl_wait_work,
     .test = nccl_test_work,
     .alloc = nccl_alloc,

@@ -86,19 +86,7 @@ void nccl_drain(struct nccl_channel *c);
 void nccl_wait_event(const struct meg_device *d, struct meg_event *event);
 
 /* The functions of struct meg_comm_ops. */
-struct meg_work *nccl_all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                 enum meg_reduce_op op);
-struct meg_work *nccl_reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                     enum meg_dtype t, enum meg_reduce_op op);
-struct meg_work *nccl_all_gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                 enum meg_dtype t);
-struct meg_work *nccl_all_to_all(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                 enum meg_dtype t);
-struct meg_work *nccl_broadcast(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                int root);
-struct meg_work *nccl_send(struct meg_comm *c, struct meg_stream *st, const void *buf, int64_t n, enum meg_dtype t,
-                           int to);
-struct meg_work *nccl_recv(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t, int from);
+struct meg_work *nccl_start(struct meg_comm *c, struct meg_stream *st, const struct meg_comm_call *x);
 /* Make st wait for the operation.  Block the host only until the operation is in the stream of its channel. */
 void nccl_wait_work(struct meg_work *w, struct meg_stream *st);
 bool nccl_test_work(struct meg_work *w);

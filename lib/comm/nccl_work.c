@@ -8,8 +8,6 @@
 
 static int64_t nstarted; /* number of operations that this process has started */
 
-enum nccl_op { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, BROADCAST, SEND, RECV };
-
 enum progress {
     QUEUED,  /* the NCCL call has not been made */
     CALLED,  /* the NCCL call continues in the background */
@@ -18,13 +16,10 @@ enum progress {
 };
 
 struct nccl_work {
-    struct meg_work w;
+    struct meg_work w; /* call.peer is a rank in the channel */
     struct nccl_channel *channel;
     struct nccl_work *next; /* next operation of the channel */
     int64_t seq;            /* number of the operation among all that this process has started */
-    enum nccl_op type;
-    const void *in; /* input of all_gather, all_to_all and reduce_scatter; message to send */
-    int peer;       /* rank in the channel: peer of a message, or root of a broadcast */
     enum progress progress;
     bool is_released; /* the caller has waited: free the work when it is done */
     struct meg_event *event;
@@ -35,9 +30,9 @@ const char *nccl_work_name(const struct nccl_channel *c)
     return c->first ? c->first->w.op_name : "set-up";
 }
 
-static ncclDataType_t type_of(const struct nccl_work *n)
+static ncclDataType_t type_of(enum meg_dtype t)
 {
-    switch (n->w.dtype) {
+    switch (t) {
     case MEG_DTYPE_F32: return ncclFloat32;
     case MEG_DTYPE_F64: return ncclFloat64;
     case MEG_DTYPE_BF16: return ncclBfloat16;
@@ -50,35 +45,36 @@ static ncclDataType_t type_of(const struct nccl_work *n)
     return ncclNumTypes;
 }
 
-static void call_all_to_all(const struct nccl_channel *c, const struct nccl_work *n)
+static void call_all_to_all(const struct nccl_channel *c, const struct meg_comm_call *x)
 {
-    const size_t count = (size_t)n->w.n;
+    const ncclDataType_t type = type_of(x->dtype);
+    const cudaStream_t st = (cudaStream_t)c->stream;
+    const size_t n = (size_t)x->n;
 
     NCCL(c, ncclGroupStart());
     for (int r = 0; r < c->size; r++) {
-        NCCL(c, ncclSend(meg_element(n->in, r * n->w.n, n->w.dtype), count, type_of(n), r, c->comm,
-                         (cudaStream_t)c->stream));
-        NCCL(c, ncclRecv(meg_element(n->w.buf, r * n->w.n, n->w.dtype), count, type_of(n), r, c->comm,
-                         (cudaStream_t)c->stream));
+        NCCL(c, ncclSend(meg_element(x->in, r * x->n, x->dtype), n, type, r, c->comm, st));
+        NCCL(c, ncclRecv(meg_element(x->out, r * x->n, x->dtype), n, type, r, c->comm, st));
     }
     NCCL(c, ncclGroupEnd());
 }
 
-static void call(const struct nccl_channel *c, const struct nccl_work *n)
+static void call(const struct nccl_channel *c, const struct meg_comm_call *x)
 {
-    const ncclRedOp_t op = n->w.op == MEG_REDUCE_SUM ? ncclSum : ncclMax;
+    const ncclRedOp_t op = x->reduce == MEG_REDUCE_SUM ? ncclSum : ncclMax;
+    const ncclDataType_t type = type_of(x->dtype);
     const cudaStream_t st = (cudaStream_t)c->stream;
-    const size_t count = (size_t)n->w.n;
-    void *buf = n->w.buf;
+    const size_t n = (size_t)x->n;
 
-    switch (n->type) {
-    case ALL_REDUCE: NCCL(c, ncclAllReduce(buf, buf, count, type_of(n), op, c->comm, st)); break;
-    case REDUCE_SCATTER: NCCL(c, ncclReduceScatter(n->in, buf, count, type_of(n), op, c->comm, st)); break;
-    case ALL_GATHER: NCCL(c, ncclAllGather(n->in, buf, count, type_of(n), c->comm, st)); break;
-    case ALL_TO_ALL: call_all_to_all(c, n); break;
-    case BROADCAST: NCCL(c, ncclBroadcast(buf, buf, count, type_of(n), n->peer, c->comm, st)); break;
-    case SEND: NCCL(c, ncclSend(n->in, count, type_of(n), n->peer, c->comm, st)); break;
-    case RECV: NCCL(c, ncclRecv(buf, count, type_of(n), n->peer, c->comm, st)); break;
+    switch (x->op) {
+    case MEG_ALL_REDUCE: NCCL(c, ncclAllReduce(x->out, x->out, n, type, op, c->comm, st)); break;
+    case MEG_REDUCE_SCATTER: NCCL(c, ncclReduceScatter(x->in, x->out, n, type, op, c->comm, st)); break;
+    case MEG_ALL_GATHER: NCCL(c, ncclAllGather(x->in, x->out, n, type, c->comm, st)); break;
+    case MEG_ALL_TO_ALL: call_all_to_all(c, x); break;
+    case MEG_BROADCAST: NCCL(c, ncclBroadcast(x->out, x->out, n, type, x->peer, c->comm, st)); break;
+    case MEG_SEND: NCCL(c, ncclSend(x->in, n, type, x->peer, c->comm, st)); break;
+    case MEG_RECV: NCCL(c, ncclRecv(x->out, n, type, x->peer, c->comm, st)); break;
+    case MEG_BARRIER: MEG_ASSERT(!"a barrier of tensors");
     }
 }
 
@@ -93,7 +89,7 @@ static void advance(struct nccl_channel *c, struct nccl_work *n)
 {
     if (n->progress == QUEUED && nccl_ensure_open(c)) {
         nccl_device->event_wait(c->stream, n->event);
-        call(c, n);
+        call(c, &n->w.call);
         n->progress = CALLED;
     }
     if (n->progress == CALLED && nccl_is_ready(c)) {
@@ -127,81 +123,6 @@ static void progress_all(void)
         progress_channel(c);
 }
 
-/* Queue an operation; the caller sets type, in, peer, and the members of w that describe the operation. */
-static struct meg_work *start(struct meg_comm *g, struct nccl_channel *c, struct meg_stream *st, struct nccl_work n)
-{
-    struct nccl_work *copy = meg_new(sizeof *copy);
-
-    *copy = n;
-    copy->w.g = meg_comm_group_of(g);
-    copy->w.op_number = ++copy->w.g->nops;
-    copy->channel = c;
-    copy->seq = ++nstarted;
-    copy->event = nccl_device->event_create();
-    nccl_device->event_record(st, copy->event);
-    if (c->first)
-        c->last->next = copy;
-    else
-        c->first = copy;
-    c->last = copy;
-    if (!c->unstarted)
-        c->unstarted = copy;
-    progress_channel(c);
-    return &copy->w;
-}
-
-static double nbytes_of(int64_t n, enum meg_dtype t)
-{
-    return (double)n * (double)meg_dtype_size(t);
-}
-
-struct meg_work *nccl_all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                 enum meg_reduce_op op)
-{
-    c->nbytes_sent += meg_comm_volume_all_reduce(c->size, nbytes_of(n, t));
-    return start(c, c->nccl->collectives, st,
-                 (struct nccl_work){ .type = ALL_REDUCE,
-                                     .w = { .op_name = "all-reduce", .buf = buf, .n = n, .dtype = t, .op = op } });
-}
-
-struct meg_work *nccl_reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                     enum meg_dtype t, enum meg_reduce_op op)
-{
-    c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
-    return start(c, c->nccl->collectives, st,
-                 (struct nccl_work){ .type = REDUCE_SCATTER,
-                                     .in = in,
-                                     .w = { .op_name = "reduce-scatter", .buf = out, .n = n, .dtype = t, .op = op } });
-}
-
-struct meg_work *nccl_all_gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                 enum meg_dtype t)
-{
-    c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
-    return start(c, c->nccl->collectives, st,
-                 (struct nccl_work){
-                     .type = ALL_GATHER, .in = in, .w = { .op_name = "all-gather", .buf = out, .n = n, .dtype = t } });
-}
-
-struct meg_work *nccl_all_to_all(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                 enum meg_dtype t)
-{
-    c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
-    return start(c, c->nccl->collectives, st,
-                 (struct nccl_work){
-                     .type = ALL_TO_ALL, .in = in, .w = { .op_name = "all-to-all", .buf = out, .n = n, .dtype = t } });
-}
-
-struct meg_work *nccl_broadcast(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                int root)
-{
-    c->nbytes_sent += nbytes_of(n, t);
-    return start(c, c->nccl->collectives, st,
-                 (struct nccl_work){ .type = BROADCAST,
-                                     .peer = root,
-                                     .w = { .op_name = "broadcast", .buf = buf, .n = n, .dtype = t } });
-}
-
 /* Return the channel of the messages from rank `from` to rank `to` of a group.  Create it for the first message. */
 static struct nccl_channel *message_channel(struct meg_comm *c, int from, int to)
 {
@@ -218,20 +139,33 @@ static struct nccl_channel *message_channel(struct meg_comm *c, int from, int to
     return *at;
 }
 
-struct meg_work *nccl_send(struct meg_comm *c, struct meg_stream *st, const void *buf, int64_t n, enum meg_dtype t,
-                           int to)
+struct meg_work *nccl_start(struct meg_comm *g, struct meg_stream *st, const struct meg_comm_call *x)
 {
-    c->nbytes_sent += nbytes_of(n, t);
-    return start(
-        c, message_channel(c, c->rank, to), st,
-        (struct nccl_work){ .type = SEND, .in = buf, .peer = 1, .w = { .op_name = "send", .n = n, .dtype = t } });
-}
+    struct nccl_channel *c = x->op == MEG_SEND   ? message_channel(g, g->rank, x->peer)
+                             : x->op == MEG_RECV ? message_channel(g, x->peer, g->rank)
+                                                 : g->nccl->collectives;
+    struct nccl_work *n = meg_new(sizeof *n);
 
-struct meg_work *nccl_recv(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t, int from)
-{
-    return start(
-        c, message_channel(c, from, c->rank), st,
-        (struct nccl_work){ .type = RECV, .peer = 0, .w = { .op_name = "receive", .buf = buf, .n = n, .dtype = t } });
+    g->nbytes_sent += meg_comm_volume(x, g->size);
+    n->w.g = meg_comm_group_of(g);
+    n->w.op_name = meg_comm_op_name(x->op);
+    n->w.op_number = ++n->w.g->nops;
+    n->w.call = *x;
+    if (x->op == MEG_SEND || x->op == MEG_RECV)
+        n->w.call.peer = x->op == MEG_SEND; /* rank 0 of the channel sends to rank 1 */
+    n->channel = c;
+    n->seq = ++nstarted;
+    n->event = nccl_device->event_create();
+    nccl_device->event_record(st, n->event);
+    if (c->first)
+        c->last->next = n;
+    else
+        c->first = n;
+    c->last = n;
+    if (!c->unstarted)
+        c->unstarted = n;
+    progress_channel(c);
+    return &n->w;
 }
 
 void nccl_wait_work(struct meg_work *w, struct meg_stream *st)

@@ -6,54 +6,25 @@
 #include "comm/comm.h"
 #include "device/device.h"
 
-static void copy(struct meg_stream *st, void *out, const void *in, int64_t n, enum meg_dtype t)
+/* Return the size in bytes that an operation copies from `in` to `out`. */
+static size_t nbytes_to_copy(const struct meg_comm_call *x)
 {
-    if (out != in)
-        meg_device_current()->op->copy(st, out, in, (size_t)n * meg_dtype_size(t));
+    return x->in && x->in != x->out ? (size_t)x->n * meg_dtype_size(x->dtype) : 0;
 }
 
-static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                   enum meg_reduce_op op)
-{
-    (void)c, (void)st, (void)buf, (void)n, (void)t, (void)op;
-    return NULL;
-}
-
-static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                       enum meg_dtype t, enum meg_reduce_op op)
-{
-    (void)c, (void)op;
-    copy(st, out, in, n, t);
-    return NULL;
-}
-
-static struct meg_work *gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                               enum meg_dtype t)
+static struct meg_work *start(struct meg_comm *c, struct meg_stream *st, const struct meg_comm_call *x)
 {
     (void)c;
-    copy(st, out, in, n, t);
+    if (nbytes_to_copy(x))
+        meg_device_current()->op->copy(st, x->out, x->in, nbytes_to_copy(x));
     return NULL;
 }
 
-static struct meg_work *host_gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                    enum meg_dtype t)
+static struct meg_work *start_host(struct meg_comm *c, struct meg_stream *st, const struct meg_comm_call *x)
 {
     (void)c, (void)st;
-    if (out != in)
-        memcpy(out, in, (size_t)n * meg_dtype_size(t));
-    return NULL;
-}
-
-static struct meg_work *broadcast(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                  int root)
-{
-    (void)c, (void)st, (void)buf, (void)n, (void)t, (void)root;
-    return NULL;
-}
-
-static struct meg_work *barrier(struct meg_comm *c, struct meg_stream *st)
-{
-    (void)c, (void)st;
+    if (nbytes_to_copy(x))
+        memcpy(x->out, x->in, nbytes_to_copy(x));
     return NULL;
 }
 
@@ -74,21 +45,12 @@ static void no_close(struct meg_comm *c)
 }
 
 static const struct meg_comm_ops tensor_ops = {
-    .all_reduce = all_reduce,
-    .reduce_scatter = reduce_scatter,
-    .all_gather = gather,
-    .all_to_all = gather,
-    .broadcast = broadcast,
+    .start = start,
     .split = split,
     .set_timeout = no_timeout,
     .close = no_close,
 };
 
-static const struct meg_comm_ops host_ops = {
-    .all_reduce = all_reduce,
-    .all_gather = host_gather,
-    .broadcast = broadcast,
-    .barrier = barrier,
-};
+static const struct meg_comm_ops host_ops = { .start = start_host };
 
 struct meg_comm meg_comm_self = { .op = &tensor_ops, .host = &host_ops, .name = "self", .size = 1 };

@@ -43,25 +43,25 @@ static void start_chunk(struct store_work *s)
     meg_store_start(meg_comm_group_watchdog(s->w.g), &s->chunk, s->in + s->offset);
 }
 
-/*
- * Start a collective on this rank's value `in` [n].  is_done stores the result in `out`: [size * n] for a gather, [n]
- * for the other collectives.
- */
-static void start(struct meg_work *w, enum meg_store_op op, void *out, const void *in, int64_t n, int root)
+/* Start a collective.  is_done stores the result in x->out: [size * n] for a gather, [n] for the other collectives. */
+static void start(struct meg_work *w, const struct meg_comm_call *x)
 {
     struct store_work *s = (struct store_work *)w;
+    const enum meg_store_op op = x->op == MEG_ALL_REDUCE  ? MEG_STORE_REDUCE
+                                 : x->op == MEG_BROADCAST ? MEG_STORE_BROADCAST
+                                                          : MEG_STORE_GATHER; /* a barrier gathers 0 bytes */
     const int size = w->g->c.size;
 
     s->chunk = (struct meg_store_collective){
-        .group = store_group_of(w)->id, .op = op, .rank = w->g->c.rank, .size = size, .root = root
+        .group = store_group_of(w)->id, .op = op, .rank = w->g->c.rank, .size = size, .root = x->peer
     };
     if (op == MEG_STORE_REDUCE) {
-        s->chunk.dtype = w->dtype;
-        s->chunk.combine = w->op;
+        s->chunk.dtype = x->dtype;
+        s->chunk.combine = x->reduce;
     }
-    s->in = in;
-    s->out = out;
-    s->nbytes = n * (int64_t)meg_dtype_size(w->dtype);
+    s->in = x->in ? x->in : x->out;
+    s->out = x->out;
+    s->nbytes = x->n * (int64_t)meg_dtype_size(x->dtype);
     s->max_chunk = MEG_STORE_MAX_NBYTES;
     if (op == MEG_STORE_GATHER) /* a multiple of 8 bytes, so that no element is split; at least 8 */
         s->max_chunk = size < MEG_STORE_MAX_NBYTES / 8 ? MEG_STORE_MAX_NBYTES / size / 8 * 8 : 8;
@@ -94,26 +94,6 @@ static bool is_done(struct meg_work *w)
     return false;
 }
 
-static void all_reduce(struct meg_work *w, void *buf, int64_t n)
-{
-    start(w, MEG_STORE_REDUCE, buf, buf, n, 0);
-}
-
-static void all_gather(struct meg_work *w, void *out, const void *in, int64_t n)
-{
-    start(w, MEG_STORE_GATHER, out, in, n, 0);
-}
-
-static void broadcast(struct meg_work *w, void *buf, int64_t n, int root)
-{
-    start(w, MEG_STORE_BROADCAST, buf, buf, n, root);
-}
-
-static void barrier(struct meg_work *w)
-{
-    start(w, MEG_STORE_GATHER, NULL, NULL, 0, 0);
-}
-
 /* ---- groups ------------------------------------------------------------------------------ */
 
 static struct meg_comm *split(struct meg_comm_group *world, int color, const char *name);
@@ -127,10 +107,7 @@ static void close_group(struct meg_comm_group *g)
 
 static const struct meg_transport store_transport = {
     .work_nbytes = sizeof(struct store_work),
-    .all_gather = all_gather,
-    .broadcast = broadcast,
-    .barrier = barrier,
-    .all_reduce = all_reduce,
+    .start = start,
     .is_done = is_done,
     .split = split,
     .close = close_group,

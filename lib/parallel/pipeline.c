@@ -66,7 +66,7 @@ static bool is_transferred(const struct meg_pipe *p, const struct meg_action *a,
 static void start(struct meg_pipe *p, const struct meg_action *a)
 {
     const int first = a->buf[a->edge] * p->ntensors;
-    const struct meg_comm_ops *op = p->pp->op;
+    const bool is_received = meg_edge_is_received(a->edge);
 
     for (int i = 0; i < p->ntensors; i++) {
         const struct meg_pipe_tensor *t = &p->tensor[i];
@@ -75,9 +75,9 @@ static void start(struct meg_pipe *p, const struct meg_action *a)
         p->work[a->edge][first + i] = NULL;
         if (!is_transferred(p, a, i))
             continue;
-        p->work[a->edge][first + i] = meg_edge_is_received(a->edge)
-                                          ? op->recv(p->pp, p->stream, buf, t->n, t->dtype, a->peer)
-                                          : op->send(p->pp, p->stream, buf, t->n, t->dtype, a->peer);
+        p->work[a->edge][first + i] = p->pp->op->start(
+            p->pp, p->stream,
+            &(struct meg_comm_call){ is_received ? MEG_RECV : MEG_SEND, buf, buf, t->n, t->dtype, 0, a->peer });
     }
 }
 

@@ -31,14 +31,6 @@ unsigned placement_comm_mask(const struct meg_comm *c)
 
 /* ---- operations in flight ---- */
 
-/* Return w after marking the output of a collective, if it must be waited for. */
-static struct meg_work *start(struct meg_work *w, const void *out, size_t nbytes)
-{
-    if (w)
-        placement_set_work(out, nbytes, w);
-    return w;
-}
-
 static const struct meg_comm_ops
     *waiting; /* `wait` and `test` have no group; all groups of several ranks have one transport */
 
@@ -106,39 +98,34 @@ static struct placement change(const struct collective *x, const struct group *g
     return v;
 }
 
-static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                   enum meg_reduce_op op)
+static void all_reduce(struct group *g, const struct meg_comm_call *x)
 {
-    struct group *g = group_of(c);
-    const size_t nbytes = (size_t)n * meg_dtype_size(t);
+    const size_t nbytes = (size_t)x->n * meg_dtype_size(x->dtype);
 
-    for (struct placement_range r = { .end = buf }; placement_next(&r, (char *)buf + nbytes);) {
-        if (op == MEG_REDUCE_SUM)
+    for (struct placement_range r = { .end = x->out }; placement_next(&r, (char *)x->out + nbytes);) {
+        if (x->reduce == MEG_REDUCE_SUM)
             r.v = change(&reduction, g, &r, MEG_PLACEMENT_REPLICATED);
-        if (n == 1 && t == MEG_DTYPE_F64)
+        if (x->n == 1 && x->dtype == MEG_DTYPE_F64)
             r.v.reduced |= (uint16_t)g->mask;
         placement_set(r.begin, (size_t)(r.end - r.begin), r.v);
     }
-    return start(g->op->all_reduce(c, st, buf, n, t, op), buf, nbytes);
 }
 
-static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                       enum meg_dtype t, enum meg_reduce_op op)
+static void reduce_scatter(struct group *g, const struct meg_comm_call *x)
 {
-    struct group *g = group_of(c);
-    const size_t nbytes = (size_t)n * meg_dtype_size(t);
-    const char *own = (const char *)in + (size_t)c->rank * nbytes, *end = (const char *)in + (size_t)c->size * nbytes;
-    const int shard = placement_param(in) ? MEG_PLACEMENT_FLAT : MEG_PLACEMENT_ROWS;
+    const size_t nbytes = (size_t)x->n * meg_dtype_size(x->dtype);
+    const char *own = (const char *)x->in + (size_t)g->c->rank * nbytes,
+               *end = (const char *)x->in + (size_t)g->c->size * nbytes;
+    const int shard = placement_param(x->in) ? MEG_PLACEMENT_FLAT : MEG_PLACEMENT_ROWS;
 
-    for (struct placement_range r = { .end = in }; placement_next(&r, end);) {
+    for (struct placement_range r = { .end = x->in }; placement_next(&r, end);) {
         const struct placement v = change(&scatter, g, &r, shard);
         const char *from = r.begin < own ? own : r.begin;
         const char *to = r.end > own + nbytes ? own + nbytes : r.end;
 
         if (from < to)
-            placement_set((char *)out + (from - own), (size_t)(to - from), v);
+            placement_set((char *)x->out + (from - own), (size_t)(to - from), v);
     }
-    return start(g->op->reduce_scatter(c, st, out, in, n, t, op), out, nbytes);
 }
 
 /* Set the shard of another rank in a flat buffer: it keeps its placement over the axes of other groups. */
@@ -152,39 +139,33 @@ static void gather_flat(const struct group *g, const char *shard, size_t nbytes)
     }
 }
 
-static struct meg_work *all_gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                   enum meg_dtype t)
+static void all_gather(struct group *g, const struct meg_comm_call *x)
 {
-    struct group *g = group_of(c);
-    const size_t nbytes = (size_t)n * meg_dtype_size(t);
-    const bool is_flat = placement_param(out);
+    const size_t nbytes = (size_t)x->n * meg_dtype_size(x->dtype);
+    const bool is_flat = placement_param(x->out);
 
-    for (struct placement_range r = { .end = in }; placement_next(&r, (const char *)in + nbytes);) {
+    for (struct placement_range r = { .end = x->in }; placement_next(&r, (const char *)x->in + nbytes);) {
         const struct placement v = change(&gather, g, &r, MEG_PLACEMENT_REPLICATED);
 
-        for (int k = 0; k < c->size; k++)
-            if (!is_flat || k == c->rank)
-                placement_set((char *)out + (size_t)k * nbytes + (r.begin - (const char *)in),
+        for (int k = 0; k < g->c->size; k++)
+            if (!is_flat || k == g->c->rank)
+                placement_set((char *)x->out + (size_t)k * nbytes + (r.begin - (const char *)x->in),
                               (size_t)(r.end - r.begin), v);
     }
-    for (int k = 0; is_flat && k < c->size; k++)
-        if (k != c->rank)
-            gather_flat(g, (char *)out + (size_t)k * nbytes, nbytes);
-    return start(g->op->all_gather(c, st, out, in, n, t), out, nbytes * (size_t)c->size);
+    for (int k = 0; is_flat && k < g->c->size; k++)
+        if (k != g->c->rank)
+            gather_flat(g, (char *)x->out + (size_t)k * nbytes, nbytes);
 }
 
-static struct meg_work *all_to_all(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                   enum meg_dtype t)
+static void all_to_all(struct group *g, const struct meg_comm_call *x)
 {
-    struct group *g = group_of(c);
-    const size_t nbytes = (size_t)(c->size * n) * meg_dtype_size(t);
+    const size_t nbytes = (size_t)(g->c->size * x->n) * meg_dtype_size(x->dtype);
     int differs;
-    struct placement_range r = { .begin = in, .v = placement_of(in, nbytes, &differs) };
+    struct placement_range r = { .begin = x->in, .v = placement_of(x->in, nbytes, &differs) };
 
     if (differs >= 0)
-        fail(exchange.op, g, in, r.v.axis[differs], differs, exchange.text);
-    placement_set(out, nbytes, change(&exchange, g, &r, 0));
-    return start(g->op->all_to_all(c, st, out, in, n, t), out, nbytes);
+        fail(exchange.op, g, x->in, r.v.axis[differs], differs, exchange.text);
+    placement_set(x->out, nbytes, change(&exchange, g, &r, 0));
 }
 
 /* ---- messages ---- */
@@ -224,34 +205,49 @@ static struct placement from_ring(const struct group *g, struct placement v)
     return v;
 }
 
-static struct meg_work *send(struct meg_comm *c, struct meg_stream *st, const void *buf, int64_t n, enum meg_dtype t,
-                             int to)
+static void send(struct group *g, const struct meg_comm_call *x)
 {
-    struct group *g = group_of(c);
-    const size_t nbytes = (size_t)n * meg_dtype_size(t);
+    const size_t nbytes = (size_t)x->n * meg_dtype_size(x->dtype);
     struct placement_range r = { .end = g->receiving };
     int differs;
 
-    if (c == placement_mesh->pp)
-        check_boundary(g, buf, nbytes);
+    if (g->c == placement_mesh->pp)
+        check_boundary(g, x->in, nbytes);
     if (g->receiving && placement_next(&r, g->receiving + g->receiving_nbytes) && r.work) {
-        placement_set(g->receiving, g->receiving_nbytes, from_ring(g, placement_of(buf, nbytes, &differs)));
+        placement_set(g->receiving, g->receiving_nbytes, from_ring(g, placement_of(x->in, nbytes, &differs)));
         placement_set_work(g->receiving, g->receiving_nbytes, r.work);
         g->receiving = NULL;
     }
-    return g->op->send(c, st, buf, n, t, to);
 }
 
-static struct meg_work *recv(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                             int from)
+static void recv(struct group *g, const struct meg_comm_call *x)
+{
+    const size_t nbytes = (size_t)x->n * meg_dtype_size(x->dtype);
+
+    placement_set(x->out, nbytes, g->c == placement_mesh->pp ? boundary() : placement_all(MEG_PLACEMENT_UNKNOWN));
+    g->receiving = g->c == placement_mesh->pp ? NULL : x->out;
+    g->receiving_nbytes = nbytes;
+}
+
+static struct meg_work *start(struct meg_comm *c, struct meg_stream *st, const struct meg_comm_call *x)
 {
     struct group *g = group_of(c);
-    const size_t nbytes = (size_t)n * meg_dtype_size(t);
+    const int64_t numel = x->op == MEG_ALL_GATHER || x->op == MEG_ALL_TO_ALL ? c->size * x->n : x->n;
+    struct meg_work *w;
 
-    placement_set(buf, nbytes, c == placement_mesh->pp ? boundary() : placement_all(MEG_PLACEMENT_UNKNOWN));
-    g->receiving = c == placement_mesh->pp ? NULL : buf;
-    g->receiving_nbytes = nbytes;
-    return start(g->op->recv(c, st, buf, n, t, from), buf, nbytes);
+    switch (x->op) {
+    case MEG_ALL_REDUCE: all_reduce(g, x); break;
+    case MEG_REDUCE_SCATTER: reduce_scatter(g, x); break;
+    case MEG_ALL_GATHER: all_gather(g, x); break;
+    case MEG_ALL_TO_ALL: all_to_all(g, x); break;
+    case MEG_SEND: send(g, x); break;
+    case MEG_RECV: recv(g, x); break;
+    default: break;
+    }
+    w = g->op->start(c, st, x);
+    if (w && x->op != MEG_SEND && x->op != MEG_BROADCAST)
+        placement_set_work(x->out, (size_t)numel * meg_dtype_size(x->dtype), w); /* the output must be waited for */
+    return w;
 }
 
 /* ---- groups ---- */
@@ -267,12 +263,7 @@ void placement_comm_begin(struct meg_comm *c, unsigned mask)
     *g = (struct group){ .c = c, .op = c->op, .checked = *c->op, .mask = mask };
     if (c->size > 1)
         waiting = c->op;
-    g->checked.all_reduce = all_reduce;
-    g->checked.reduce_scatter = reduce_scatter;
-    g->checked.all_gather = all_gather;
-    g->checked.all_to_all = all_to_all;
-    g->checked.send = send;
-    g->checked.recv = recv;
+    g->checked.start = start;
     g->checked.wait = wait;
     g->checked.test = test;
     c->op = &g->checked;

@@ -23,17 +23,9 @@ struct meg_work {
     struct meg_work *base;  /* host collective: work of the base communicator, or NULL */
 };
 
-enum op { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, BROADCAST, SEND, RECV, BARRIER };
-
 struct op_args {
     struct queue_comm *q;
-    enum op op;
-    void *out;
-    const void *in;
-    int64_t n;
-    enum meg_dtype t;
-    enum meg_reduce_op reduce_op;
-    int peer;
+    struct meg_comm_call call;
     bool is_started;
     struct meg_work *work;
 };
@@ -46,20 +38,9 @@ static struct queue_comm *queue_comm_of(struct meg_comm *c)
 static struct meg_work *start_base(const struct op_args *a)
 {
     struct meg_comm *c = a->q->base;
-    const struct meg_comm_ops *op = c->op;
 
     c->watchdog = a->q->c.watchdog;
-    switch (a->op) {
-    case ALL_REDUCE: return op->all_reduce(c, NULL, a->out, a->n, a->t, a->reduce_op);
-    case REDUCE_SCATTER: return op->reduce_scatter(c, NULL, a->out, a->in, a->n, a->t, a->reduce_op);
-    case ALL_GATHER: return op->all_gather(c, NULL, a->out, a->in, a->n, a->t);
-    case ALL_TO_ALL: return op->all_to_all(c, NULL, a->out, a->in, a->n, a->t);
-    case BROADCAST: return op->broadcast(c, NULL, a->out, a->n, a->t, a->peer);
-    case SEND: return op->send(c, NULL, a->in, a->n, a->t, a->peer);
-    case RECV: return op->recv(c, NULL, a->out, a->n, a->t, a->peer);
-    case BARRIER: return op->barrier(c, NULL);
-    }
-    return NULL;
+    return c->op->start(c, NULL, &a->call);
 }
 
 static bool run_op(void *args)
@@ -75,22 +56,7 @@ static bool run_op(void *args)
 
 /* ---- tensor collectives ---- */
 
-/* Return the bytes that this rank sends, which are counted when the collective is queued, as over NCCL. */
-static double nbytes_to_send(const struct op_args *a)
-{
-    const double nbytes = (double)a->n * (double)meg_dtype_size(a->t);
-
-    switch (a->op) {
-    case ALL_REDUCE: return meg_comm_volume_all_reduce(a->q->c.size, nbytes);
-    case REDUCE_SCATTER:
-    case ALL_GATHER:
-    case ALL_TO_ALL: return meg_comm_volume_sharded(a->q->c.size, nbytes);
-    case BROADCAST:
-    case SEND: return nbytes;
-    default: return 0;
-    }
-}
-
+/* The bytes that this rank sends are counted when the collective is queued, as over NCCL. */
 static struct meg_work *queue_op(struct queue_comm *q, struct meg_stream *after, struct meg_stream *on,
                                  const struct op_args *a)
 {
@@ -98,7 +64,7 @@ static struct meg_work *queue_op(struct queue_comm *q, struct meg_stream *after,
     struct meg_work *w = meg_new(sizeof *w);
 
     w->q = q;
-    q->c.nbytes_sent += nbytes_to_send(a);
+    q->c.nbytes_sent += meg_comm_volume(&a->call, q->c.size);
     w->done = op->event_create();
     op->event_record(after, w->done);
     op->event_wait(on, w->done);
@@ -107,72 +73,16 @@ static struct meg_work *queue_op(struct queue_comm *q, struct meg_stream *after,
     return w;
 }
 
-static struct meg_work *collective(struct meg_comm *c, struct meg_stream *st, struct op_args a)
+static struct meg_work *start(struct meg_comm *c, struct meg_stream *st, const struct meg_comm_call *x)
 {
     struct queue_comm *q = queue_comm_of(c);
+    struct meg_stream **on = x->op == MEG_SEND   ? &q->send[x->peer]
+                             : x->op == MEG_RECV ? &q->recv[x->peer]
+                                                 : &q->collectives;
 
-    a.q = q;
-    return queue_op(q, st, q->collectives, &a);
-}
-
-static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                   enum meg_reduce_op op)
-{
-    return collective(c, st, (struct op_args){ .op = ALL_REDUCE, .out = buf, .n = n, .t = t, .reduce_op = op });
-}
-
-static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                       enum meg_dtype t, enum meg_reduce_op op)
-{
-    return collective(c, st,
-                      (struct op_args){ .op = REDUCE_SCATTER, .out = out, .in = in, .n = n, .t = t, .reduce_op = op });
-}
-
-static struct meg_work *all_gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                   enum meg_dtype t)
-{
-    return collective(c, st, (struct op_args){ .op = ALL_GATHER, .out = out, .in = in, .n = n, .t = t });
-}
-
-static struct meg_work *all_to_all(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                   enum meg_dtype t)
-{
-    return collective(c, st, (struct op_args){ .op = ALL_TO_ALL, .out = out, .in = in, .n = n, .t = t });
-}
-
-static struct meg_work *broadcast(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                  int root)
-{
-    return collective(c, st, (struct op_args){ .op = BROADCAST, .out = buf, .n = n, .t = t, .peer = root });
-}
-
-static struct meg_work *barrier(struct meg_comm *c, struct meg_stream *st)
-{
-    return collective(c, st, (struct op_args){ .op = BARRIER });
-}
-
-static struct meg_work *message(struct queue_comm *q, struct meg_stream *st, struct meg_stream **on, struct op_args a)
-{
     if (!*on)
         *on = queue_stream_create("message");
-    a.q = q;
-    return queue_op(q, st, *on, &a);
-}
-
-static struct meg_work *send(struct meg_comm *c, struct meg_stream *st, const void *buf, int64_t n, enum meg_dtype t,
-                             int to)
-{
-    struct queue_comm *q = queue_comm_of(c);
-
-    return message(q, st, &q->send[to], (struct op_args){ .op = SEND, .in = buf, .n = n, .t = t, .peer = to });
-}
-
-static struct meg_work *recv(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                             int from)
-{
-    struct queue_comm *q = queue_comm_of(c);
-
-    return message(q, st, &q->recv[from], (struct op_args){ .op = RECV, .out = buf, .n = n, .t = t, .peer = from });
+    return queue_op(q, st, *on, &(struct op_args){ .q = q, .call = *x });
 }
 
 static void wait_on_stream(struct meg_work *w, struct meg_stream *st)
@@ -194,42 +104,17 @@ static bool is_complete(struct meg_work *w)
 
 /* ---- host collectives ---- */
 
-static struct meg_work *host_work(struct meg_comm *c, struct op_args a)
+static struct meg_work *host_start(struct meg_comm *c, struct meg_stream *st, const struct meg_comm_call *x)
 {
     struct meg_work *w = meg_new(sizeof *w);
+    const struct op_args a = { .q = queue_comm_of(c), .call = *x };
 
-    w->q = a.q = queue_comm_of(c);
+    (void)st;
+    w->q = a.q;
     queue_unlock_memory();
     w->base = start_base(&a);
     queue_lock_memory();
     return w;
-}
-
-static struct meg_work *host_all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n,
-                                        enum meg_dtype t, enum meg_reduce_op op)
-{
-    (void)st;
-    return host_work(c, (struct op_args){ .op = ALL_REDUCE, .out = buf, .n = n, .t = t, .reduce_op = op });
-}
-
-static struct meg_work *host_all_gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                        enum meg_dtype t)
-{
-    (void)st;
-    return host_work(c, (struct op_args){ .op = ALL_GATHER, .out = out, .in = in, .n = n, .t = t });
-}
-
-static struct meg_work *host_broadcast(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n,
-                                       enum meg_dtype t, int root)
-{
-    (void)st;
-    return host_work(c, (struct op_args){ .op = BROADCAST, .out = buf, .n = n, .t = t, .peer = root });
-}
-
-static struct meg_work *host_barrier(struct meg_comm *c, struct meg_stream *st)
-{
-    (void)st;
-    return host_work(c, (struct op_args){ .op = BARRIER });
 }
 
 static bool host_test(struct meg_work *w)
@@ -291,14 +176,7 @@ static void close_comm(struct meg_comm *c)
 }
 
 static const struct meg_comm_ops tensor_ops = {
-    .all_reduce = all_reduce,
-    .reduce_scatter = reduce_scatter,
-    .all_gather = all_gather,
-    .all_to_all = all_to_all,
-    .broadcast = broadcast,
-    .send = send,
-    .recv = recv,
-    .barrier = barrier,
+    .start = start,
     .wait = wait_on_stream,
     .test = is_complete,
     .split = split,
@@ -307,10 +185,7 @@ static const struct meg_comm_ops tensor_ops = {
 };
 
 static const struct meg_comm_ops host_ops = {
-    .all_reduce = host_all_reduce,
-    .all_gather = host_all_gather,
-    .broadcast = host_broadcast,
-    .barrier = host_barrier,
+    .start = host_start,
     .wait = host_wait,
     .test = host_test,
 };

@@ -157,11 +157,17 @@ static void tensor_all_to_all(struct meg_comm *c, void *out, const void *in, int
     d->op->release(x);
 }
 
+/* Start an operation of the world on buf [n]. */
+static struct meg_work *start(enum meg_comm_op op, void *buf, int64_t n, enum meg_dtype t, int peer)
+{
+    return w->op->start(w, d->compute, &(struct meg_comm_call){ op, buf, buf, n, t, 0, peer });
+}
+
 static void tensor_broadcast(void *buf, int64_t n, enum meg_dtype t, int root)
 {
     void *x = to_device(buf, n, t);
 
-    meg_comm_wait(w, d->compute, w->op->broadcast(w, d->compute, x, n, t, root));
+    meg_comm_wait(w, d->compute, start(MEG_BROADCAST, x, n, t, root));
     from_device(buf, x, n, t);
 }
 
@@ -271,10 +277,10 @@ static void messages(void)
     float got[2] = { -1, -1 }, *out = to_device(values, 2, MEG_DTYPE_F32), *in = to_device(got, 2, MEG_DTYPE_F32);
     struct meg_work *work[4];
 
-    work[0] = w->op->recv(w, d->compute, &in[0], 1, MEG_DTYPE_F32, before);
-    work[1] = w->op->recv(w, d->compute, &in[1], 1, MEG_DTYPE_F32, before);
-    work[2] = w->op->send(w, d->compute, &out[0], 1, MEG_DTYPE_F32, next);
-    work[3] = w->op->send(w, d->compute, &out[1], 1, MEG_DTYPE_F32, next);
+    work[0] = start(MEG_RECV, &in[0], 1, MEG_DTYPE_F32, before);
+    work[1] = start(MEG_RECV, &in[1], 1, MEG_DTYPE_F32, before);
+    work[2] = start(MEG_SEND, &out[0], 1, MEG_DTYPE_F32, next);
+    work[3] = start(MEG_SEND, &out[1], 1, MEG_DTYPE_F32, next);
     for (int i = 0; i < 4; i++)
         meg_comm_wait(w, d->compute, work[i]);
     from_device(got, in, 2, MEG_DTYPE_F32);
@@ -288,8 +294,8 @@ static void large(int64_t n)
     const int next = (w->rank + 1) % w->size, before = (w->rank + w->size - 1) % w->size;
     void *values = filled(n, MEG_DTYPE_BF16), *out = to_device(values, n, MEG_DTYPE_BF16),
          *in = d->op->alloc(nbytes_of(n, MEG_DTYPE_BF16));
-    struct meg_work *work[2] = { w->op->recv(w, d->compute, in, n, MEG_DTYPE_BF16, before),
-                                 w->op->send(w, d->compute, out, n, MEG_DTYPE_BF16, next) };
+    struct meg_work *work[2] = { start(MEG_RECV, in, n, MEG_DTYPE_BF16, before),
+                                 start(MEG_SEND, out, n, MEG_DTYPE_BF16, next) };
     int good;
     char what[80];
 
@@ -297,7 +303,7 @@ static void large(int64_t n)
         meg_comm_wait(w, d->compute, work[i]);
     from_device(values, in, n, MEG_DTYPE_BF16);
     good = is_from(before, values, n, MEG_DTYPE_BF16);
-    meg_comm_wait(w, d->compute, w->op->broadcast(w, d->compute, out, n, MEG_DTYPE_BF16, 1));
+    meg_comm_wait(w, d->compute, start(MEG_BROADCAST, out, n, MEG_DTYPE_BF16, 1));
     from_device(values, out, n, MEG_DTYPE_BF16);
     good &= is_from(1, values, n, MEG_DTYPE_BF16);
     snprintf(what, sizeof what, "a message and a broadcast of %" PRId64 " elements", n);

@@ -39,41 +39,33 @@ static inline struct shared_memory *shared_put(struct meg_comm *c, const void *b
 
 #define SHARED_REDUCE(type)                                                                                            \
     for (int r = 0; r < RANKS; r++)                                                                                    \
-        for (int64_t i = 0; i < n; i++) {                                                                              \
-            const type x = ((const type *)m->part[r])[i], y = ((type *)buf)[i];                                        \
+        for (int64_t i = 0; i < x->n; i++) {                                                                           \
+            const type v = ((const type *)m->part[r])[i], y = ((type *)x->out)[i];                                     \
                                                                                                                        \
-            ((type *)buf)[i] = r == 0 ? x : op == MEG_REDUCE_SUM ? x + y : x > y ? x : y;                              \
+            ((type *)x->out)[i] = r == 0 ? v : x->reduce == MEG_REDUCE_SUM ? v + y : v > y ? v : y;                    \
         }
 
-static inline struct meg_work *shared_all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n,
-                                                 enum meg_dtype t, enum meg_reduce_op op)
+static inline struct meg_work *shared_start(struct meg_comm *c, struct meg_stream *st, const struct meg_comm_call *x)
 {
-    struct shared_memory *m = shared_put(c, buf, (size_t)n * meg_dtype_size(t));
+    const size_t nbytes = (size_t)x->n * meg_dtype_size(x->dtype);
+    struct shared_memory *m = shared_put(c, x->out, nbytes);
 
     (void)st;
-    MEG_ASSERT(t == MEG_DTYPE_I32 || t == MEG_DTYPE_I64);
-    if (t == MEG_DTYPE_I32) {
-        SHARED_REDUCE(int32_t)
+    if (x->op == MEG_BROADCAST) {
+        memcpy(x->out, m->part[x->peer], nbytes);
     } else {
-        SHARED_REDUCE(int64_t)
+        MEG_ASSERT(x->op == MEG_ALL_REDUCE && (x->dtype == MEG_DTYPE_I32 || x->dtype == MEG_DTYPE_I64));
+        if (x->dtype == MEG_DTYPE_I32) {
+            SHARED_REDUCE(int32_t)
+        } else {
+            SHARED_REDUCE(int64_t)
+        }
     }
     pthread_barrier_wait(&m->barrier);
     return NULL;
 }
 
-static inline struct meg_work *shared_broadcast(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n,
-                                                enum meg_dtype t, int root)
-{
-    const size_t nbytes = (size_t)n * meg_dtype_size(t);
-    struct shared_memory *m = shared_put(c, buf, nbytes);
-
-    (void)st;
-    memcpy(buf, m->part[root], nbytes);
-    pthread_barrier_wait(&m->barrier);
-    return NULL;
-}
-
-static const struct meg_comm_ops shared_comm_ops = { .all_reduce = shared_all_reduce, .broadcast = shared_broadcast };
+static const struct meg_comm_ops shared_comm_ops = { .start = shared_start };
 
 static inline struct shared_comm *shared_comm_new(void)
 {

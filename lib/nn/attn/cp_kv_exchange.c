@@ -88,8 +88,10 @@ static void ring_send_recv(struct nn_cp_attn *p, int what, void *to, const void 
     struct meg_comm *ring = p->l->cp->ring;
     const int next = (ring->rank + 1) % ring->size, previous = (ring->rank + ring->size - 1) % ring->size;
 
-    p->recv[what] = ring->op->recv(ring, p->c->stream, to, block_numel(p), t, previous);
-    p->send[what] = ring->op->send(ring, p->c->stream, from, block_numel(p), t, next);
+    p->recv[what] = ring->op->start(ring, p->c->stream,
+                                    &(struct meg_comm_call){ MEG_RECV, to, NULL, block_numel(p), t, 0, previous });
+    p->send[what] = ring->op->start(ring, p->c->stream,
+                                    &(struct meg_comm_call){ MEG_SEND, NULL, from, block_numel(p), t, 0, next });
 }
 
 static void ring_wait(struct nn_cp_attn *p, int what)

@@ -93,19 +93,20 @@ static void begin_bucket(struct meg_reducer *r, int b)
     const struct meg_bucket *bucket = &r->params->bucket[b];
     const struct meg_dp_comms *comms = comms_of(r->mesh, bucket);
     const struct meg_elem_range all = bucket->range, shard = shard_of(r->mesh, bucket);
+    const bool is_sharded = comms->grad->size == 1;
+    const struct meg_elem_range *out = is_sharded ? &shard : &all;
 
     end_bucket(r);
     r->bucket_in_flight = b;
     r->is_started[b] = true;
-    if (comms->grad->size > 1) {
-        r->comm = comms->grad;
-        r->work = r->comm->op->all_reduce(r->comm, r->stream, elem(r, all.begin), all.end - all.begin, r->dtype,
-                                          MEG_REDUCE_SUM);
-    } else {
-        r->comm = comms->shard;
-        r->work = r->comm->op->reduce_scatter(r->comm, r->stream, elem(r, shard.begin), elem(r, all.begin),
-                                              shard.end - shard.begin, r->dtype, MEG_REDUCE_SUM);
-    }
+    r->comm = is_sharded ? comms->shard : comms->grad;
+    r->work = r->comm->op->start(r->comm, r->stream,
+                                 &(struct meg_comm_call){ .op = is_sharded ? MEG_REDUCE_SCATTER : MEG_ALL_REDUCE,
+                                                          .out = elem(r, out->begin),
+                                                          .in = is_sharded ? elem(r, all.begin) : NULL,
+                                                          .n = out->end - out->begin,
+                                                          .dtype = r->dtype,
+                                                          .reduce = MEG_REDUCE_SUM });
 }
 
 /*
@@ -191,9 +192,13 @@ static void begin_gather(struct meg_gatherer *q, int b)
     all = q->params->bucket[b].range;
     shard = shard_of(q->mesh, &q->params->bucket[b]);
     q->comm = comms_of(q->mesh, &q->params->bucket[b])->shard;
-    q->work = q->comm->op->all_gather(q->comm, q->stream, meg_params_element(q->params, q->w, all.begin, q->dtype),
-                                      meg_params_element(q->params, q->w, shard.begin, q->dtype),
-                                      shard.end - shard.begin, meg_params_dtype(q->params, all.begin, q->dtype));
+    q->work =
+        q->comm->op->start(q->comm, q->stream,
+                           &(struct meg_comm_call){ .op = MEG_ALL_GATHER,
+                                                    .out = meg_params_element(q->params, q->w, all.begin, q->dtype),
+                                                    .in = meg_params_element(q->params, q->w, shard.begin, q->dtype),
+                                                    .n = shard.end - shard.begin,
+                                                    .dtype = meg_params_dtype(q->params, all.begin, q->dtype) });
 }
 
 void meg_gatherer_begin(struct meg_gatherer *q)

@@ -77,8 +77,9 @@ static void begin_reduce(struct meg_layer_reducer *q, int b)
     end_reduce(q);
     q->bucket_in_flight = b;
     q->comm = comms_of(q->mesh, q->params, b)->shard;
-    q->work = q->comm->op->reduce_scatter(q->comm, q->device->compute, shard_of(q, b), grads_of(q, b),
-                                          shard_numel(q->shard, b), q->dtype, MEG_REDUCE_SUM);
+    q->work = q->comm->op->start(q->comm, q->device->compute,
+                                 &(struct meg_comm_call){ MEG_REDUCE_SCATTER, shard_of(q, b), grads_of(q, b),
+                                                          shard_numel(q->shard, b), q->dtype, MEG_REDUCE_SUM, 0 });
 }
 
 /* Return whether the gradients of two layer groups have the same sizes and the same offsets in their buffer. */
@@ -220,9 +221,13 @@ static void gather(struct meg_layer_gatherer *q, int group)
         if (p->bucket[b].layer_group == group) {
             meg_layer_gatherer_end(q);
             q->comm = comms_of(q->mesh, p, b)->shard;
-            q->work = q->comm->op->all_gather(
-                q->comm, q->device->compute, meg_params_unsharded_bucket(p, q->w, b, q->dtype), param_shard(q, b),
-                shard_numel(q->shard, b), meg_params_dtype(p, p->bucket[b].range.begin, q->dtype));
+            q->work = q->comm->op->start(
+                q->comm, q->device->compute,
+                &(struct meg_comm_call){ .op = MEG_ALL_GATHER,
+                                         .out = meg_params_unsharded_bucket(p, q->w, b, q->dtype),
+                                         .in = param_shard(q, b),
+                                         .n = shard_numel(q->shard, b),
+                                         .dtype = meg_params_dtype(p, p->bucket[b].range.begin, q->dtype) });
         }
 }
 

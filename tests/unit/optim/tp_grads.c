@@ -13,12 +13,12 @@ static float g[4 * N];
 static struct meg_comm tp = { .size = 4 }, etp = { .size = 2 };
 
 /* Add 10 to the elements that are reduced over tp, and 1 to those that are reduced over etp. */
-static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                   enum meg_reduce_op op)
+static struct meg_work *start(struct meg_comm *c, struct meg_stream *st, const struct meg_comm_call *x)
 {
-    (void)st, (void)t, (void)op;
-    for (int64_t i = 0; i < n; i++)
-        ((float *)buf)[i] += c == &tp ? 10 : 1;
+    (void)st;
+    assert_int_equal(x->op, MEG_ALL_REDUCE);
+    for (int64_t i = 0; i < x->n; i++)
+        ((float *)x->out)[i] += c == &tp ? 10 : 1;
     return NULL;
 }
 
@@ -33,7 +33,7 @@ static void wait_for(struct meg_work *work, struct meg_stream *st)
  */
 static void reduce(float sum[4], int64_t etp_size, bool has_sp)
 {
-    static const struct meg_comm_ops ops = { .all_reduce = all_reduce, .wait = wait_for };
+    static const struct meg_comm_ops ops = { .start = start, .wait = wait_for };
     const int64_t vector[] = { N }, experts[] = { 4 / etp_size, N / 4 * etp_size };
     struct meg_mesh mesh = meg_mesh_one;
     struct meg_params p = { 0 };

@@ -17,30 +17,10 @@ static float *w, *g, *x, *y, *z, *stat, *tokens;
 static int64_t num_rows = N;
 static bool is_slow; /* collectives are in flight until they are waited for */
 
-static struct meg_work *work(void)
+static struct meg_work *start(struct meg_comm *c, struct meg_stream *st, const struct meg_comm_call *x)
 {
+    (void)c, (void)st, (void)x;
     return is_slow ? (struct meg_work *)&world : NULL;
-}
-
-static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
-                                   enum meg_reduce_op op)
-{
-    (void)c, (void)st, (void)buf, (void)n, (void)t, (void)op;
-    return work();
-}
-
-static struct meg_work *gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                               enum meg_dtype t)
-{
-    (void)c, (void)st, (void)out, (void)in, (void)n, (void)t;
-    return work();
-}
-
-static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
-                                       enum meg_dtype t, enum meg_reduce_op op)
-{
-    (void)c, (void)st, (void)out, (void)in, (void)n, (void)t, (void)op;
-    return work();
 }
 
 static void wait_for(struct meg_work *handle, struct meg_stream *st)
@@ -48,9 +28,7 @@ static void wait_for(struct meg_work *handle, struct meg_stream *st)
     (void)handle, (void)st;
 }
 
-static const struct meg_comm_ops comm_ops = {
-    .all_reduce = all_reduce, .reduce_scatter = reduce_scatter, .all_gather = gather, .wait = wait_for
-};
+static const struct meg_comm_ops comm_ops = { .start = start, .wait = wait_for };
 
 /* The parameters: column [H,H], row [H,H], norm [H], bias [H]. */
 static struct meg_param *add(const char *name, int ndim, int tp_dim)
@@ -259,7 +237,7 @@ static void in_flight(void)
 {
     linears(NULL);
     is_slow = true;
-    tp.op->all_reduce(&tp, NULL, z, N * H, MEG_DTYPE_F32, MEG_REDUCE_SUM);
+    tp.op->start(&tp, NULL, &(struct meg_comm_call){ MEG_ALL_REDUCE, .out = z, .n = N * H });
     add_to_tokens();
 }
 
