@@ -69,8 +69,7 @@ void meg_on_die(void (*hook)(int status, const char *why, void *ctx), void *ctx)
     die_ctx = ctx;
 }
 
-static void die_with(int code, const char *text, const char *why) MEG_NORETURN;
-static void die_with(int code, const char *text, const char *why)
+static MEG_NORETURN void die_with(int code, const char *text, const char *why)
 {
     void (*hook)(int status, const char *why, void *ctx) = die_hook;
 

@@ -4,8 +4,10 @@
  */
 #ifndef MEG_BASE_ERR_H
 #define MEG_BASE_ERR_H
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS
@@ -34,6 +36,16 @@ struct meg_err {
  */
 int meg_fail(struct meg_err *e, int code, const char *fmt, ...) MEG_PRINTF(3, 4);
 int meg_fail_errno(struct meg_err *e, const char *fmt, ...) MEG_PRINTF(2, 3);
+
+/* Format the arguments of a variadic function after its parameter fmt into the array `text`, as snprintf does. */
+#define MEG_FORMAT_ARGS(text, fmt)                                                                                     \
+    do {                                                                                                               \
+        va_list ap_;                                                                                                   \
+                                                                                                                       \
+        va_start(ap_, fmt);                                                                                            \
+        vsnprintf(text, sizeof(text), fmt, ap_);                                                                       \
+        va_end(ap_);                                                                                                   \
+    } while (0)
 
 /* Return the exit status of an error code, as listed above. */
 int meg_exit_status(int code);

@@ -9,8 +9,7 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-static void out_of_memory(size_t n) MEG_NORETURN;
-static void out_of_memory(size_t n)
+static MEG_NORETURN void out_of_memory(size_t n)
 {
     meg_die(MEG_EFAIL, "out of memory: cannot allocate %zu bytes", n);
 }

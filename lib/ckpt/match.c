@@ -17,11 +17,8 @@ enum { NAMES_MAX = 1500 }; /* maximum bytes of names in a message, which must fi
 static void __attribute__((format(printf, 2, 3))) add_issue(struct issue *i, const char *fmt, ...)
 {
     char text[400];
-    va_list ap;
 
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
+    MEG_FORMAT_ARGS(text, fmt);
     i->n++;
     meg_str_printf(&i->names, "%s\n", text);
 }

@@ -53,8 +53,7 @@ static void trace_start(const struct meg_work *w)
  * End the process.  First wait for the watchdog to report the missing rank and end the process.  If the watchdog does
  * not, print a local message.
  */
-static void die_on_timeout(const struct meg_work *w) MEG_NORETURN;
-static void die_on_timeout(const struct meg_work *w)
+static MEG_NORETURN void die_on_timeout(const struct meg_work *w)
 {
     const struct meg_comm_group *g = w->g;
     char host[256] = "?";

@@ -1,18 +1,14 @@
 /* protobuf.c - a strict reader of the wire format of Protocol Buffers. */
 #include "io/protobuf.h"
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 int meg_pb_fail(const struct meg_pb *m, const unsigned char *location, struct meg_err *e, const char *fmt, ...)
 {
     char why[512];
-    va_list ap;
 
-    va_start(ap, fmt);
-    vsnprintf(why, sizeof why, fmt, ap);
-    va_end(ap);
+    MEG_FORMAT_ARGS(why, fmt);
     return meg_fail(e, MEG_EFORMAT, "%s: byte %" PRId64 ": %s", m->name, (location - m->file), why);
 }
 

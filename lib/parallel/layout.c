@@ -1,7 +1,6 @@
 /* layout.c - rank coordinates, and the rules that a layout must satisfy. */
 #include "parallel/layout.h"
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -184,11 +183,8 @@ void meg_layout_free(struct meg_layout *l)
 int layout_refuse(const char *option, int64_t v, struct meg_err *e, const char *fmt, ...)
 {
     char rule[200];
-    va_list ap;
 
-    va_start(ap, fmt);
-    vsnprintf(rule, sizeof rule, fmt, ap);
-    va_end(ap);
+    MEG_FORMAT_ARGS(rule, fmt);
     return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": %s", option, v, rule);
 }
 

@@ -2,7 +2,6 @@
 #include "placement/internal.h"
 #ifdef MEG_DEBUG
 #    include <inttypes.h>
-#    include <stdarg.h>
 #    include <stdio.h>
 #    include <stdlib.h>
 #    include <string.h>
@@ -184,11 +183,8 @@ void placement_fail(const char *op, const char *tensor, const void *p, int place
     const struct meg_param *row = placement_param(p);
     const struct placement_axis *a = &placement_axis[axis];
     char text[300], where[80] = "", param[200] = "", line[800];
-    va_list ap;
 
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
+    MEG_FORMAT_ARGS(text, fmt);
     if (meg_device_layer >= 0)
         snprintf(where, sizeof where, ", layer %" PRId64, meg_device_layer);
     if (row && strcmp(row->name, tensor) != 0)

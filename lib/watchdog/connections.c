@@ -1,6 +1,5 @@
 /* connections.c - accept the connections of other ranks, and handle the frames that arrive on them. */
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -20,31 +19,23 @@ static bool is_joined(const struct meg_watchdog *w, int rank)
 }
 
 /* End the run because a join request contradicts the size or the ranks of the run. */
-static void exit_on_conflict(struct meg_watchdog *w, struct watchdog_conn *c, const char *fmt, ...) MEG_NORETURN
-    MEG_PRINTF(3, 4);
-static void exit_on_conflict(struct meg_watchdog *w, struct watchdog_conn *c, const char *fmt, ...)
+static MEG_NORETURN MEG_PRINTF(3, 4) void exit_on_conflict(struct meg_watchdog *w, struct watchdog_conn *c,
+                                                           const char *fmt, ...)
 {
     struct watchdog_exit message = { .status = meg_exit_status(MEG_EUSAGE) };
-    va_list ap;
 
-    va_start(ap, fmt);
-    vsnprintf(message.reason, sizeof message.reason, fmt, ap);
-    va_end(ap);
+    MEG_FORMAT_ARGS(message.reason, fmt);
     watchdog_print(w, message.reason);
     watchdog_send(c, WATCHDOG_EXIT_ALL, &message, sizeof message);
     watchdog_end_all(w, message.status);
 }
 
 /* Send a process the reason why it cannot join; the run continues without it. */
-static void refuse(struct watchdog_conn *c, const char *fmt, ...) MEG_PRINTF(2, 3);
-static void refuse(struct watchdog_conn *c, const char *fmt, ...)
+static MEG_PRINTF(2, 3) void refuse(struct watchdog_conn *c, const char *fmt, ...)
 {
     struct watchdog_exit message = { .status = meg_exit_status(MEG_EUSAGE) };
-    va_list ap;
 
-    va_start(ap, fmt);
-    vsnprintf(message.reason, sizeof message.reason, fmt, ap);
-    va_end(ap);
+    MEG_FORMAT_ARGS(message.reason, fmt);
     watchdog_send(c, WATCHDOG_EXIT_ALL, &message, sizeof message);
 }
 

@@ -5,7 +5,6 @@
  * rank ends itself.
  */
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <unistd.h>
 #include "base/log.h"
@@ -76,8 +75,7 @@ void watchdog_end_all(struct meg_watchdog *w, int status)
 }
 
 /* Exit because of a lost rank or a timeout; ranks up to FALLBACK_REPORTERS first print the report. */
-static void report_and_exit(struct meg_watchdog *w) MEG_NORETURN;
-static void report_and_exit(struct meg_watchdog *w)
+static MEG_NORETURN void report_and_exit(struct meg_watchdog *w)
 {
     const struct watchdog_snapshot v = { .size = w->size,
                                          .rank = w->rank,
@@ -104,11 +102,8 @@ static void report_and_exit(struct meg_watchdog *w)
 void watchdog_exit_all(struct meg_watchdog *w, int status, const char *fmt, ...)
 {
     char text[400];
-    va_list ap;
 
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
+    MEG_FORMAT_ARGS(text, fmt);
     watchdog_print(w, text);
     watchdog_end_all(w, status);
 }
@@ -118,8 +113,7 @@ void watchdog_exit_all(struct meg_watchdog *w, int status, const char *fmt, ...)
  * lost rank was found that explains the signal.  Rank 0 prints one message for all ranks: here if rank 0 received the
  * signal, and otherwise in report_peer_exit.
  */
-static void exit_on_sigterm(struct meg_watchdog *w) MEG_NORETURN;
-static void exit_on_sigterm(struct meg_watchdog *w)
+static MEG_NORETURN void exit_on_sigterm(struct meg_watchdog *w)
 {
     struct watchdog_exit message = { 128 + SIGTERM, 0, "it received SIGTERM" };
 

@@ -146,8 +146,7 @@ bool watchdog_serve(struct meg_watchdog *w, bool is_local, int port)
 }
 
 /* Print why rank 0 refused this process, and exit with the status that rank 0 sent. */
-static void exit_refused(const struct meg_watchdog *w, const void *payload) MEG_NORETURN;
-static void exit_refused(const struct meg_watchdog *w, const void *payload)
+static MEG_NORETURN void exit_refused(const struct meg_watchdog *w, const void *payload)
 {
     const struct meg_rendezvous *r = w->bootstrap.rendezvous;
     const char *listener = !r ? w->endpoint.host : r->is_local ? "this machine" : r->host;

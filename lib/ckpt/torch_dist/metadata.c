@@ -30,11 +30,8 @@ struct reader {
 static int __attribute__((format(printf, 2, 3))) broken(const struct reader *rd, const char *fmt, ...)
 {
     char text[600];
-    va_list ap;
 
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
+    MEG_FORMAT_ARGS(text, fmt);
     return meg_fail(rd->e, MEG_EFORMAT, "%s: %s", rd->path, text);
 }
 

@@ -52,11 +52,8 @@ static void __attribute__((format(printf, 2, 3))) refuse(struct ckpt_dist *d, co
 {
     struct meg_str text = { 0 };
     char reason[300];
-    va_list ap;
 
-    va_start(ap, fmt);
-    vsnprintf(reason, sizeof reason, fmt, ap);
-    va_end(ap);
+    MEG_FORMAT_ARGS(reason, fmt);
     meg_str_printf(&text, "%s: the optimizer's state cannot be read: %s%s", d->dir, reason, REMEDY);
     free(d->optim_refusal);
     d->optim_refusal = text.s;
