@@ -149,6 +149,28 @@ int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct me
     return 0;
 }
 
+int meg_json_scan_key(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out, const char **lone_surrogate)
+{
+    int r;
+
+    meg_json_scan_skip_space(s);
+    if ((r = meg_json_scan_string(s, buf, out, lone_surrogate)) < 0)
+        return r;
+    meg_json_scan_skip_space(s);
+    if (!meg_json_scan_accept(s, ':'))
+        return meg_json_scan_expected(s, "':'");
+    meg_json_scan_skip_space(s);
+    return 0;
+}
+
+int meg_json_scan_next(struct meg_json_scan *s, char close)
+{
+    meg_json_scan_skip_space(s);
+    if (meg_json_scan_accept(s, close))
+        return 0;
+    return meg_json_scan_accept(s, ',') ? 1 : meg_json_scan_expected(s, close == '}' ? "',' or '}'" : "',' or ']'");
+}
+
 static int read_digits(struct meg_json_scan *s)
 {
     const char *begin = s->p;
@@ -198,23 +220,12 @@ static int skip_container(struct meg_json_scan *s, char close, int depth)
     meg_json_scan_skip_space(s);
     if (meg_json_scan_accept(s, close))
         return 0;
-    for (;;) {
-        if (close == '}') {
-            meg_json_scan_skip_space(s);
-            if ((r = meg_json_scan_string(s, NULL, NULL, &lone_surrogate)) < 0)
-                return r;
-            meg_json_scan_skip_space(s);
-            if (!meg_json_scan_accept(s, ':'))
-                return meg_json_scan_expected(s, "':'");
-        }
-        if ((r = meg_json_scan_value(s, depth, &type_name)) < 0)
+    do {
+        if ((close == '}' && (r = meg_json_scan_key(s, NULL, NULL, &lone_surrogate)) < 0) ||
+            (r = meg_json_scan_value(s, depth, &type_name)) < 0)
             return r;
-        meg_json_scan_skip_space(s);
-        if (meg_json_scan_accept(s, close))
-            return 0;
-        if (!meg_json_scan_accept(s, ','))
-            return meg_json_scan_expected(s, close == '}' ? "',' or '}'" : "',' or ']'");
-    }
+    } while ((r = meg_json_scan_next(s, close)) > 0);
+    return r;
 }
 
 int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **type_name)

@@ -36,6 +36,18 @@ int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct me
                          const char **lone_surrogate);
 
 /*
+ * Scan the key of a member and the colon after it, and advance to the value.  The arguments are those of
+ * meg_json_scan_string.
+ */
+int meg_json_scan_key(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out, const char **lone_surrogate);
+
+/*
+ * Scan what follows a member or an item of a container, whose end is `close`: return 1 after a comma, and 0 after the
+ * end of the container.
+ */
+int meg_json_scan_next(struct meg_json_scan *s, char close);
+
+/*
  * Scan a value of any type.  `depth` is the number of objects and arrays that contain the value.  Sets *type_name to a
  * name of the value's type for messages, for example "a number".  Fails if values are nested more than 1,000 levels
  * deep.

@@ -63,13 +63,8 @@ static int read_value(struct meg_json_scan *s, struct meg_jsonl *j, struct meg_j
             v->type_name = "a list with items other than strings";
             r = meg_json_scan_value(s, 2, &type_name);
         }
-        if (r < 0)
+        if (r < 0 || (r = meg_json_scan_next(s, ']')) <= 0)
             return r;
-        meg_json_scan_skip_space(s);
-        if (meg_json_scan_accept(s, ']'))
-            return 0;
-        if (!meg_json_scan_accept(s, ','))
-            return meg_json_scan_expected(s, "',' or ']'");
     }
 }
 
@@ -88,23 +83,14 @@ static int read_object(struct meg_json_scan *s, struct meg_jsonl *j)
         const char *lone_surrogate, *type_name;
         int k = 0;
 
-        meg_json_scan_skip_space(s);
-        if ((r = meg_json_scan_string(s, &j->unescaped, &key, &lone_surrogate)) < 0)
+        if ((r = meg_json_scan_key(s, &j->unescaped, &key, &lone_surrogate)) < 0)
             return r;
-        meg_json_scan_skip_space(s);
-        if (!meg_json_scan_accept(s, ':'))
-            return meg_json_scan_expected(s, "':'");
         while (k < j->nkeys &&
                (lone_surrogate || strlen(j->keys[k]) != (size_t)key.n || memcmp(j->keys[k], key.s, (size_t)key.n) != 0))
             k++;
         r = k < j->nkeys ? read_value(s, j, &j->value[k]) : meg_json_scan_value(s, 1, &type_name);
-        if (r < 0)
+        if (r < 0 || (r = meg_json_scan_next(s, '}')) <= 0)
             return r;
-        meg_json_scan_skip_space(s);
-        if (meg_json_scan_accept(s, '}'))
-            return 0;
-        if (!meg_json_scan_accept(s, ','))
-            return meg_json_scan_expected(s, "',' or '}'");
     }
 }
 

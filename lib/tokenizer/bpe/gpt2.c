@@ -60,9 +60,8 @@ static int add_token(struct raw_vocab *v, struct meg_json_scan *s, struct meg_st
     const char *lone;
     int r;
 
-    meg_json_scan_skip_space(s);
     buf->n = 0;
-    if ((r = meg_json_scan_string(s, buf, &token, &lone)) < 0)
+    if ((r = meg_json_scan_key(s, buf, &token, &lone)) < 0)
         return r;
     k = meg_strtab_add(&v->tokens, token.s, token.n);
     if (k < was || lone)
@@ -70,9 +69,6 @@ static int add_token(struct raw_vocab *v, struct meg_json_scan *s, struct meg_st
                         (int)token.n, token.s);
     if (cap != v->tokens.cap)
         v->id = meg_realloc_array(v->id, (size_t)v->tokens.cap, sizeof *v->id);
-    meg_json_scan_skip_space(s);
-    if (!meg_json_scan_accept(s, ':'))
-        return meg_json_scan_expected(s, "':'");
     if ((r = read_id(s, &id, &found)) < 0)
         return r;
     if (id < 0)
