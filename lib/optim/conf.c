@@ -55,62 +55,31 @@ const struct meg_opt meg_optim_opts[] = {
 };
 #undef C
 
-const char *meg_lr_style_name(enum meg_lr_style style)
+/* Return the field of option `name` in c, and set *row to the row of the option. */
+static int *field_of(struct meg_optim_conf *c, const char *name, const struct meg_opt **row)
 {
-    const struct meg_optim_conf c = { .lr_decay_style = style };
-
-    return meg_opt_choice(meg_optim_opts, "lr-decay-style", &c);
+    for (*row = meg_optim_opts; strcmp((*row)->name, name) != 0;)
+        ++*row;
+    return (int *)(void *)((char *)c + (*row)->offset);
 }
 
-const char *meg_wsd_style_name(enum meg_wsd_style style)
-{
-    const struct meg_optim_conf c = { .lr_wsd_decay_style = style };
-
-    return meg_opt_choice(meg_optim_opts, "lr-wsd-decay-style", &c);
-}
-
-const char *meg_wd_style_name(enum meg_wd_style style)
-{
-    const struct meg_optim_conf c = { .weight_decay_incr_style = style };
-
-    return meg_opt_choice(meg_optim_opts, "weight-decay-incr-style", &c);
-}
-
-/* Set the field of option `name` in c to the choice `word`.  Return false if there is no such choice. */
-static bool parse_choice(struct meg_optim_conf *c, const char *name, const char *word)
-{
-    const struct meg_opt *row = meg_optim_opts;
-    struct meg_err e;
-
-    while (strcmp(row->name, name) != 0)
-        row++;
-    return meg_opt_set(row, c, word, &e) == 0;
-}
-
-bool meg_lr_style_parse(const char *word, enum meg_lr_style *style)
+const char *meg_optim_choice(const char *option, int value)
 {
     struct meg_optim_conf c = { 0 };
-    const bool is_known = parse_choice(&c, "lr-decay-style", word);
+    const struct meg_opt *row;
 
-    *style = c.lr_decay_style;
-    return is_known;
+    *field_of(&c, option, &row) = value;
+    return meg_opt_choice(meg_optim_opts, option, &c);
 }
 
-bool meg_wsd_style_parse(const char *word, enum meg_wsd_style *style)
+bool meg_optim_parse_choice(const char *option, const char *word, int *value)
 {
     struct meg_optim_conf c = { 0 };
-    const bool is_known = parse_choice(&c, "lr-wsd-decay-style", word);
+    const struct meg_opt *row;
+    const int *field = field_of(&c, option, &row);
+    const bool is_known = meg_opt_set(row, &c, word, NULL) == 0;
 
-    *style = c.lr_wsd_decay_style;
-    return is_known;
-}
-
-bool meg_wd_style_parse(const char *word, enum meg_wd_style *style)
-{
-    struct meg_optim_conf c = { 0 };
-    const bool is_known = parse_choice(&c, "weight-decay-incr-style", word);
-
-    *style = c.weight_decay_incr_style;
+    *value = *field;
     return is_known;
 }
 
@@ -205,11 +174,9 @@ static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_c
     s->wd_style = c->weight_decay_incr_style;
     s->start_wd = s->end_wd = c->weight_decay;
     if (s->wd_style == MEG_WD_CONSTANT) {
-        if (!isnan(c->start_weight_decay))
-            return fail_option(e, "--start-weight-decay", c->start_weight_decay,
-                               "requires --weight-decay-incr-style linear or cosine");
-        if (!isnan(c->end_weight_decay))
-            return fail_option(e, "--end-weight-decay", c->end_weight_decay,
+        if (!isnan(c->start_weight_decay) || !isnan(c->end_weight_decay))
+            return fail_option(e, isnan(c->start_weight_decay) ? "--end-weight-decay" : "--start-weight-decay",
+                               isnan(c->start_weight_decay) ? c->end_weight_decay : c->start_weight_decay,
                                "requires --weight-decay-incr-style linear or cosine");
         return 0;
     }
@@ -219,7 +186,7 @@ static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_c
         return meg_fail(e, MEG_EUSAGE,
                         "--weight-decay-incr-style %s: requires --start-weight-decay of 0 or more and "
                         "--end-weight-decay of at least --start-weight-decay",
-                        meg_wd_style_name(s->wd_style));
+                        meg_opt_choice(meg_optim_opts, "weight-decay-incr-style", c));
     return 0;
 }
 

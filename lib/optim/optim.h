@@ -40,15 +40,11 @@ int meg_lr_schedule_make(struct meg_lr_schedule *s, const struct meg_optim_conf 
                          int64_t train_samples, int64_t global_batch, struct meg_err *e);
 
 /*
- * Convert between the enums and the values of --lr-decay-style, --lr-wsd-decay-style and --weight-decay-incr-style.
- * The parse functions return false if `word` is not a value of the option.
+ * Convert between a value of an enum and the choice of its option: "lr-decay-style", "lr-wsd-decay-style" or
+ * "weight-decay-incr-style".  The parse function returns false if `word` is not a choice of the option.
  */
-const char *meg_lr_style_name(enum meg_lr_style style);
-const char *meg_wsd_style_name(enum meg_wsd_style style);
-const char *meg_wd_style_name(enum meg_wd_style style);
-bool meg_lr_style_parse(const char *word, enum meg_lr_style *style);
-bool meg_wsd_style_parse(const char *word, enum meg_wsd_style *style);
-bool meg_wd_style_parse(const char *word, enum meg_wd_style *style);
+const char *meg_optim_choice(const char *option, int value);
+bool meg_optim_parse_choice(const char *option, const char *word, int *value);
 
 /* Bytes of the parameter shards (ZeRO-3), of the gradient shards (ZeRO-2/3), of main parameters, of all states. */
 struct meg_optim_memory {

@@ -2,62 +2,82 @@
 #include "io/json.h"
 #include "train/trainer.h"
 
+#define S struct meg_lr_schedule
+/* The settings of a schedule in a checkpoint.  Those of the WSD decay are present only with the decay style WSD. */
+static const struct setting {
+    const char *key, *name; /* name: in messages; with MEG_OPT_ENUM, the option that has the choices */
+    int type;
+    size_t offset; /* of the field in struct meg_lr_schedule */
+    bool is_wsd;
+} settings[] = {
+    { "max_lr", "--lr", MEG_F64(S, max_lr), false },
+    { "min_lr", "--min-lr", MEG_F64(S, min_lr), false },
+    { "lr_warmup_steps", "warm-up samples", MEG_F64(S, warmup), false },
+    { "lr_decay_steps", "decay samples", MEG_I64(S, decay), false },
+    { "lr_decay_style", "--lr-decay-style", MEG_ENUM(S, style), false },
+    { "lr_wsd_decay_style", "--lr-wsd-decay-style", MEG_ENUM(S, wsd_style), true },
+    { "wsd_decay_steps", "WSD decay samples", MEG_I64(S, wsd_decay), true },
+    { "start_wd", "weight decay at the start", MEG_F64(S, start_wd), false },
+    { "end_wd", "weight decay at the end", MEG_F64(S, end_wd), false },
+    { "wd_incr_steps", "weight-decay samples", MEG_I64(S, wd_incr), false },
+    { "wd_incr_style", "--weight-decay-incr-style", MEG_ENUM(S, wd_style), false },
+};
+#undef S
+enum { NSETTINGS = sizeof settings / sizeof *settings };
+
+static json_t *pack(const struct meg_lr_schedule *s, const struct setting *x)
+{
+    const void *field = (const char *)s + x->offset;
+
+    return x->type == MEG_OPT_F64   ? json_real(*(const double *)field)
+           : x->type == MEG_OPT_I64 ? json_integer(*(const int64_t *)field)
+                                    : json_string(meg_optim_choice(x->name + 2, *(const int *)field));
+}
+
 json_t *meg_train_pack_schedule(const struct meg_lr_schedule *s)
 {
-    json_t *o = json_pack("{s:f,s:f,s:f,s:I,s:s,s:f,s:f,s:I,s:s}", "max_lr", s->max_lr, "min_lr", s->min_lr,
-                          "lr_warmup_steps", s->warmup, "lr_decay_steps", (json_int_t)s->decay, "lr_decay_style",
-                          meg_lr_style_name(s->style), "start_wd", s->start_wd, "end_wd", s->end_wd, "wd_incr_steps",
-                          (json_int_t)s->wd_incr, "wd_incr_style", meg_wd_style_name(s->wd_style));
+    json_t *o = json_object();
 
-    if (s->style == MEG_LR_WSD) {
-        json_object_set_new(o, "lr_wsd_decay_style", json_string(meg_wsd_style_name(s->wsd_style)));
-        json_object_set_new(o, "wsd_decay_steps", json_integer(s->wsd_decay));
-    }
+    for (int is_wsd = 0; is_wsd <= (s->style == MEG_LR_WSD); is_wsd++) /* the settings of the WSD decay come last */
+        for (int i = 0; i < NSETTINGS; i++)
+            if (settings[i].is_wsd == is_wsd)
+                json_object_set_new(o, settings[i].key, pack(s, &settings[i]));
     return o;
 }
 
-/*
- * Read the parameters of the WSD decay.  If an older checkpoint does not contain them, keep the values of the command
- * line.
- */
-static int unpack_wsd(struct meg_lr_schedule *s, const json_t *o, const char *from, struct meg_err *e)
+/* Read a setting.  If an older checkpoint does not contain one of the WSD decay, keep the value of the command line. */
+static int unpack(struct meg_lr_schedule *s, const struct setting *x, const json_t *o, const char *from,
+                  struct meg_err *e)
 {
-    const char *style = meg_wsd_style_name(s->wsd_style);
+    const enum meg_json_presence presence = x->is_wsd ? MEG_JSON_OPTIONAL : MEG_JSON_REQUIRED;
+    void *field = (char *)s + x->offset;
+    const char *choice = NULL;
     int r;
 
-    if ((r = meg_json_get_str(o, "lr_wsd_decay_style", MEG_JSON_OPTIONAL, &style, from, e)) < 0 ||
-        (r = meg_json_get_i64(o, "wsd_decay_steps", MEG_JSON_OPTIONAL, &s->wsd_decay, from, e)) < 0)
-        return r;
-    if (!meg_wsd_style_parse(style, &s->wsd_style))
-        return meg_fail(e, MEG_EFORMAT, "%s: unknown lr_wsd_decay_style '%.40s'", from, style);
-    if (s->wsd_decay <= 0)
-        return meg_fail(e, MEG_EUSAGE,
-                        "%s does not contain the length of the WSD decay; use --lr-wsd-decay-iters or "
-                        "--lr-wsd-decay-samples",
-                        from);
-    return 0;
+    if (x->type == MEG_OPT_F64)
+        return meg_json_get_f64(o, x->key, presence, field, from, e);
+    if (x->type == MEG_OPT_I64)
+        return meg_json_get_i64(o, x->key, presence, field, from, e);
+    r = meg_json_get_str(o, x->key, presence, &choice, from, e);
+    if (choice && !meg_optim_parse_choice(x->name + 2, choice, field))
+        r = meg_fail(e, MEG_EFORMAT, "%s: unknown %s '%.40s'", from, x->key, choice);
+    return r;
 }
 
 static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const char *from, struct meg_err *e)
 {
-    const char *lr_style, *wd_style;
-    int r;
+    int r = 0;
 
-    if ((r = meg_json_get_f64(o, "max_lr", MEG_JSON_REQUIRED, &s->max_lr, from, e)) < 0 ||
-        (r = meg_json_get_f64(o, "min_lr", MEG_JSON_REQUIRED, &s->min_lr, from, e)) < 0 ||
-        (r = meg_json_get_f64(o, "lr_warmup_steps", MEG_JSON_REQUIRED, &s->warmup, from, e)) < 0 ||
-        (r = meg_json_get_i64(o, "lr_decay_steps", MEG_JSON_REQUIRED, &s->decay, from, e)) < 0 ||
-        (r = meg_json_get_str(o, "lr_decay_style", MEG_JSON_REQUIRED, &lr_style, from, e)) < 0 ||
-        (r = meg_json_get_f64(o, "start_wd", MEG_JSON_REQUIRED, &s->start_wd, from, e)) < 0 ||
-        (r = meg_json_get_f64(o, "end_wd", MEG_JSON_REQUIRED, &s->end_wd, from, e)) < 0 ||
-        (r = meg_json_get_i64(o, "wd_incr_steps", MEG_JSON_REQUIRED, &s->wd_incr, from, e)) < 0 ||
-        (r = meg_json_get_str(o, "wd_incr_style", MEG_JSON_REQUIRED, &wd_style, from, e)) < 0)
-        return r;
-    if (!meg_lr_style_parse(lr_style, &s->style))
-        return meg_fail(e, MEG_EFORMAT, "%s: unknown lr_decay_style '%.40s'", from, lr_style);
-    if (!meg_wd_style_parse(wd_style, &s->wd_style))
-        return meg_fail(e, MEG_EFORMAT, "%s: unknown wd_incr_style '%.40s'", from, wd_style);
-    return s->style == MEG_LR_WSD ? unpack_wsd(s, o, from, e) : 0;
+    for (int is_wsd = 0; r == 0 && is_wsd <= (s->style == MEG_LR_WSD); is_wsd++)
+        for (int i = 0; i < NSETTINGS && r == 0; i++)
+            if (settings[i].is_wsd == is_wsd)
+                r = unpack(s, &settings[i], o, from, e);
+    if (r == 0 && s->style == MEG_LR_WSD && s->wsd_decay <= 0)
+        r = meg_fail(e, MEG_EUSAGE,
+                     "%s does not contain the length of the WSD decay; use --lr-wsd-decay-iters or "
+                     "--lr-wsd-decay-samples",
+                     from);
+    return r;
 }
 
 /*
@@ -66,25 +86,11 @@ static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const cha
  */
 static void append_differences(struct meg_str *out, json_t *run, const json_t *saved)
 {
-    static const char *const option[][2] = {
-        { "max_lr", "--lr" },
-        { "min_lr", "--min-lr" },
-        { "lr_warmup_steps", "warm-up samples" },
-        { "lr_decay_steps", "decay samples" },
-        { "lr_decay_style", "--lr-decay-style" },
-        { "lr_wsd_decay_style", "--lr-wsd-decay-style" },
-        { "wsd_decay_steps", "WSD decay samples" },
-        { "start_wd", "weight decay at the start" },
-        { "end_wd", "weight decay at the end" },
-        { "wd_incr_steps", "weight-decay samples" },
-        { "wd_incr_style", "--weight-decay-incr-style" },
-    };
-
-    for (size_t i = 0; i < sizeof option / sizeof *option; i++) {
-        const json_t *a = json_object_get(run, option[i][0]), *b = json_object_get(saved, option[i][0]);
+    for (int i = 0; i < NSETTINGS; i++) {
+        const json_t *a = json_object_get(run, settings[i].key), *b = json_object_get(saved, settings[i].key);
         if (!a || !b || json_equal(a, b))
             continue;
-        meg_str_printf(out, "%s%s ", out->n ? "; " : "", option[i][1]);
+        meg_str_printf(out, "%s%s ", out->n ? "; " : "", settings[i].name);
         meg_json_dump(a, 0, out);
         meg_str_printf(out, " instead of ");
         meg_json_dump(b, 0, out);
