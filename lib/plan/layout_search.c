@@ -14,13 +14,22 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include "base/mem.h"
-#include "plan/layout_candidate.h"
+#include "plan/cost.h"
 #include "plan/memory_check.h"
 
 enum {
     MAX_CANDIDATES = 16,
     MAX_PRINTED = 5,
     MIN_CP_TOKENS = 1024 /* minimum number of tokens of a sequence per rank, if context parallelism is used */
+};
+
+/* A layout that --plan tries. */
+struct candidate {
+    struct meg_layout_conf layout;
+    int64_t micro; /* micro-batch size */
+    enum meg_recompute recompute;
+    double memory; /* bytes of device memory on the rank that needs the most */
+    struct meg_cost_time time;
 };
 
 /*
@@ -42,7 +51,7 @@ struct search {
     struct meg_params params; /* of the model */
     double weight_nbytes;     /* bytes of the parameters and gradients of the model */
     double sequence_flops;    /* of the model (struct meg_cost_model) */
-    struct plan_candidate best[MAX_CANDIDATES];
+    struct candidate best[MAX_CANDIDATES];
     int nbest; /* number of candidates in best, which are ordered by time.step */
     struct counted *counted;
     int ncounted;
@@ -115,11 +124,62 @@ static struct meg_cost_counts *counts_of(struct search *s, const struct meg_cost
 }
 
 /*
+ * Return whether there are several data- or context-parallel ranks.  If so, they use the distributed optimizer with
+ * overlap of its communication.
+ */
+static bool has_data_parallel(const struct meg_layout_conf *l, int64_t world_size)
+{
+    return world_size > l->tensor * l->pipeline;
+}
+
+/* Print a row of the table of layouts. */
+static void print_candidate(const struct candidate *c, int64_t world_size, FILE *f)
+{
+    const struct meg_layout_conf *l = &c->layout;
+    const char *recomputed = c->recompute == MEG_RECOMPUTE_NONE        ? "nothing"
+                             : c->recompute == MEG_RECOMPUTE_SELECTIVE ? "selective"
+                                                                       : "full";
+
+    fprintf(f,
+            "%5" PRId64 "%c %7" PRId64 " %8" PRId64 " %6" PRId64 " %6" PRId64 " %5" PRId64
+            " %-10s %8.1f %6.1f%% %9.4g %5.1f%%\n",
+            l->tensor, l->sequence_parallel ? 's' : ' ', l->context, l->pipeline,
+            l->virtual_stages == MEG_UNSET ? 1 : l->virtual_stages, world_size / (l->tensor * l->context * l->pipeline),
+            c->micro, recomputed, c->memory / (1 << 30), 100 * c->time.bubble, c->time.step, 100 * c->time.mfu);
+}
+
+/* Print the options of a layout. */
+static void print_options(const struct candidate *c, int64_t world_size, FILE *f)
+{
+    const struct meg_layout_conf *l = &c->layout;
+
+    fprintf(f, "  --micro-batch-size %" PRId64, c->micro);
+    if (l->tensor > 1)
+        fprintf(f, " --tensor-model-parallel-size %" PRId64 "%s", l->tensor,
+                l->sequence_parallel ? " --sequence-parallel" : "");
+    if (l->context > 1)
+        fprintf(f, " --context-parallel-size %" PRId64, l->context);
+    if (l->pipeline > 1)
+        fprintf(f, " --pipeline-model-parallel-size %" PRId64, l->pipeline);
+    if (l->virtual_stages != MEG_UNSET)
+        fprintf(f, " --num-virtual-stages-per-pipeline-rank %" PRId64, l->virtual_stages);
+    if (l->expert > 1)
+        fprintf(f, " --expert-model-parallel-size %" PRId64, l->expert);
+    if (has_data_parallel(l, world_size))
+        fprintf(f, " --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather");
+    if (c->recompute == MEG_RECOMPUTE_SELECTIVE)
+        fprintf(f, " --recompute-activations");
+    if (c->recompute == MEG_RECOMPUTE_UNIFORM)
+        fprintf(f, " --recompute-granularity full --recompute-method uniform --recompute-num-layers 1");
+    fputc('\n', f);
+}
+
+/*
  * Set *job to the options of a candidate, and *m to the cost model, which borrows job.  Return a negative code if the
  * options are invalid; otherwise free m->layout with meg_layout_free.
  */
 static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, struct search *s,
-                           const struct plan_candidate *c)
+                           const struct candidate *c)
 {
     struct meg_run_spec spec;
     struct meg_err e;
@@ -128,7 +188,7 @@ static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, 
     *job = *s->job;
     job->layout = c->layout;
     job->zero.use_distributed_optimizer = job->zero.overlap_grad_reduce = job->zero.overlap_param_gather =
-        plan_has_data_parallel(&c->layout, s->world_size);
+        has_data_parallel(&c->layout, s->world_size);
     job->train.micro_batch_size = c->micro;
     set_recompute(&job->train, c->recompute);
     if ((r = meg_run_spec_make(&spec, job, s->world_size, &e)) < 0 || (r = meg_run_spec_fit_model(&spec, &e)) < 0) {
@@ -143,7 +203,7 @@ static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, 
 }
 
 /* Insert a candidate in order of step time.  If there are MAX_CANDIDATES already, drop the last one. */
-static void insert(struct search *s, const struct plan_candidate *c)
+static void insert(struct search *s, const struct candidate *c)
 {
     int i = s->nbest < MAX_CANDIDATES ? s->nbest++ : MAX_CANDIDATES - 1;
 
@@ -161,7 +221,7 @@ static bool is_too_slow(const struct search *s, double seconds)
  * Estimate the time and the memory of a candidate.  Return false if it is too slow to be among the best; time and
  * memory are then undefined.
  */
-static bool estimate(struct search *s, struct plan_candidate *c, const struct meg_cost_model *m)
+static bool estimate(struct search *s, struct candidate *c, const struct meg_cost_model *m)
 {
     if (is_too_slow(s, meg_cost_time_bound(m)))
         return false;
@@ -176,7 +236,7 @@ static bool estimate(struct search *s, struct plan_candidate *c, const struct me
  * Insert a candidate with the least recomputation that fits in memory.  Do not insert a candidate that has invalid
  * options or is too slow.  Return false if the candidate does not fit even with full recomputation.
  */
-static bool try_recompute(struct search *s, struct plan_candidate *c)
+static bool try_recompute(struct search *s, struct candidate *c)
 {
     static const enum meg_recompute types[] = { MEG_RECOMPUTE_NONE, MEG_RECOMPUTE_SELECTIVE, MEG_RECOMPUTE_UNIFORM };
 
@@ -202,7 +262,7 @@ static bool try_recompute(struct search *s, struct plan_candidate *c)
 }
 
 /* Try micro-batches of 1, 2, 4, ... samples while they divide the samples per data-parallel rank and fit in memory. */
-static void try_micro_batches(struct search *s, struct plan_candidate *c)
+static void try_micro_batches(struct search *s, struct candidate *c)
 {
     const int64_t dp = s->world_size / (c->layout.tensor * c->layout.context * c->layout.pipeline);
     const int64_t samples = s->job->train.global_batch_size / dp;
@@ -214,7 +274,7 @@ static void try_micro_batches(struct search *s, struct plan_candidate *c)
             return;
 }
 
-static void try_virtual_stages(struct search *s, struct plan_candidate *c)
+static void try_virtual_stages(struct search *s, struct candidate *c)
 {
     const int64_t layers = s->layers / c->layout.pipeline;
 
@@ -228,7 +288,7 @@ static void try_virtual_stages(struct search *s, struct plan_candidate *c)
 
 static void try_sizes(struct search *s, int64_t tp, int64_t cp, int64_t pp)
 {
-    struct plan_candidate c = { .layout = s->job->layout };
+    struct candidate c = { .layout = s->job->layout };
 
     if (s->world_size % (tp * cp * pp) || s->layers % pp)
         return;
@@ -258,7 +318,7 @@ static int64_t num_experts(const struct meg_params *p)
 
 static int by_step_time(const void *a, const void *b)
 {
-    const struct plan_candidate *x = a, *y = b;
+    const struct candidate *x = a, *y = b;
 
     return (x->time.step > y->time.step) - (x->time.step < y->time.step);
 }
@@ -309,12 +369,12 @@ int meg_plan_print_layouts(const struct meg_run_spec *spec, int64_t world_size, 
             "micro", "recomputed", "GiB", "bubble", "s a step", "MFU");
     for (int i = 0; i < s.nbest && i < MAX_PRINTED; i++) {
         fprintf(f, "%d ", i + 1);
-        plan_print_candidate(&s.best[i], world_size, f);
+        print_candidate(&s.best[i], world_size, f);
     }
     fputc('\n', f);
     for (int i = 0; i < s.nbest && i < MAX_PRINTED; i++) {
         fprintf(f, "%d", i + 1);
-        plan_print_options(&s.best[i], world_size, f);
+        print_options(&s.best[i], world_size, f);
     }
     return 0;
 }
