@@ -21,6 +21,7 @@
 #include "data/masked/bert_t5_dataset.h"
 #include "tmp.h"
 #include "reference.h"
+#include "indexed_append.h"
 
 static char scratch[TMP_NAME]; /* directory of this process, the working directory of every test */
 
@@ -141,7 +142,7 @@ static inline void make_dataset(const char *prefix, const int *length, int n)
         int32_t *ids = calloc((size_t)length[i] + 1, sizeof *ids);
         for (int k = 0; k < length[i] - 1; k++)
             ids[k] = k + 1;
-        assert_int_equal(meg_indexed_append(w, ids, length[i], &e), 0);
+        assert_int_equal(indexed_append(w, ids, length[i], &e), 0);
         meg_indexed_end_document(w);
         free(ids);
     }

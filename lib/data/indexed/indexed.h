@@ -74,20 +74,15 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
  * temporary files in the directory of PREFIX.bin and PREFIX.idx.  `commit` renames the temporary files (file/commit.h);
  * `abandon` removes them.
  * After a failure with MEG_EIO or MEG_ENOENT, the writer can only be abandoned.  `extend`, `reserve` and `end_document`
- * return no error code: if one of them fails, the next `append`, `append_dataset`, `pwrite` or `commit` returns the
+ * return no error code: if one of them fails, the next `append_dataset`, `pwrite` or `commit` returns the
  * error.
  */
 struct meg_indexed_writer;
 int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum meg_idx_dtype dtype,
                        struct meg_err *e);
 /*
- * Append a sequence of n >= 0 tokens.  Returns MEG_EFORMAT, with nothing written, if an id is out of the range of the
- * token type or n exceeds INT32_MAX.
- */
-int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e);
-/*
- * Append in steps; several threads can write at once.  Call `convert`, and `reserve` or `extend`, before `pwrite`.
- * Calling `reserve` or `extend` after `append` or `append_dataset` on the same writer is a bug.
+ * Append sequences; several threads can write at once.  Call `convert`, and `reserve` or `extend`, before `pwrite`.
+ * Calling `reserve` or `extend` after `append_dataset` on the same writer is a bug.
  *   convert  checks `ids` and converts them to the token type; `out` [n] may be the array `ids` if the type has at most
  *            4 bytes.  Returns MEG_EFORMAT if an id is out of the range of the token type.
  *   reserve  adds a sequence of n tokens and returns its byte offset in .bin; one thread at a time

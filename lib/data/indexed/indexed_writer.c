@@ -222,24 +222,6 @@ int meg_indexed_pwrite(struct meg_indexed_writer *w, int64_t at, const void *tok
     return r;
 }
 
-int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e)
-{
-    const size_t size = meg_idx_dtype_size(w->dtype);
-    void *tokens;
-    int r;
-
-    MEG_ASSERT(w->dtype != MEG_IDX_F32 && w->dtype != MEG_IDX_F64 && !has_modes(w));
-    if (n > INT32_MAX)
-        return meg_fail(e, MEG_EFORMAT, "%s.bin: a sequence has %" PRId64 " tokens, but the format allows at most %d",
-                        w->prefix, n, INT32_MAX);
-    tokens = meg_realloc_array(NULL, (size_t)n, size);
-    if ((r = meg_indexed_convert(w, ids, n, tokens, e)) == 0 && (r = check_index(w, e)) == 0 &&
-        (r = meg_file_write(&w->bin, tokens, (size_t)n * size, e)) == 0)
-        add_sequence(w, (int32_t)n);
-    free(tokens);
-    return r;
-}
-
 void meg_indexed_end_document(struct meg_indexed_writer *w)
 {
     add_document(w, w->nseq);

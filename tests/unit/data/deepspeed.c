@@ -360,7 +360,7 @@ static void make_sentences(const char *prefix, int n)
     assert_int_equal(meg_indexed_create(&w, prefix, MEG_IDX_U16, &e), 0);
     for (int doc = 0; doc < n; doc++) {
         for (int s = 0; s < 4; s++)
-            assert_int_equal(meg_indexed_append(w, ids, 5, &e), 0);
+            assert_int_equal(indexed_append(w, ids, 5, &e), 0);
         meg_indexed_end_document(w);
     }
     assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);

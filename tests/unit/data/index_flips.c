@@ -226,7 +226,7 @@ static int make_data(void **state)
         for (int k = 0; k < 6; k++) {
             const int32_t ids[12] = { 5 + doc, 6 + k, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 };
 
-            assert_int_equal(meg_indexed_append(w, ids, s[k], &e), 0);
+            assert_int_equal(indexed_append(w, ids, s[k], &e), 0);
         }
         meg_indexed_end_document(w);
     }

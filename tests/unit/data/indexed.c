@@ -21,8 +21,8 @@ static void writes_the_bytes_of_the_format(void **state)
 
     (void)state;
     assert_int_equal(meg_indexed_create(&w, "hand", MEG_IDX_U16, &e), 0);
-    assert_int_equal(meg_indexed_append(w, (int32_t[]){ 1, 258, 65535 }, 3, &e), 0);
-    assert_int_equal(meg_indexed_append(w, (int32_t[]){ 7 }, 1, &e), 0);
+    assert_int_equal(indexed_append(w, (int32_t[]){ 1, 258, 65535 }, 3, &e), 0);
+    assert_int_equal(indexed_append(w, (int32_t[]){ 7 }, 1, &e), 0);
     meg_indexed_end_document(w);
     meg_indexed_end_document(w);
     assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
@@ -48,9 +48,9 @@ static void reads_back_every_type(void **state)
         struct meg_err e;
         int32_t out[4];
         assert_int_equal(meg_indexed_create(&w, "t", types[k], &e), 0);
-        assert_int_equal(meg_indexed_append(w, (int32_t[]){ 9 }, 1, &e), 0);
-        assert_int_equal(meg_indexed_append(w, NULL, 0, &e), 0);
-        assert_int_equal(meg_indexed_append(w, (int32_t[]){ 5, 127, 0, 1 }, 4, &e), 0);
+        assert_int_equal(indexed_append(w, (int32_t[]){ 9 }, 1, &e), 0);
+        assert_int_equal(indexed_append(w, NULL, 0, &e), 0);
+        assert_int_equal(indexed_append(w, (int32_t[]){ 5, 127, 0, 1 }, 4, &e), 0);
         meg_indexed_end_document(w);
         assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
         assert_int_equal(meg_indexed_open(&d, "t", &e), 0);
@@ -83,7 +83,7 @@ static void sequences_larger_than_the_buffer_are_written(void **state)
         ids[i] = i * 37 % 70000;
     assert_int_equal(meg_indexed_create(&w, "large", MEG_IDX_I32, &e), 0);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(meg_indexed_append(w, ids + i, N - i, &e), 0);
+        assert_int_equal(indexed_append(w, ids + i, N - i, &e), 0);
     meg_indexed_end_document(w);
     assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
     assert_int_equal(meg_indexed_open(&d, "large", &e), 0);
@@ -166,9 +166,9 @@ static void an_id_too_large_for_the_type_is_refused(void **state)
     struct meg_err e;
     (void)state;
     assert_int_equal(meg_indexed_create(&w, "wide", MEG_IDX_U16, &e), 0);
-    assert_int_equal(meg_indexed_append(w, (int32_t[]){ 65535, 65536 }, 2, &e), MEG_EFORMAT);
+    assert_int_equal(indexed_append(w, (int32_t[]){ 65535, 65536 }, 2, &e), MEG_EFORMAT);
     assert_string_equal(e.msg, "wide.bin: token id 65536 is out of the range of uint16, 0 to 65535");
-    assert_int_equal(meg_indexed_append(w, (int32_t[]){ -1 }, 1, &e), MEG_EFORMAT);
+    assert_int_equal(indexed_append(w, (int32_t[]){ -1 }, 1, &e), MEG_EFORMAT);
     meg_indexed_abandon(w);
     assert_int_equal(file_size("wide.bin"), -1);
     assert_int_equal(file_size("wide.idx"), -1);
@@ -221,7 +221,7 @@ static void abandon_removes_temporary_files_and_keeps_the_old_dataset(void **sta
     assert_int_equal(mkdir("sub", 0777), 0);
     make_dataset("sub/d", one, 1);
     assert_int_equal(meg_indexed_create(&w, "sub/d", MEG_IDX_I32, &e), 0);
-    assert_int_equal(meg_indexed_append(w, (int32_t[]){ 1, 2 }, 2, &e), 0);
+    assert_int_equal(indexed_append(w, (int32_t[]){ 1, 2 }, 2, &e), 0);
     meg_indexed_abandon(w);
     assert_int_equal(file_size("sub/d.bin"), 6);
     dir = opendir("sub");

@@ -389,7 +389,7 @@ static void make_sentences(const char *prefix, int n)
         ids[i] = i % 50;
     for (int doc = 0; doc < 2; doc++) {
         for (int s = 0; s < 4; s++)
-            assert_int_equal(meg_indexed_append(w, ids, n, &e), 0);
+            assert_int_equal(indexed_append(w, ids, n, &e), 0);
         meg_indexed_end_document(w);
     }
     assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);

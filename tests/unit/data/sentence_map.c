@@ -15,7 +15,7 @@ static struct meg_indexed *dataset(const char *prefix, const json_t *lengths, co
     assert_int_equal(meg_indexed_create(&w, prefix, MEG_IDX_U16, &e), 0);
     for (size_t i = 1; i < json_array_size(docs); i++) {
         for (; seq < (size_t)int_at(docs, i); seq++)
-            assert_int_equal(meg_indexed_append(w, zeros, int_at(lengths, seq), &e), 0);
+            assert_int_equal(indexed_append(w, zeros, int_at(lengths, seq), &e), 0);
         meg_indexed_end_document(w);
     }
     assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);

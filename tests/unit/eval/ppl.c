@@ -12,6 +12,7 @@
 #include "eval/ppl.h"
 #include "tiny_gpt.h"
 #include "tmp.h"
+#include "indexed_append.h"
 
 enum { V = 50, POSITIONS = 16, TOKENS = 70 };
 
@@ -101,7 +102,7 @@ static void a_dataset_is_the_concatenation_of_its_documents(void **state)
     snprintf(prefix, sizeof prefix, "%s/d", dir);
     assert_int_equal(meg_indexed_create(&w, prefix, MEG_IDX_U16, &e), MEG_OK);
     for (int64_t i = 0, at = 0; i < 8; at += length[i++]) {
-        assert_int_equal(meg_indexed_append(w, tokens + at, length[i], &e), MEG_OK);
+        assert_int_equal(indexed_append(w, tokens + at, length[i], &e), MEG_OK);
         meg_indexed_end_document(w);
     }
     assert_int_equal(meg_indexed_commit(&w, 1, &e), MEG_OK);

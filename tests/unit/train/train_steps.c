@@ -85,7 +85,7 @@ static void write_dataset(void)
         ids[i] = period[i % S];
     assert_int_equal(meg_indexed_create(&w, "ids", MEG_IDX_I32, &e), 0);
     for (int i = 0; i < DOCUMENTS; i++) {
-        assert_int_equal(meg_indexed_append(w, ids, PERIODS * S, &e), 0);
+        assert_int_equal(indexed_append(w, ids, PERIODS * S, &e), 0);
         meg_indexed_end_document(w);
     }
     assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
