@@ -67,8 +67,9 @@ static int list_chunks(struct expected_chunk **out, int64_t *nout, const json_t 
     return 0;
 }
 
-static int check_chunk(const struct expected_chunk *k, struct meg_err *e)
+static int check_chunk(const void *list, int64_t i, struct meg_err *e)
 {
+    const struct expected_chunk *k = (const struct expected_chunk *)list + i;
     const struct meg_st_tensor *t = k->m->t;
     struct meg_xxh3_128 *sum;
     char hash[33];
@@ -78,10 +79,10 @@ static int check_chunk(const struct expected_chunk *k, struct meg_err *e)
     if (!data)
         return meg_fail(e, MEG_EFAIL, "%s: out of memory while checking tensor %s", k->m->st->path, t->name);
     sum = meg_xxh3_128_begin();
-    for (int64_t i = 0, n; i < k->c.n; i += n) {
-        n = k->c.n - i < CKPT_DROP_NBYTES ? k->c.n - i : CKPT_DROP_NBYTES;
-        meg_xxh3_128_add(sum, data + k->c.first + i, (size_t)n);
-        meg_mmap_drop(&k->m->st->map, data + k->c.first + i, (size_t)n);
+    for (int64_t at = 0, n; at < k->c.n; at += n) {
+        n = k->c.n - at < CKPT_DROP_NBYTES ? k->c.n - at : CKPT_DROP_NBYTES;
+        meg_xxh3_128_add(sum, data + k->c.first + at, (size_t)n);
+        meg_mmap_drop(&k->m->st->map, data + k->c.first + at, (size_t)n);
     }
     meg_xxh3_128_end(sum, hash);
     free(block);
@@ -96,8 +97,9 @@ static int check_chunk(const struct expected_chunk *k, struct meg_err *e)
 }
 
 /* Check the CRC-32 of the ZIP member that contains a tensor, if the file stores one. */
-static int check_crc(const struct ckpt_mapped_tensor *m, struct meg_err *e)
+static int check_crc(const void *list, int64_t i, struct meg_err *e)
 {
+    const struct ckpt_mapped_tensor *m = (const struct ckpt_mapped_tensor *)list + i;
     const uint32_t crc = m->t->container_data ? meg_zip_crc(m->t->container_data, m->t->container_nbytes) : 0;
 
     ckpt_drop_pages(m->st, m->t);
@@ -111,16 +113,6 @@ static int check_crc(const struct ckpt_mapped_tensor *m, struct meg_err *e)
 
 /* Check item i of a list. */
 typedef int check_fn(const void *list, int64_t i, struct meg_err *e);
-
-static int check_chunk_at(const void *list, int64_t i, struct meg_err *e)
-{
-    return check_chunk(&((const struct expected_chunk *)list)[i], e);
-}
-
-static int check_crc_at(const void *list, int64_t i, struct meg_err *e)
-{
-    return check_crc(&((const struct ckpt_mapped_tensor *)list)[i], e);
-}
 
 /* Check items [first, last) in parallel.  If any items fail, return the error of the first of them. */
 static int check_in_parallel(check_fn *check, const void *list, int64_t first, int64_t last, struct meg_err *e)
@@ -153,7 +145,7 @@ int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tenso
     int r;
 
     if (!manifest)
-        return check_in_parallel(check_crc_at, m, meg_partition_begin(n, nranks, rank),
+        return check_in_parallel(check_crc, m, meg_partition_begin(n, nranks, rank),
                                  meg_partition_begin(n, nranks, rank + 1), e);
     r = list_chunks(&chunk, &nchunks, manifest, m, n, e);
     first = meg_partition_begin(nchunks, nranks, rank);
@@ -161,7 +153,7 @@ int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tenso
     for (int64_t i = first; r == 0 && i < last; i++)
         r = meg_st_map(chunk[i].m->st, e);
     if (r == 0)
-        r = check_in_parallel(check_chunk_at, chunk, first, last, e);
+        r = check_in_parallel(check_chunk, chunk, first, last, e);
     free(chunk);
     return r;
 }

@@ -198,20 +198,7 @@ static int set_vocab_size(const struct meg_convert_conf *c, struct meg_ckpt *ckp
     return r;
 }
 
-static int open_source(struct meg_ckpt **ckpt, const struct meg_convert_conf *c, struct meg_err *e)
-{
-    int r = meg_ckpt_open_given(ckpt, c->load_dir, c->ckpt_step, &c->model, e);
-
-    return r < 0 ? r : check_loader(c, *ckpt, e);
-}
-
 /* ---- the target ---- */
-
-/* Lock the target directory.  Hugging Face's format replaces the directory itself, the others its files. */
-static int lock_target(struct meg_dir_lock *l, const char *dir, enum target_format to, struct meg_err *e)
-{
-    return to == TO_HF ? meg_lock_replaced_dir(l, dir, e) : meg_lock_dir(&l->content, dir, e);
-}
 
 /*
  * Check that dir may be written: dir is empty, or --overwrite is given and dir contains a checkpoint.  A checkpoint is
@@ -353,13 +340,15 @@ int meg_convert(const struct meg_convert_conf *c, struct meg_err *e)
     enum target_format to;
     int r;
 
-    if ((r = open_source(&ckpt, c, e)) < 0)
+    if ((r = meg_ckpt_open_given(&ckpt, c->load_dir, c->ckpt_step, &c->model, e)) < 0 ||
+        (r = check_loader(c, ckpt, e)) < 0)
         goto out;
     to = target_format_of(c, meg_ckpt_is_native(ckpt));
-    if ((r = lock_target(&lock, target, to, e)) < 0 || (r = check_target(c, target, to, e)) < 0 ||
-        (r = set_vocab_size(c, ckpt, e)) < 0 || (r = meg_ckpt_model_conf(ckpt, &src.model, e)) < 0 ||
-        (r = check_model_type(c, &src.model, e)) < 0 || (r = meg_given_model_check(&c->model, ckpt, e)) < 0 ||
-        (r = open_weights(&src, &save, c, ckpt, to, e)) < 0)
+    /* Hugging Face's format replaces the directory itself, the others its files */
+    r = to == TO_HF ? meg_lock_replaced_dir(&lock, target, e) : meg_lock_dir(&lock.content, target, e);
+    if (r < 0 || (r = check_target(c, target, to, e)) < 0 || (r = set_vocab_size(c, ckpt, e)) < 0 ||
+        (r = meg_ckpt_model_conf(ckpt, &src.model, e)) < 0 || (r = check_model_type(c, &src.model, e)) < 0 ||
+        (r = meg_given_model_check(&c->model, ckpt, e)) < 0 || (r = open_weights(&src, &save, c, ckpt, to, e)) < 0)
         goto out;
     if ((r = meg_lock_check_dir(&lock, e)) == 0 && (r = write_target(c, ckpt, to, &save, &lock, e)) == 0)
         meg_info("%s: %d tensors, %" PRId64 " parameters, format %s", c->save_dir, src.params.n, src.params.numel,

@@ -271,24 +271,15 @@ static int remove_stale(const char *dir, const char *name, struct meg_err *e)
     return r;
 }
 
-/*
- * Complete or roll back interrupted commits, and remove the temporary files and directories of killed saves.  The
- * caller holds the lock of SAVE, so no other process writes to SAVE.
- */
-static int recover(const char *dir, struct meg_err *e)
-{
-    int r = for_each_name(dir, recover_commit, e);
-
-    return r < 0 ? r : for_each_name(dir, remove_stale, e);
-}
-
 int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_err *e)
 {
     char name[64], *final = ckpt_path(dir, folder_name(name, iteration));
     int r;
 
     *tmp = NULL;
-    if ((r = meg_mkdirs(dir, e)) == 0 && (r = recover(dir, e)) == 0)
+    /* complete or roll back interrupted commits, and remove the temporary files and directories of killed saves */
+    if ((r = meg_mkdirs(dir, e)) == 0 && (r = for_each_name(dir, recover_commit, e)) == 0 &&
+        (r = for_each_name(dir, remove_stale, e)) == 0)
         r = meg_temporary_dir(tmp, final, e);
     free(final);
     return r;

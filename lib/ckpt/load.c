@@ -256,21 +256,13 @@ int ckpt_check_sources(const struct meg_ckpt *c, const struct ckpt_sources *all,
     return r;
 }
 
-/*
- * Return whether a shard is filled from the weights of the checkpoint: the shard of the weights and, if the checkpoint
- * has no main parameters, also the shard of the main parameters.
- */
-static bool is_weights(const struct meg_ckpt *c, const struct meg_ckpt_shard *shard)
-{
-    return !shard->name ||
-           (strcmp(shard->name, MEG_CKPT_MAIN_PARAMS) == 0 && !meg_ckpt_has_optim_state(c, shard->name));
-}
-
 static int load_shard(const struct meg_ckpt *c, const struct meg_model_conf *m, const struct meg_params *p,
                       const struct meg_comm *world, const struct meg_ckpt_shard *shard, struct meg_err *e)
 {
     const struct ckpt_target to = { p, shard };
-    const bool from_weights = is_weights(c, shard);
+    /* a checkpoint without main parameters has only the weights to fill them from */
+    const bool from_weights =
+        !shard->name || (strcmp(shard->name, MEG_CKPT_MAIN_PARAMS) == 0 && !meg_ckpt_has_optim_state(c, shard->name));
     struct ckpt_sources all = { 0 };
     struct meg_ckpt optim;
     int r = 0;

@@ -6,11 +6,6 @@
 #include "data/blend/data_splits_internal.h"
 #include "data/cache_key.h"
 
-static int64_t sample_tokens(const struct meg_data_splits *d)
-{
-    return d->sample_conf.index.seq_length + d->sample_conf.index.add_extra_token;
-}
-
 /*
  * Fail if the file or the range has no tokens.  If the range is shorter than one sample, fail for MEG_ONE_EPOCH.  For
  * other sample counts, the range is repeated, as in Megatron-LM.
@@ -18,7 +13,8 @@ static int64_t sample_tokens(const struct meg_data_splits *d)
 static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
                              const struct meg_source *src, struct meg_err *e)
 {
-    int64_t n = meg_source_elements(src), needed = sample_tokens(d);
+    const int64_t n = meg_source_elements(src);
+    const int64_t needed = d->sample_conf.index.seq_length + d->sample_conf.index.add_extra_token;
 
     if (meg_source_tokens(src, 0, n) == 0)
         return meg_fail(e, MEG_EFORMAT,

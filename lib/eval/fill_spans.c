@@ -31,11 +31,6 @@ static int append(struct decoder *d, int32_t id, double *lse, struct meg_err *e)
                     meg_model_kv_cache_len(d->cache, 0));
 }
 
-static bool ends_span(const struct meg_span_vocab *v, int32_t id)
-{
-    return id == v->eos || meg_span_vocab_find(v, id) >= 0;
-}
-
 /* Predict the span of sentinel k, append it to `filled`, and list the ntop most likely ids of its first token. */
 static int predict_span(struct decoder *d, const struct meg_span_vocab *v, int64_t k, struct meg_ids *filled,
                         struct meg_token_logprob *top, int64_t ntop, struct meg_err *e)
@@ -57,7 +52,7 @@ static int predict_span(struct decoder *d, const struct meg_span_vocab *v, int64
         id = meg_most_likely(d->logits, d->nids);
         if (is_first)
             meg_top_logprobs(top, ntop, d->logits, d->nids, id, (double)d->logits[id] - lse, d->heap);
-        if (ends_span(v, id))
+        if (id == v->eos || meg_span_vocab_find(v, id) >= 0)
             break;
         meg_ids_add(filled, id);
     }

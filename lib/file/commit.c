@@ -169,13 +169,6 @@ static int check_old(meg_commit_check *check, const char *old, const char *dir, 
     return check ? check(old, dir, e) : 0;
 }
 
-/* Rename the old directory back after an error, unless another process has created DIR. */
-static void restore_dir(const char *old, const struct meg_commit_set *s)
-{
-    if (rename(old, s->v->path) == 0)
-        meg_commit_remove_journals(s);
-}
-
 /*
  * Replace directory m->path with m->tmp, using two renames.  Between the two, readers that find the journal read the
  * new directory under its temporary name.  If the check or the second rename fails, rename the old directory back.
@@ -192,7 +185,8 @@ static int replace_dir(const struct meg_commit_member *m, meg_commit_check *chec
         r = meg_fail_errno(e, "%s: rename to %s failed", m->path, old);
         meg_commit_remove_journals(&s);
     } else if ((r = check_old(check, old, m->path, e)) < 0 || (r = meg_commit_new_dir(m->tmp, m->path, e)) < 0) {
-        restore_dir(old, &s);
+        if (rename(old, m->path) == 0) /* unless another process has created the directory */
+            meg_commit_remove_journals(&s);
     } else {
         r = fsync_and_clean(&s, e);
     }

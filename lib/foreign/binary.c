@@ -9,13 +9,6 @@ static bool contains(const struct foreign_prefix *f, const char *text)
     return memmem(f->p, f->n, text, strlen(text)) != NULL;
 }
 
-static bool path_ends_in(const struct foreign_prefix *f, const char *suffix)
-{
-    const size_t n = strlen(f->path), k = strlen(suffix);
-
-    return n >= k && strcmp(f->path + n - k, suffix) == 0;
-}
-
 static uint64_t load_le(const unsigned char *p, int nbytes)
 {
     uint64_t v = 0;
@@ -48,8 +41,9 @@ bool foreign_is_tar(const struct foreign_prefix *f)
 bool foreign_is_nemo(const struct foreign_prefix *f)
 {
     const bool is_gzip = f->n >= 2 && memcmp(f->p, "\x1F\x8B", 2) == 0;
+    const size_t n = strlen(f->path), suffix = strlen(".nemo");
 
-    if (path_ends_in(f, ".nemo"))
+    if (n >= suffix && strcmp(f->path + n - suffix, ".nemo") == 0)
         return is_gzip || foreign_is_tar(f);
     return foreign_is_tar(f) && (contains(f, "model_config.yaml") || contains(f, "model_weights"));
 }

@@ -127,13 +127,6 @@ static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckp
     return 0;
 }
 
-static int load_weights(struct meg_model *g, const struct meg_ckpt *ckpt, struct meg_err *e)
-{
-    const struct meg_ckpt_shard w = { .data = g->w, .device = g->device, .dtype = g->run.dtype };
-
-    return meg_ckpt_load(ckpt, &g->params, g->mesh, &w, 1, e);
-}
-
 static int check_family(const struct meg_model_conf *model, enum meg_prediction predicts, const char *path,
                         struct meg_err *e)
 {
@@ -169,7 +162,9 @@ int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf,
     set_eos_ids(m, ckpt);
     run.dtype = run.residual_dtype = dtype_of(conf, ckpt);
     if ((r = meg_model_create(&m->g, &model, &run, device, &meg_mesh_one, e)) < 0 ||
-        (r = load_weights(m->g, ckpt, e)) < 0)
+        (r = meg_ckpt_load(
+             ckpt, &m->g->params, m->g->mesh,
+             &(struct meg_ckpt_shard){ .data = m->g->w, .device = m->g->device, .dtype = m->g->run.dtype }, 1, e)) < 0)
         goto out;
     meg_debug("%s: %" PRId64 " parameters, %" PRId64 " token ids%s", meg_ckpt_path(ckpt), m->g->params.numel,
               model.vocab_size, m->tok ? "" : ", no tokenizer");

@@ -120,11 +120,6 @@ static const struct format formats[] = {
     { "plain", { 0 }, 0, plain_decode, false },
 };
 
-static bool has_magic(const struct meg_decompressor *u, const struct format *f)
-{
-    return u->n >= f->nmagic && memcmp(u->input, f->magic, f->nmagic) == 0;
-}
-
 static int64_t read_some(struct meg_decompressor *u, void *out, size_t n, struct meg_err *e)
 {
     ssize_t got;
@@ -152,12 +147,6 @@ static int refill(struct meg_decompressor *u, struct meg_err *e)
     return 0;
 }
 
-static void skip_padding(struct meg_decompressor *u)
-{
-    while (u->pos < u->n && u->input[u->pos] == 0)
-        u->pos++;
-}
-
 static int fail_decode(const struct meg_decompressor *u, int64_t reason, struct meg_err *e)
 {
     switch (reason) {
@@ -181,8 +170,8 @@ static int64_t read_decoded(struct meg_decompressor *u, char *out, int64_t n, st
         int64_t got = 0;
         int r;
 
-        if (u->format->is_padded && !u->is_open)
-            skip_padding(u);
+        while (u->format->is_padded && !u->is_open && u->pos < u->n && u->input[u->pos] == 0)
+            u->pos++;
         if (u->pos < u->n || u->is_open)
             got = u->format->decode(u, out, n);
         if (got < 0)
@@ -210,7 +199,8 @@ static int open_decoder(struct meg_decompressor *u, struct meg_err *e)
         ;
     if (r < 0)
         return r;
-    for (u->format = formats; !has_magic(u, u->format);)
+    u->format = formats;
+    while (u->n < u->format->nmagic || memcmp(u->input, u->format->magic, u->format->nmagic) != 0)
         u->format++;
     if (u->format->decode == gzip_decode && inflateInit2(&u->gz, 16 + MAX_WBITS) != Z_OK)
         meg_die(MEG_EFAIL, "out of memory: cannot decompress gzip");

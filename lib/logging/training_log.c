@@ -6,28 +6,25 @@
 #include <string.h>
 #include <strings.h>
 
-/* Return the value as Python prints it. */
-static const char *python_value(const char *value)
-{
-    return strcmp(value, "yes") == 0 ? "True" : strcmp(value, "no") == 0 ? "False" : value;
-}
-
 /* Format "name = value" as Megatron's line of an argument, malloc'ed; return NULL for other text. */
 static char *argument_line(char *text)
 {
     static const char dots[] = "................................................";
     const int max = sizeof dots - 1;
     struct meg_str s = { 0 };
-    char *value = strstr(text, " = ");
+    char *equals = strstr(text, " = ");
+    const char *value = equals ? equals + 3 : NULL;
 
-    if (!value || *text == '#')
+    if (!equals || *text == '#')
         return NULL;
-    *value = '\0';
+    *equals = '\0';
     for (char *p = text; *p; p++)
         if (*p == '-')
             *p = '_';
-    meg_str_printf(&s, "  %s %.*s %s\n", text, value - text < max ? max - (int)(value - text) : 0, dots,
-                   python_value(value + 3));
+    meg_str_printf(&s, "  %s %.*s %s\n", text, equals - text < max ? max - (int)(equals - text) : 0, dots,
+                   strcmp(value, "yes") == 0  ? "True"
+                   : strcmp(value, "no") == 0 ? "False"
+                                              : value); /* as in Python */
     return s.s;
 }
 

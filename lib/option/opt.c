@@ -1,11 +1,11 @@
 /* opt.c - the command line, and the options of every command. */
 #include "option/opt.h"
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
 #include "base/num.h"
-#include "base/signals.h"
 #include "option/internal.h"
 
 struct opt_common opt_common;
@@ -175,7 +175,7 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
     struct meg_err e;
     size_t n = 0;
 
-    meg_signals_init();
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f fails with EFBIG instead of ending the process */
     while (groups[n].title)
         n++;
     all = (struct meg_optgroup *)meg_new((n + 3) * sizeof *all);

@@ -78,11 +78,6 @@ static int open_punkt(struct meg_punkt **out, const struct meg_preprocess_conf *
     return r;
 }
 
-static void add_prefix(struct meg_str *s, const struct meg_preprocess_conf *c, int64_t k)
-{
-    meg_str_printf(s, "%s_%s_%s", c->output_prefix, c->json_keys.v[k], c->split_sentences ? "sentence" : "document");
-}
-
 static int create_writers(struct preprocess_job *j, const struct meg_tokenizer *tok, struct meg_err *e)
 {
     enum meg_idx_dtype dtype = meg_idx_dtype_for_vocab(meg_tokenizer_vocab_size(tok));
@@ -91,7 +86,8 @@ static int create_writers(struct preprocess_job *j, const struct meg_tokenizer *
     for (int64_t k = 0; k < j->c->json_keys.n && r == 0; k++) {
         struct meg_str prefix = { 0 };
 
-        add_prefix(&prefix, j->c, k);
+        meg_str_printf(&prefix, "%s_%s_%s", j->c->output_prefix, j->c->json_keys.v[k],
+                       j->c->split_sentences ? "sentence" : "document");
         r = meg_indexed_create(&j->writer[k], prefix.s, dtype, e);
         meg_str_free(&prefix);
     }

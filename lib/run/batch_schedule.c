@@ -2,6 +2,7 @@
 #include "run/batch_schedule.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include "base/int64.h"
 
 static int64_t global_at(const struct meg_batch_schedule *p, int64_t consumed)
 {
@@ -23,14 +24,6 @@ struct meg_batch_size meg_batch_at(const struct meg_batch_schedule *p, int64_t c
     b.num_micro = b.global / unit;
     b.effective = b.num_micro * unit;
     return b;
-}
-
-/* Round n to the nearest multiple of unit, at least unit. */
-static int64_t nearest_multiple(int64_t n, int64_t unit)
-{
-    const int64_t k = (n + unit / 2) / unit;
-
-    return unit * (k ? k : 1);
 }
 
 /*
@@ -66,11 +59,12 @@ static int check_ramp(const struct meg_batch_schedule *p, struct meg_err *e)
 
 int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err *e)
 {
+    const int64_t unit = p->micro * p->dp_size;
     char remedy[64];
     int r;
 
     snprintf(remedy, sizeof remedy, "use %" PRId64 ", the nearest multiple",
-             nearest_multiple(p->global, p->micro * p->dp_size));
+             unit * meg_max64((p->global + unit / 2) / unit, 1));
     if ((r = check_level(p, p->global, "--global-batch-size", remedy, e)) < 0 || p->rampup_samples == 0)
         return r;
     if (p->start <= 0 || p->increment <= 0 || p->rampup_samples < 0 || p->start > p->global ||

@@ -10,13 +10,6 @@ static uint16_t pair_at(const char *s)
     return pair;
 }
 
-static uint16_t pair_of(int left, int right)
-{
-    const char s[2] = { (char)left, (char)right };
-
-    return pair_at(s);
-}
-
 /* Return true if the characters before s and at s have three bytes each. */
 static bool is_3byte_pair(const char *s)
 {
@@ -36,7 +29,7 @@ void meg_safe_split_init(struct meg_safe_split *s)
     memset(s, 0, sizeof *s);
     for (int left = 0; left < 256; left++) {
         for (int right = 0; right < 256; right++)
-            s->is_safe[pair_of(left, right)] = (right & 0xC0) != 0x80;
+            s->is_safe[pair_at((const char[]){ (char)left, (char)right })] = (right & 0xC0) != 0x80;
     }
 }
 

@@ -168,20 +168,11 @@ static int check_files(const struct meg_tok_conf *c, struct meg_err *e)
     return r;
 }
 
-/*
- * Unset a padding id that is equal to the eod or eos id.  Otherwise, real eod and eos tokens would be masked as
- * padding.
- */
-static void unset_shared_pad(struct meg_tok_special_ids *r)
-{
-    if (r->pad == r->eod || r->pad == r->eos)
-        r->pad = -1;
-}
-
 int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     const struct meg_megatron_release *release = meg_megatron_release_find(c->megatron_release);
     const struct meg_tok_class *class;
+    struct meg_tok_special_ids *ids;
     struct meg_tokenizer *t;
     int r = class_of(&class, c, e);
 
@@ -193,13 +184,14 @@ int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
         return r;
     t = meg_new(class->size);
     t->type = class;
-    t->special_ids = meg_tok_no_special_ids;
+    ids = &t->special_ids;
+    *ids = meg_tok_no_special_ids;
     if ((r = class->open(t, c, e)) < 0) {
         meg_tokenizer_close(t);
         return r;
     }
-    if (release->unsets_shared_pad)
-        unset_shared_pad(&t->special_ids);
+    if (release->unsets_shared_pad && (ids->pad == ids->eod || ids->pad == ids->eos))
+        ids->pad = -1; /* otherwise, real eod and eos tokens would be masked as padding */
     if (release->kwargs != MEG_TOK_KWARGS_NONE)
         meg_tok_describe_kwargs(t, c, release);
     *out = t;

@@ -58,16 +58,6 @@ static int check_options(struct meg_trainer *t, struct meg_err *e)
 }
 
 /*
- * Use the tokenizer type of Megatron's pretrain_gpt.py, pretrain_bert.py and pretrain_t5.py if --vocab-file is given
- * without a type.
- */
-static void set_default_tokenizer_type(struct meg_tok_conf *c, const struct meg_model_conf *model)
-{
-    if (!c->type && c->vocab_file && !c->name_or_path && !c->tokenizer_model)
-        c->type = meg_family_of(model)->samples == MEG_SAMPLES_GPT ? "GPT2BPETokenizer" : "BertWordPieceLowerCase";
-}
-
-/*
  * Set the vocabulary size: that of the tokenizer or, if a checkpoint is loaded, that of the checkpoint, which may have
  * other rows than the tokenizer has tokens.
  */
@@ -87,9 +77,13 @@ static int set_vocab_size(struct meg_trainer *t, struct meg_err *e)
 static int open_tokenizer(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_train_job *job = t->job;
+    struct meg_tok_conf *c = &job->tok;
     int r;
 
-    set_default_tokenizer_type(&job->tok, &job->model);
+    /* with --vocab-file, the default types are those of Megatron's pretrain_gpt.py, pretrain_bert.py, pretrain_t5.py */
+    if (!c->type && c->vocab_file && !c->name_or_path && !c->tokenizer_model)
+        c->type =
+            meg_family_of(&job->model)->samples == MEG_SAMPLES_GPT ? "GPT2BPETokenizer" : "BertWordPieceLowerCase";
     /* the canonical name, which checkpoints store */
     job->tok.megatron_release = meg_megatron_release_find(job->tok.megatron_release)->name;
     if ((r = meg_tokenizer_open(&t->tokenizer, &job->tok, e)) < 0 ||

@@ -63,11 +63,6 @@ static size_t value_nbytes(const struct meg_store_collective *c)
     return c->op == MEG_STORE_BROADCAST && c->rank != c->root ? 0 : (size_t)c->nbytes;
 }
 
-static size_t result_nbytes(const struct meg_store_collective *c)
-{
-    return (size_t)c->nbytes * (c->op == MEG_STORE_GATHER ? (size_t)c->size : 1);
-}
-
 /* ---- rank 0 ---- */
 
 static struct watchdog_store_pending *find_or_add(struct meg_watchdog *w, const struct meg_store_collective *c)
@@ -115,7 +110,7 @@ static void add_result(struct meg_watchdog *w, const struct meg_store_collective
 static void complete(struct meg_watchdog *w, struct watchdog_store_pending *p)
 {
     const struct meg_store_collective *c = &p->first;
-    const size_t nbytes = result_nbytes(c);
+    const size_t nbytes = (size_t)c->nbytes * (c->op == MEG_STORE_GATHER ? (size_t)c->size : 1);
 
     if (c->op == MEG_STORE_REDUCE)
         w->bootstrap.reduce(p->values, c);

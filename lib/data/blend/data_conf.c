@@ -291,12 +291,6 @@ static int read_groups(struct meg_data_blends *b, const struct meg_data_conf *c,
     return r < 0 ? r : check_groups(b, split, file ? file : group_names[split], e);
 }
 
-static int read_split(struct meg_data_blends *b, const struct meg_data_conf *c, int split, struct meg_err *e)
-{
-    return has_groups(c) ? read_groups(b, c, split, e)
-                         : parse_list(meg_data_blends_add(b, split), &c->per_split_path[split], path_names[split], e);
-}
-
 int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf *c, struct meg_err *e)
 {
     struct meg_data_blends b = { .is_mock = c->mock_data };
@@ -314,7 +308,8 @@ int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf
         r = parse_list(meg_data_blends_add(&b, 0), &c->data_path, "--data-path", e);
     else
         for (int i = 0; i < MEG_NUM_SPLITS && r == 0; i++)
-            r = read_split(&b, c, i, e);
+            r = has_groups(c) ? read_groups(&b, c, i, e)
+                              : parse_list(meg_data_blends_add(&b, i), &c->per_split_path[i], path_names[i], e);
     if (r < 0)
         goto out;
     if (!b.is_per_split) {
