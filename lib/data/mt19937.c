@@ -2,30 +2,36 @@
 #include "data/mt19937.h"
 #include <math.h>
 
-void meg_mt19937_seed(struct meg_mt19937 *g, uint32_t seed)
-{
-    g->x[0] = seed;
-    for (uint32_t i = 1; i < 624; i++)
-        g->x[i] = 1812433253u * (g->x[i - 1] ^ g->x[i - 1] >> 30) + i;
-    g->next = 624;
-}
-
-static void refill(struct meg_mt19937 *g)
-{
-    for (int i = 0; i < 624; i++) {
-        const uint32_t y = (g->x[i] & 0x80000000u) | (g->x[(i + 1) % 624] & 0x7fffffffu);
-
-        g->x[i] = g->x[(i + 397) % 624] ^ y >> 1 ^ (y & 1 ? 0x9908b0dfu : 0);
+/* Define the initialization of a generator with n words of a type, and its recurrence, which uses word i + m. */
+#define MT19937(name, type, n, m, factor, shift, twist)                                                                \
+    void name##_seed(struct name *g, type seed)                                                                        \
+    {                                                                                                                  \
+        g->x[0] = seed;                                                                                                \
+        for (type i = 1; i < n; i++)                                                                                   \
+            g->x[i] = factor * (g->x[i - 1] ^ g->x[i - 1] >> shift) + i;                                               \
+        g->next = n;                                                                                                   \
+    }                                                                                                                  \
+                                                                                                                       \
+    static void name##_refill(struct name *g)                                                                          \
+    {                                                                                                                  \
+        const type low = 0x7fffffff;                                                                                   \
+                                                                                                                       \
+        for (int i = 0; i < n; i++) {                                                                                  \
+            const type y = (g->x[i] & ~low) | (g->x[(i + 1) % n] & low);                                               \
+                                                                                                                       \
+            g->x[i] = g->x[(i + m) % n] ^ y >> 1 ^ (y & 1 ? twist : 0);                                                \
+        }                                                                                                              \
+        g->next = 0;                                                                                                   \
     }
-    g->next = 0;
-}
+MT19937(meg_mt19937, uint32_t, 624, 397, 1812433253u, 30, 0x9908b0dfu)
+MT19937(meg_mt19937_64, uint64_t, 312, 156, UINT64_C(6364136223846793005), 62, UINT64_C(0xb5026f5aa96619e9))
 
 uint32_t meg_mt19937_u32(struct meg_mt19937 *g)
 {
     uint32_t y;
 
     if (g->next == 624)
-        refill(g);
+        meg_mt19937_refill(g);
     y = g->x[g->next++];
     y ^= y >> 11;
     y ^= y << 7 & 0x9d2c5680u;
@@ -111,31 +117,12 @@ void meg_torch_randperm(int64_t *a, int64_t n, uint32_t seed)
     }
 }
 
-void meg_mt19937_64_seed(struct meg_mt19937_64 *g, uint64_t seed)
-{
-    g->x[0] = seed;
-    for (uint64_t i = 1; i < 312; i++)
-        g->x[i] = 6364136223846793005u * (g->x[i - 1] ^ g->x[i - 1] >> 62) + i;
-    g->next = 312;
-}
-
-static void refill_64(struct meg_mt19937_64 *g)
-{
-    for (int i = 0; i < 312; i++) {
-        const uint64_t low = 0x7fffffff;
-        const uint64_t y = (g->x[i] & ~low) | (g->x[(i + 1) % 312] & low);
-
-        g->x[i] = g->x[(i + 156) % 312] ^ y >> 1 ^ (y & 1 ? UINT64_C(0xb5026f5aa96619e9) : 0);
-    }
-    g->next = 0;
-}
-
 uint64_t meg_mt19937_64_u64(struct meg_mt19937_64 *g)
 {
     uint64_t y;
 
     if (g->next == 312)
-        refill_64(g);
+        meg_mt19937_64_refill(g);
     y = g->x[g->next++];
     y ^= y >> 29 & UINT64_C(0x5555555555555555);
     y ^= y << 17 & UINT64_C(0x71d67fffeda60000);
