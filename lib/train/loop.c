@@ -6,7 +6,6 @@
 #include "file/file.h"
 #include "train/nan.h"
 #include "train/trainer.h"
-#include "train/weight_hash_check.h"
 
 /* ---- logging ---- */
 

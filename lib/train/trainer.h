@@ -358,4 +358,14 @@ void meg_train_compare_usage(const struct meg_trainer *t, double start_nbytes);
 /* ---- loop.c ---- */
 int meg_train_loop(struct meg_trainer *t, struct meg_err *e);
 
+/*
+ * Compare the XXH3 hashes of replicated weights: of all weights over their data-parallel group, of unsharded weights
+ * over the tensor-parallel ranks, of tied parameters over the pipeline stages that use them.  Collective over all
+ * ranks.
+ *
+ * If replicas differ, the lowest rank that differs from the majority of its group (of two replicas, the second) returns
+ * MEG_EFAIL, with a message that names the rank and the tensor.  The other ranks do not return.
+ */
+int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e);
+
 #endif

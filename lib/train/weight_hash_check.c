@@ -1,5 +1,4 @@
 /* weight_hash_check.c - check that the replicas of each weight are bit-identical. */
-#include "train/weight_hash_check.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
