@@ -7,7 +7,6 @@
 #include "io/json.h"
 
 /* Transformer Engine's names of norms, accepted in addition to the native names. */
-/* clang-format off */
 #define LAYER "decoder.layers.#."
 static const struct ckpt_rename fused_norms[] = {
     { LAYER "input_layernorm.weight", LAYER "self_attention.linear_qkv.layer_norm_weight", CKPT_SAME },
@@ -16,7 +15,6 @@ static const struct ckpt_rename fused_norms[] = {
     { LAYER "pre_mlp_layernorm.bias", LAYER "mlp.linear_fc1.layer_norm_bias", CKPT_SAME },
     { 0 }
 };
-/* clang-format on */
 static const struct ckpt_format native = { .name = "native", .rename = fused_norms };
 
 /* Read a metadata file.  Check its size and checksum against `entry`, the object for the file in the manifest. */

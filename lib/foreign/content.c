@@ -38,6 +38,7 @@ struct format {
 #define USE_HF "use the model in the format of Hugging Face (config.json and model.safetensors)"
 #define EXTRACT "extract the file from it: "
 #define DECOMPRESS "decompress it: "
+#define RESAVE "load it with the program that wrote it, and save it in another format"
 
 /* The first row that matches is used. */
 static const struct format formats[] = {
@@ -61,9 +62,7 @@ static const struct format formats[] = {
 
     { "gzip data", DECOMPRESS "gzip -d", ANY, MAGIC("\x1F\x8B") },
     { "zstd data", DECOMPRESS "zstd -d", ANY, MAGIC("\x28\xB5\x2F\xFD") },
-    { "xz data", DECOMPRESS "xz -d", ANY,
-      MAGIC("\xFD"
-            "7zXZ\0") },
+    { "xz data", DECOMPRESS "xz -d", ANY, MAGIC("\3757zXZ\0") },
     { "bzip2 data", DECOMPRESS "bzip2 -d", ANY, TEST(bzip2) },
     { "lz4 data", DECOMPRESS "lz4 -d", ANY, MAGIC("\x04\x22\x4D\x18") },
     { "lzip data", DECOMPRESS "lzip -d", ANY, MAGIC("LZIP\1") },
@@ -92,17 +91,11 @@ static const struct format formats[] = {
       MAGIC("MMIDIDX\0\0") },
     { "a torch.save file of PyTorch before 1.6", "load and save it once with a newer PyTorch", ANY,
       MAGIC("\x80\2\x8A\x0A\x6C\xFC\x9C\x46\xF9\x20\x6A\xA8\x50\x19") },
-    { "a Python pickle", "load it with the program that wrote it, and save it in another format", ANY,
-      MAGIC("\x80\2") },
-    { "a Python pickle", "load it with the program that wrote it, and save it in another format", ANY,
-      MAGIC("\x80\3") },
-    { "a Python pickle", "load it with the program that wrote it, and save it in another format", ANY,
-      MAGIC("\x80\4\x95") },
-    { "a Python pickle", "load it with the program that wrote it, and save it in another format", ANY,
-      MAGIC("\x80\5\x95") },
-    { "an ELF program or library", "check the name", ANY,
-      MAGIC("\x7F"
-            "ELF") },
+    { "a Python pickle", RESAVE, ANY, MAGIC("\x80\2") },
+    { "a Python pickle", RESAVE, ANY, MAGIC("\x80\3") },
+    { "a Python pickle", RESAVE, ANY, MAGIC("\x80\4\x95") },
+    { "a Python pickle", RESAVE, ANY, MAGIC("\x80\5\x95") },
+    { "an ELF program or library", "check the name", ANY, MAGIC("\177ELF") },
     { "a Windows program or library", "check the name", ANY, MAGIC("MZ\x90\0") },
 
     { "UTF-32 text", "convert it: iconv -f UTF-32 -t UTF-8", ANY, TEST(utf32) },

@@ -14,10 +14,7 @@ struct rule {
     const struct meg_op_row *row;
     const char *outputs, *factors, *linear, *terms, *complete, *stacked; /* see tensor/op_row.h */
 };
-
-/* clang-format off */
 #    define MEG_PLACEMENT_RULE(name, out, ...) { .row = &meg_row_##name, .outputs = out, __VA_ARGS__ },
-/* clang-format on */
 static const struct rule rules[] = {
 #    include "tensor/ops_attention.h"
 #    include "tensor/ops_layer.h"
