@@ -1,6 +1,5 @@
 /* decls.h - C linkage for headers that C++ and CUDA include, and function attributes. */
-#ifndef MEG_BASE_DECLS_H
-#define MEG_BASE_DECLS_H
+#pragma once
 
 #ifdef __cplusplus
 #    define MEG_BEGIN_DECLS extern "C" {
@@ -19,5 +18,3 @@
 
 #define MEG_NORETURN __attribute__((noreturn))
 #define MEG_PRINTF(fmt, first) __attribute__((format(printf, fmt, first)))
-
-#endif

@@ -2,8 +2,7 @@
  * err.h - errors.  MEG_ASSERT detects bugs.  meg_fail stores an error code and a message for a failure at run time.
  * meg_die prints a message and exits.
  */
-#ifndef MEG_BASE_ERR_H
-#define MEG_BASE_ERR_H
+#pragma once
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -101,5 +100,3 @@ void meg_assert_failed(const char *file, int line, const char *cond) MEG_NORETUR
 void meg_assert_compare_failed(const char *file, int line, const char *cond, int64_t a, int64_t b) MEG_NORETURN;
 
 MEG_END_DECLS
-
-#endif

@@ -1,6 +1,5 @@
 /* hash.h - hash functions: XXH3 (xxHash) for tables and checksums, MD5 (RFC 1321) for the names of cache files. */
-#ifndef MEG_BASE_HASH_H
-#define MEG_BASE_HASH_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,5 +19,3 @@ void meg_xxh3_128_end(struct meg_xxh3_128 *state, char hex[33]);
 
 /* Write the MD5 hash of bytes [n] to hex as 32 hexadecimal digits and a zero byte. */
 void meg_md5_hex(char hex[33], const void *bytes, size_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* int64.h - arithmetic of counts and sizes. */
-#ifndef MEG_BASE_INT64_H
-#define MEG_BASE_INT64_H
+#pragma once
 #include <stdint.h>
 
 static inline int64_t meg_min64(int64_t a, int64_t b)
@@ -38,5 +37,3 @@ static inline int64_t meg_lcm64(int64_t a, int64_t b)
     }
     return a / x * b;
 }
-
-#endif

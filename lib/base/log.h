@@ -2,8 +2,7 @@
  * log.h - log messages and the progress line, on stderr.  Messages have the form "meg-train: message".  Ranks other
  * than 0 print only warnings and errors, as "meg-train[3]: message".
  */
-#ifndef MEG_BASE_LOG_H
-#define MEG_BASE_LOG_H
+#pragma once
 #include <stdbool.h>
 #include "base/decls.h"
 
@@ -53,5 +52,3 @@ struct meg_progress {
 void meg_progress_init(struct meg_progress *p, double interval_s);
 void meg_progress_show(struct meg_progress *p, const char *fmt, ...) MEG_PRINTF(2, 3);
 void meg_progress_end(struct meg_progress *p);
-
-#endif

@@ -3,8 +3,7 @@
  * tables) and end the process when memory is exhausted.  Arenas are for memory whose size depends on the user's
  * options, and return an error.
  */
-#ifndef MEG_BASE_MEM_H
-#define MEG_BASE_MEM_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include "base/decls.h"
@@ -58,5 +57,3 @@ int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct 
  */
 void *meg_arena_alloc(struct meg_arena *a, size_t nbytes, size_t align);
 void meg_arena_free(struct meg_arena *a);
-
-#endif

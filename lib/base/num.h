@@ -1,6 +1,5 @@
 /* num.h - parse numbers strictly, and print doubles so that they parse to the same value. */
-#ifndef MEG_BASE_NUM_H
-#define MEG_BASE_NUM_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -17,5 +16,3 @@ bool meg_parse_f64(const char *text, double *out);
  */
 enum { MEG_DOUBLE_CHARS = 32 };
 const char *meg_fmt_double(char buf[], double v);
-
-#endif

@@ -14,8 +14,7 @@
  *   sampling          stream 2^32 - 1; counter (step, 0, prompt low, high); step is the number of tokens generated
  *                     for the prompt so far
  */
-#ifndef MEG_BASE_PHILOX_H
-#define MEG_BASE_PHILOX_H
+#pragma once
 #include <math.h>
 #include <stdint.h>
 #include "base/decls.h"
@@ -110,5 +109,3 @@ static inline MEG_HOST_DEVICE double meg_philox_sampling(uint32_t seed, uint32_t
 }
 
 MEG_END_DECLS
-
-#endif

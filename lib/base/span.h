@@ -1,6 +1,5 @@
 /* span.h - string views: a pointer and a length; the text is borrowed. */
-#ifndef MEG_BASE_SPAN_H
-#define MEG_BASE_SPAN_H
+#pragma once
 #include <stdint.h>
 
 struct meg_span {
@@ -14,5 +13,3 @@ struct meg_spans {
     int64_t n, cap;
 };
 void meg_spans_add(struct meg_spans *spans, const char *s, int64_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* strtab.h - a string table: byte strings are numbered in insertion order and found by hash. */
-#ifndef MEG_BASE_STRTAB_H
-#define MEG_BASE_STRTAB_H
+#pragma once
 #include <stdint.h>
 #include "base/mem.h"
 
@@ -46,5 +45,3 @@ static inline struct meg_str meg_strtab_get(const struct meg_strtab *t, int64_t 
 
     return view;
 }
-
-#endif

@@ -30,8 +30,7 @@
  *
  * The run may have other tensor- and pipeline-parallel sizes than Megatron's files.
  */
-#ifndef MEG_CKPT_CKPT_H
-#define MEG_CKPT_CKPT_H
+#pragma once
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -420,5 +419,3 @@ void meg_ckpt_format_description(struct meg_str *out, json_t *about);
  * damaged.
  */
 int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e);
-
-#endif

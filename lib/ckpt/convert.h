@@ -1,8 +1,7 @@
 /*
  * convert.h - convert a checkpoint from one format to another: meg's own, Hugging Face's and Megatron's.
  */
-#ifndef MEG_CKPT_CONVERT_H
-#define MEG_CKPT_CONVERT_H
+#pragma once
 #include "ckpt/given_model.h"
 
 struct meg_convert_conf {
@@ -41,5 +40,3 @@ int meg_convert(const struct meg_convert_conf *c, struct meg_err *e);
  * MiB, GiB powers of 1024.
  */
 int64_t meg_convert_shard_nbytes(const char *size);
-
-#endif

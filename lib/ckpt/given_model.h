@@ -3,8 +3,7 @@
  * Megatron-LM that load a model require its sizes on the command line; here, the checkpoint has them.  Only a plain
  * checkpoint of torch.distributed.checkpoint may lack some.
  */
-#ifndef MEG_CKPT_GIVEN_MODEL_H
-#define MEG_CKPT_GIVEN_MODEL_H
+#pragma once
 #include "ckpt/ckpt.h"
 
 enum { MEG_GIVEN_MODEL_MAX = 64 };
@@ -33,5 +32,3 @@ int meg_ckpt_open_given(struct meg_ckpt **out, const char *dir, int64_t step, co
  * message has both values.  Also returns the errors of meg_ckpt_model_conf.
  */
 int meg_given_model_check(const struct meg_given_model *given, const struct meg_ckpt *ckpt, struct meg_err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* internal.h - declarations private to lib/ckpt: the open checkpoint, remapping of tensors, files, ranges. */
-#ifndef MEG_CKPT_INTERNAL_H
-#define MEG_CKPT_INTERNAL_H
+#pragma once
 #include <stdio.h>
 #include <string.h>
 #include "base/strtab.h"
@@ -491,5 +490,3 @@ int ckpt_check_sources(const struct meg_ckpt *c, const struct ckpt_sources *all,
                        struct meg_err *e);
 /* Copy the elements of a source, whose file is mapped, that the shard contains. */
 int ckpt_copy_source(const struct ckpt_target *to, const struct ckpt_source *s, struct meg_err *e);
-
-#endif

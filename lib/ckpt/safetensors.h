@@ -9,8 +9,7 @@
  *     {"__metadata__":{"format":"pt"},"NAME":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}
  * Offsets count from the end of the header.
  */
-#ifndef MEG_CKPT_SAFETENSORS_H
-#define MEG_CKPT_SAFETENSORS_H
+#pragma once
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -121,5 +120,3 @@ int64_t meg_st_numel(const struct meg_st_tensor *t);
 /* Print a shape such as "[64,192]" to buf [MEG_ST_SHAPE_CHARS]; return buf. */
 enum { MEG_ST_SHAPE_CHARS = 21 * MEG_ST_MAXDIM + 3 };
 const char *meg_st_shape(char *buf, const int64_t *dim, int ndim);
-
-#endif

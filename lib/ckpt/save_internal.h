@@ -1,6 +1,5 @@
 /* save_internal.h - a save in progress, and its stages (save.c). */
-#ifndef MEG_CKPT_SAVE_INTERNAL_H
-#define MEG_CKPT_SAVE_INTERNAL_H
+#pragma once
 #include <pthread.h>
 #include <stdatomic.h>
 #include "ckpt/internal.h"
@@ -62,5 +61,3 @@ int ckpt_save_create_folder(struct meg_ckpt_async_save *v, struct meg_err *e);
 int ckpt_save_write_stage(struct meg_ckpt_async_save *v, struct meg_err *e);
 int ckpt_save_hash_stage(struct meg_ckpt_async_save *v, struct meg_err *e);
 int ckpt_save_commit_stage(struct meg_ckpt_async_save *v, struct meg_err *e);
-
-#endif

@@ -2,8 +2,7 @@
  * collectives.h - the code that the MPI and store transports (mpi.c, store.c) have in common: waits with timeouts,
  * counts of sent bytes, and reductions.  nccl.c uses only the structs and the waits.
  */
-#ifndef MEG_COMM_COLLECTIVES_H
-#define MEG_COMM_COLLECTIVES_H
+#pragma once
 #include <stddef.h>
 #include "comm/comm.h"
 
@@ -100,5 +99,3 @@ void meg_comm_poll_end(struct meg_comm_poll *p);
  * be `parts`.
  */
 void meg_reduce_local(void *acc, const void *parts, int64_t n, int size, enum meg_dtype t, enum meg_reduce_op op);
-
-#endif

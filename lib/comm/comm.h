@@ -16,8 +16,7 @@
  * whether a maximum with a NaN is a NaN.  If a peer is lost, or an operation takes longer than the group's timeout, the
  * process ends with MEG_EPEER and a message.
  */
-#ifndef MEG_COMM_COMM_H
-#define MEG_COMM_COMM_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -283,5 +282,3 @@ void meg_comm_set_timeout(struct meg_comm *c, double seconds);
 struct meg_comm *meg_comm_split(struct meg_comm *world, int color, const char *name);
 /* Close a communicator; the world must be closed last.  Do nothing for NULL and meg_comm_self. */
 void meg_comm_close(struct meg_comm *c);
-
-#endif

@@ -1,6 +1,5 @@
 /* internal.h - functions that launch.c and the transports provide to each other; private to lib/comm. */
-#ifndef MEG_COMM_INTERNAL_H
-#define MEG_COMM_INTERNAL_H
+#pragma once
 #include "comm/comm.h"
 #include "comm/torchrun.h"
 
@@ -15,5 +14,3 @@ int meg_comm_open_mpi(struct meg_comm **world, struct meg_err *e);
 int meg_comm_open_nccl(struct meg_comm *world, const struct meg_device *d, struct meg_err *e);
 /* Create the world communicator of ranks that torchrun started.  It has host collectives only. */
 struct meg_comm *meg_comm_open_store(const struct meg_torchrun *t);
-
-#endif

@@ -1,6 +1,5 @@
 /* nccl_internal.h - the state of tensor collectives over NCCL (nccl.c), for C only (comm/nccl_lib.h). */
-#ifndef MEG_COMM_NCCL_INTERNAL_H
-#define MEG_COMM_NCCL_INTERNAL_H
+#pragma once
 #include "comm/collectives.h"
 #include "comm/nccl_lib.h"
 #include "device/device.h"
@@ -96,5 +95,3 @@ bool nccl_test_work(struct meg_work *w);
 /* The functions of struct meg_comm_ops. */
 void *nccl_alloc(struct meg_comm *const *groups, int n, size_t nbytes);
 void nccl_release(struct meg_comm *const *groups, int n, void *p);
-
-#endif

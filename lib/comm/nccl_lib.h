@@ -2,8 +2,7 @@
  * nccl_lib.h - NCCL, loaded with dlopen: runs that do not use it need no library, and start faster.  This header is for
  * C only: the CUDA headers overload functions in C++.
  */
-#ifndef MEG_COMM_NCCL_LIB_H
-#define MEG_COMM_NCCL_LIB_H
+#pragma once
 #include <nccl.h>
 #include "base/err.h"
 
@@ -24,5 +23,3 @@ struct meg_nccl_lib {
 
 /* Load NCCL into *lib.  Return MEG_EFAIL if the library or one of its functions is missing. */
 int meg_nccl_load(struct meg_nccl_lib *lib, struct meg_err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* torchrun.h - the environment variables of torchrun: this process's rank, and the rendezvous address. */
-#ifndef MEG_COMM_TORCHRUN_H
-#define MEG_COMM_TORCHRUN_H
+#pragma once
 #include "base/err.h"
 #include "watchdog/rendezvous.h"
 
@@ -17,5 +16,3 @@ struct meg_torchrun {
  * with a message that names the variable, if one is missing or invalid.
  */
 int meg_torchrun_read(struct meg_torchrun *t, struct meg_err *e);
-
-#endif

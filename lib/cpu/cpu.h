@@ -1,6 +1,5 @@
 /* cpu.h - the CPU backend, the reference implementation of the operations in tensor/ops.h. */
-#ifndef MEG_CPU_CPU_H
-#define MEG_CPU_CPU_H
+#pragma once
 #include "tensor/ops.h"
 
 /*
@@ -20,5 +19,3 @@
  * with a message.
  */
 const struct meg_ops *meg_cpu_ops(void);
-
-#endif

@@ -2,8 +2,7 @@
  * dropout.h - dropout masks, defined at struct meg_drop in tensor/ops.h.  Many consecutive units are computed at once,
  * so that the compiler vectorizes the rounds of Philox.
  */
-#ifndef MEG_CPU_DROPOUT_H
-#define MEG_CPU_DROPOUT_H
+#pragma once
 #include <math.h>
 #include <string.h>
 #include "base/philox.h"
@@ -73,5 +72,3 @@ static inline const float *drop_factors_of_row(struct drop_buf *buf, const struc
 
     return drop_factors(buf, drop, d->unit0 + c0, n, position, d->sample[r % d->b]);
 }
-
-#endif

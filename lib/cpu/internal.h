@@ -2,8 +2,7 @@
  * internal.h - declarations private to lib/cpu: function names with a suffix per instruction set, operations, type
  * conversions and GEMM.
  */
-#ifndef MEG_CPU_INTERNAL_H
-#define MEG_CPU_INTERNAL_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -126,6 +125,4 @@ enum { GEMM_BLOCK_M = 256, GEMM_BLOCK_N = 384, GEMM_SKINNY_M = 16 };
 void MEG_FN(column_sums)(struct meg_mat out, struct meg_mat x, bool accumulate);
 
 extern const struct meg_ops MEG_FN(ops);
-#endif
-
 #endif

@@ -1,8 +1,7 @@
 /*
  * philox_block.h - compute many consecutive random numbers of Philox (base/philox.h) in loops that compilers vectorize.
  */
-#ifndef MEG_CPU_PHILOX_BLOCK_H
-#define MEG_CPU_PHILOX_BLOCK_H
+#pragma once
 #include <stdint.h>
 
 struct philox_words {
@@ -46,5 +45,3 @@ static inline void philox_blocks(uint32_t *w0, uint32_t *w1, uint32_t *w2, uint3
         w3[i] = c.c3;
     }
 }
-
-#endif

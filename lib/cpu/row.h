@@ -1,6 +1,5 @@
 /* row.h - operations on one row of a matrix: read and write it as f32, add the residual, normalize. */
-#ifndef MEG_CPU_ROW_H
-#define MEG_CPU_ROW_H
+#pragma once
 #include "cpu/dropout.h"
 
 /*
@@ -144,5 +143,3 @@ static inline float row_max(const float *x, int64_t n)
         max_into(lane, lane + half, half);
     return lane[0];
 }
-
-#endif

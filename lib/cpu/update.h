@@ -1,6 +1,5 @@
 /* update.h - load a block of the arrays of an optimizer step as f32, and round and store the updated block. */
-#ifndef MEG_CPU_UPDATE_H
-#define MEG_CPU_UPDATE_H
+#pragma once
 #include <string.h>
 #include "cpu/row.h"
 #include "tensor/half.h"
@@ -97,5 +96,3 @@ static inline void update_end(const struct update_block *b, const struct meg_upd
     for (int i = 0; i < 2; i++)
         update_store(b, x->state[i], 1 + (uint32_t)i, b->state[i], x, r, update);
 }
-
-#endif

@@ -3,8 +3,7 @@
  * stated errors are the largest measured against float64 (tests/unit/cpu/ops_math.c).  The functions return NaN for
  * NaN.  The polynomials are minimax approximations (Remez algorithm), unless a source is given.
  */
-#ifndef MEG_CPU_VMATH_H
-#define MEG_CPU_VMATH_H
+#pragma once
 #include <stdint.h>
 #include <string.h>
 #include "tensor/normal_cdf.h"
@@ -114,5 +113,3 @@ static inline float vgelu_erf_grad(float x)
     const float e = vexp(-0.5f * x * x);
     return vnormal(x, e) + x * (0.398942280f * e);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* batch.h - a micro-batch of token sequences in host memory. */
-#ifndef MEG_DATA_BATCH_H
-#define MEG_DATA_BATCH_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -115,5 +114,3 @@ void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t s_enc, int64_t b, u
 unsigned meg_batch_present(const struct meg_batch *x);
 /* Free the arrays that meg_batch_alloc allocated and zero *x; a zeroed batch is accepted. */
 void meg_batch_free(struct meg_batch *x);
-
-#endif

@@ -3,8 +3,7 @@
  * the index files contain the MD5 of this text.  The text equals Megatron-LM's unique_description byte for byte, so meg
  * and Megatron-LM use the same file names.  Megatron-DeepSpeed's file names contain no MD5 (data/index_cache.h).
  */
-#ifndef MEG_DATA_CACHE_KEY_H
-#define MEG_DATA_CACHE_KEY_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/mem.h"
@@ -38,5 +37,3 @@ struct meg_blend_key {
 };
 /* Append the description of a blend, formatted in the same way. */
 void meg_cache_key_add_blend(struct meg_str *out, const struct meg_blend_key *id);
-
-#endif

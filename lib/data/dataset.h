@@ -1,6 +1,5 @@
 /* dataset.h - the dataset of one split: samples of equal length from a file, a blend of files, or mock data. */
-#ifndef MEG_DATA_DATASET_H
-#define MEG_DATA_DATASET_H
+#pragma once
 #include <stdint.h>
 #include "base/err.h"
 #include "data/batch.h"
@@ -24,5 +23,3 @@ int64_t meg_dataset_enc_length(const struct meg_dataset *ds);
  * in Megatron-DeepSpeed's order.  In Megatron-LM's order, meg_data_splits_build detects the error.
  */
 int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
-
-#endif

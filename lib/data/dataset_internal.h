@@ -1,6 +1,5 @@
 /* dataset_internal.h - the members of struct meg_dataset and the settings of its samples; private to lib/data. */
-#ifndef MEG_DATA_DATASET_INTERNAL_H
-#define MEG_DATA_DATASET_INTERNAL_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "data/blend/blend.h"
@@ -57,5 +56,3 @@ int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e);
 /* Return MEG_EFORMAT unless id is in [0, vocab_size); with vocab_size 0 the only condition is id >= 0. */
 int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab_size, struct meg_err *e);
 void meg_dataset_close(struct meg_dataset *ds); /* accepts NULL */
-
-#endif

@@ -1,6 +1,5 @@
 /* gpt_data.h - the training, validation and test data of a GPT run. */
-#ifndef MEG_DATA_GPT_DATA_H
-#define MEG_DATA_GPT_DATA_H
+#pragma once
 #include "data/blend/data_splits.h"
 
 /*
@@ -14,5 +13,3 @@
  */
 int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
                       const struct meg_dataset_spec *spec, struct meg_err *e);
-
-#endif

@@ -5,8 +5,7 @@
  * is cut into samples of seq_length tokens.  Finally, the samples are shuffled.
  * The arrays equal the indexes of Megatron-LM's GPTDataset.  data/index_cache.h stores the arrays in files.
  */
-#ifndef MEG_DATA_GPT_INDEX_H
-#define MEG_DATA_GPT_INDEX_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -84,5 +83,3 @@ void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_siz
 void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p, const struct meg_source *src,
                          int64_t begin, const struct meg_gpt_index_conf *conf, uint32_t seed);
 void meg_gpt_index_free(struct meg_gpt_index *x);
-
-#endif

@@ -10,8 +10,7 @@
  * With Megatron-DeepSpeed's file names, PREFIX contains inputs of the arrays:
  *   DIR/PREFIX_NAME.npy, DIR/PREFIX_checksums.txt
  */
-#ifndef MEG_DATA_INDEX_CACHE_H
-#define MEG_DATA_INDEX_CACHE_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -60,5 +59,3 @@ bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *pre
  * complete.  A failure causes only a warning; the caller can use the arrays in memory.
  */
 void meg_index_cache_store(const struct meg_index_cache_entry *c, const struct meg_npy *a, int n);
-
-#endif

@@ -1,6 +1,5 @@
 /* loader.h - load the micro-batches of one rank, in a prefetch thread if requested. */
-#ifndef MEG_DATA_LOADER_H
-#define MEG_DATA_LOADER_H
+#pragma once
 #include <stdint.h>
 #include "data/batch.h"
 #include "data/dataset.h"
@@ -36,5 +35,3 @@ void meg_data_loader_close(struct meg_data_loader *l); /* accepts NULL */
  * the dataset file cannot be read.  It also returns the errors of meg_dataset_sample.  On failure, *x is unchanged.
  */
 int meg_data_loader_next(struct meg_data_loader *l, struct meg_batch *x, struct meg_err *e);
-
-#endif

@@ -2,8 +2,7 @@
  * mt19937.h - the Mersenne Twister (Matsumoto and Nishimura 1998), with the distributions of NumPy's legacy
  * RandomState and torch.  Megatron draws the order of its data from these distributions.
  */
-#ifndef MEG_DATA_MT19937_H
-#define MEG_DATA_MT19937_H
+#pragma once
 #include <stdint.h>
 
 /* State of the generator that std::mt19937, numpy.random.RandomState(seed) and torch on the CPU use. */
@@ -40,5 +39,3 @@ struct meg_mt19937_64 {
 };
 void meg_mt19937_64_seed(struct meg_mt19937_64 *g, uint64_t seed);
 uint64_t meg_mt19937_64_u64(struct meg_mt19937_64 *g);
-
-#endif

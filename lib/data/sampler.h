@@ -1,6 +1,5 @@
 /* sampler.h - the order in which a data-parallel rank reads the samples of a dataset, as in Megatron-LM. */
-#ifndef MEG_DATA_SAMPLER_H
-#define MEG_DATA_SAMPLER_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -39,5 +38,3 @@ void meg_data_sampler_close(struct meg_data_sampler *s); /* accepts NULL */
  * Returns false when MEG_DATA_SAMPLER_SINGLE has fewer than micro_batch * ranks samples left.
  */
 bool meg_data_sampler_next(struct meg_data_sampler *s, int64_t *index, int64_t *sample_id);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * On the CPU, device memory is host memory, streams and events are NULL, and work is complete when its call returns.
  */
-#ifndef MEG_DEVICE_DEVICE_H
-#define MEG_DEVICE_DEVICE_H
+#pragma once
 #include "base/err.h"
 #include "option/opt.h"
 #include "tensor/ops.h"
@@ -89,5 +88,3 @@ void meg_device_read_mat(const struct meg_device *d, struct meg_stream *st, void
  * faster than meg_device_read_mat.
  */
 void meg_device_download_mat(const struct meg_device *d, struct meg_stream *st, void *pinned, struct meg_mat x);
-
-#endif

@@ -2,8 +2,7 @@
  * graph.h - a cache of graphs (tensor/ops.h): capture a sequence of operations, and launch it again when its arguments
  * are equal.
  */
-#ifndef MEG_DEVICE_GRAPH_H
-#define MEG_DEVICE_GRAPH_H
+#pragma once
 #include "device/device.h"
 
 /* Maximum number of keys in struct meg_graphs; a new key replaces the least recently used one. */
@@ -26,5 +25,3 @@ void meg_graphs_run(struct meg_graphs *graphs, const struct meg_device *d, void 
                     const void *args, size_t nbytes);
 /* Free all graphs, after their launches are complete. */
 void meg_graphs_free(struct meg_graphs *graphs, const struct meg_device *d);
-
-#endif

@@ -3,8 +3,7 @@
  * mask is predicted from all other tokens, while the other masks remain masked.  With a T5, meg_fill_mask predicts a
  * span for each mask instead (fill_spans.h).
  */
-#ifndef MEG_EVAL_FILL_MASK_H
-#define MEG_EVAL_FILL_MASK_H
+#pragma once
 #include "infer/model_load.h"
 #include "infer/reply.h"
 #include "tensor/token_sampler.h"
@@ -33,5 +32,3 @@ int meg_fill_mask_predict(const struct meg_loaded_model *m, int32_t *ids, int64_
  */
 int meg_fill_mask(const char *input, const struct meg_token_output_conf *output, const struct meg_loaded_model *m,
                   struct meg_err *e);
-
-#endif

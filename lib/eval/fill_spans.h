@@ -2,8 +2,7 @@
  * fill_spans.h - predict the masked spans of a text, the task that T5 was trained for (Raffel et al. 2020).  Each
  * sentinel represents a span of any number of tokens.  The decoder predicts the spans in order, token by token.
  */
-#ifndef MEG_EVAL_FILL_SPANS_H
-#define MEG_EVAL_FILL_SPANS_H
+#pragma once
 #include "eval/span_vocab.h"
 #include "infer/model_load.h"
 #include "infer/reply.h"
@@ -24,5 +23,3 @@
 int meg_fill_spans_predict(const struct meg_loaded_model *m, struct meg_model_kv_cache *cache,
                            const struct meg_span_vocab *v, struct meg_ids *ids, struct meg_token_logprob *top,
                            int64_t ntop, struct meg_err *e);
-
-#endif

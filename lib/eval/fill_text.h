@@ -2,8 +2,7 @@
  * fill_text.h - encode a text in which some tokens are written as text: masks, the separator of BERT, and the sentinels
  * of T5.
  */
-#ifndef MEG_EVAL_FILL_TEXT_H
-#define MEG_EVAL_FILL_TEXT_H
+#pragma once
 #include "eval/span_vocab.h"
 #include "tokenizer/special_tokens.h"
 
@@ -31,5 +30,3 @@ int meg_fill_text_encode(const struct meg_fill_text *x, const char *text, int64_
 /* Append the text of ids, without the tokens at the beginning and at the end.  Fails as meg_tokenizer_decode does. */
 int meg_fill_text_decode(const struct meg_fill_text *x, const struct meg_ids *ids, struct meg_str *out,
                          struct meg_err *e);
-
-#endif

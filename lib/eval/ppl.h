@@ -7,8 +7,7 @@
  * of the `tokens` - 1 targets is thus scored exactly once.  A target of window 1 or later has at least seq_length -
  * stride tokens of context.  Megatron-LM may count windows at the end that score nothing; meg_ppl omits such windows.
  */
-#ifndef MEG_EVAL_PPL_H
-#define MEG_EVAL_PPL_H
+#pragma once
 #include "data/indexed/indexed.h"
 #include "eval/score.h"
 #include "tokenizer/tokenizer.h"
@@ -73,5 +72,3 @@ int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_t
 
 /* Return exp(min(20, loss / num_targets)), as Megatron does. */
 double meg_ppl_value(const struct meg_ppl_result *p);
-
-#endif

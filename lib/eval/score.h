@@ -1,6 +1,5 @@
 /* score.h - log-probabilities of the tokens of a sequence under a model. */
-#ifndef MEG_EVAL_SCORE_H
-#define MEG_EVAL_SCORE_H
+#pragma once
 #include "model/model.h"
 #include "tensor/token_sampler.h"
 
@@ -31,5 +30,3 @@ int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logpro
  */
 int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_token_logprob *top,
                   int64_t ntop, struct meg_err *e);
-
-#endif

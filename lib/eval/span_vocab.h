@@ -3,8 +3,7 @@
  * the sentinel <extra_id_k> represents span k, counted from 0.  The decoder begins with BOS, and predicts each span
  * after its sentinel.
  */
-#ifndef MEG_EVAL_SPAN_VOCAB_H
-#define MEG_EVAL_SPAN_VOCAB_H
+#pragma once
 #include "infer/model_load.h"
 
 struct meg_span_vocab {
@@ -34,5 +33,3 @@ int64_t meg_span_vocab_find(const struct meg_span_vocab *v, int32_t id);
  * sentinels.
  */
 int meg_span_vocab_number(const struct meg_span_vocab *v, struct meg_ids *ids, int64_t *nspans, struct meg_err *e);
-
-#endif

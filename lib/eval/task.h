@@ -1,8 +1,7 @@
 /*
  * task.h - the evaluations of meg-eval: log-probabilities of given tokens, perplexity of a corpus, and masked tokens.
  */
-#ifndef MEG_EVAL_TASK_H
-#define MEG_EVAL_TASK_H
+#pragma once
 #include "infer/model_load.h"
 #include "infer/reply.h"
 
@@ -35,5 +34,3 @@ enum meg_prediction meg_eval_prediction(const struct meg_eval_conf *c);
  */
 int meg_eval_run(const struct meg_eval_conf *c, const struct meg_token_output_conf *output,
                  const struct meg_loaded_model *m, struct meg_err *e);
-
-#endif

@@ -20,8 +20,7 @@
  * of at most 1 MiB, names PATH, and contains only members whose temporary names are NAME.tmp.PID.HOST (temporary.h).
  * A directory is a set of one member.  It is replaced by two renames, and is complete whenever it has its final name.
  */
-#ifndef MEG_FILE_COMMIT_H
-#define MEG_FILE_COMMIT_H
+#pragma once
 #include <stdbool.h>
 #include <sys/stat.h>
 #include "base/err.h"
@@ -77,5 +76,3 @@ bool meg_commit_is_pending(const char *path);
  * be removed, or if a file cannot be renamed.
  */
 int meg_commit_recover(const char *path, struct meg_err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* commit_internal.h - commit journals, for commit.c; commit.h describes when a journal is valid and followed. */
-#ifndef MEG_FILE_COMMIT_INTERNAL_H
-#define MEG_FILE_COMMIT_INTERNAL_H
+#pragma once
 #include <stdbool.h>
 #include "base/err.h"
 #include "file/commit.h"
@@ -44,5 +43,3 @@ enum meg_commit_journal meg_commit_read(struct meg_commit_set *s, bool *is_commi
 int meg_commit_write_journals(const struct meg_commit_set *s, struct meg_err *e);
 int meg_commit_remove_journal(const struct meg_commit_member *m, struct meg_err *e);
 void meg_commit_remove_journals(const struct meg_commit_set *s);
-
-#endif

@@ -2,8 +2,7 @@
  * file.h - map files, read files, and write files atomically.  A new file is written under a temporary name and renamed
  * when it is complete.  Error messages name the file.
  */
-#ifndef MEG_FILE_FILE_H
-#define MEG_FILE_FILE_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -112,5 +111,3 @@ int meg_rename(const char *from, const char *to, struct meg_err *e);
 int meg_fsync_dir(const char *path, struct meg_err *e);
 /* Call fsync on the directory that contains path. */
 int meg_fsync_parent(const char *path, struct meg_err *e);
-
-#endif

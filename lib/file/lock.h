@@ -13,8 +13,7 @@
  *   - This process belongs to a later run of the same Slurm job, which Slurm requeued.
  * In all other cases, the error message names the holder, and the user decides whether to remove the lock file.
  */
-#ifndef MEG_FILE_LOCK_H
-#define MEG_FILE_LOCK_H
+#pragma once
 #include <stdbool.h>
 #include "base/err.h"
 #include "file/commit.h"
@@ -77,5 +76,3 @@ int meg_lock_check_dir(const struct meg_dir_lock *l, struct meg_err *e);
 int meg_lock_commit_dir(struct meg_dir_lock *l, const char *tmp, const char *dir, meg_commit_check *check,
                         struct meg_err *e);
 void meg_lock_release_dir(struct meg_dir_lock *l);
-
-#endif

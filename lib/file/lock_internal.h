@@ -1,6 +1,5 @@
 /* lock_internal.h - the process that holds a lock, for lock.c. */
-#ifndef MEG_FILE_LOCK_INTERNAL_H
-#define MEG_FILE_LOCK_INTERNAL_H
+#pragma once
 #include <stdbool.h>
 #include "base/err.h"
 #include "base/mem.h"
@@ -40,5 +39,3 @@ bool meg_lock_holder_is_dead(const struct meg_lock_holder *h, const struct meg_l
 /* Fail with MEG_EIO and a message that names the holder of the lock file at path, and the protected output. */
 int meg_lock_holder_fail(const char *path, const char *output, const struct meg_lock_holder *h,
                          const struct meg_lock_holder *self, struct meg_err *e);
-
-#endif

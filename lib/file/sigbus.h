@@ -2,8 +2,7 @@
  * sigbus.h - a SIGBUS handler for mapped files.  A page cannot be read if the file was truncated or its disk fails.  In
  * this case, the error message names the file.
  */
-#ifndef MEG_FILE_SIGBUS_H
-#define MEG_FILE_SIGBUS_H
+#pragma once
 #include <stddef.h>
 #include "base/err.h"
 
@@ -24,5 +23,3 @@ void meg_sigbus_unregister(struct meg_sigbus_range *m); /* accepts NULL */
  * temporary files of the process and exits with status 74.
  */
 int meg_sigbus_guard(int (*read)(void *arg, struct meg_err *e), void *arg, struct meg_err *e);
-
-#endif

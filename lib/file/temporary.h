@@ -3,8 +3,7 @@
  * that name exists.  PID and HOST identify the process that writes the file.  The next run can therefore remove the
  * files of a killed process.
  */
-#ifndef MEG_FILE_TEMPORARY_H
-#define MEG_FILE_TEMPORARY_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include "base/decls.h"
@@ -47,5 +46,3 @@ void meg_temporary_unregister(int slot);
 
 /* Unlink all registered files and call _exit(2), for threads and signal handlers, which must not run exit handlers. */
 void meg_temporary_exit(int status) MEG_NORETURN;
-
-#endif

@@ -8,8 +8,7 @@
  * A reader calls these functions after it has failed to read its input.  Then a format that is recognised wrongly can
  * only change a message.  Readers to which any bytes are valid, such as readers of text, call them first.
  */
-#ifndef MEG_FOREIGN_FOREIGN_H
-#define MEG_FOREIGN_FOREIGN_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/stat.h>
@@ -81,5 +80,3 @@ bool meg_foreign_is_distributed(const char *dir);
  * NULL.  Returns 0.  Returns MEG_EFORMAT with a message that lists the snapshots if no single one is identified.
  */
 int meg_foreign_hub_snapshot(char **out, const char *path, struct meg_err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* internal.h - declarations shared by the files of this module. */
-#ifndef MEG_FOREIGN_INTERNAL_H
-#define MEG_FOREIGN_INTERNAL_H
+#pragma once
 #include "foreign/foreign.h"
 
 /* The first bytes p [n] of the file at path. */
@@ -29,5 +28,3 @@ size_t foreign_read(const char *path, void *buf, size_t size);
 
 /* Return the size in bytes that a Git LFS pointer states, or -1. */
 int64_t foreign_lfs_size(const struct foreign_prefix *f);
-
-#endif

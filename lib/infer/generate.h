@@ -4,8 +4,7 @@
  * for every active slot.  A continuation depends on its prompt and its request, but not on the other slots.  If the
  * request sets no seed, the continuation also depends on the number of the prompt.
  */
-#ifndef MEG_INFER_GENERATE_H
-#define MEG_INFER_GENERATE_H
+#pragma once
 #include "infer/request.h"
 #include "model/decode.h"
 #include "tensor/token_sampler.h"
@@ -72,5 +71,3 @@ int meg_generator_step(struct meg_generator *gen, struct meg_err *e);
 void meg_generator_stop(struct meg_generator *gen, struct meg_continuation *c);
 
 void meg_continuation_free(struct meg_continuation *c);
-
-#endif

@@ -2,8 +2,7 @@
  * lines.h - answer the prompts that are lines of an input.  Replies are printed in the order of the prompts
  * (infer/scheduler.h).
  */
-#ifndef MEG_INFER_LINES_H
-#define MEG_INFER_LINES_H
+#pragma once
 #include "infer/model_load.h"
 #include "infer/reply.h"
 #include "io/line_reader.h"
@@ -35,5 +34,3 @@ int meg_generate_check(const struct meg_generate_conf *c, const struct meg_token
 int meg_generate_lines(const struct meg_generate_conf *c, const struct meg_token_output_conf *output,
                        const struct meg_sampling *sampling, const struct meg_loaded_model *m,
                        struct meg_line_reader *in, struct meg_err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* model_load.h - load a trained model and its tokenizer for inference. */
-#ifndef MEG_INFER_MODEL_LOAD_H
-#define MEG_INFER_MODEL_LOAD_H
+#pragma once
 #include "ckpt/given_model.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
@@ -43,5 +42,3 @@ struct meg_loaded_model {
 int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, enum meg_prediction predicts,
                    const struct meg_tok_conf *tc, struct meg_err *e);
 void meg_unload_model(struct meg_loaded_model *m);
-
-#endif

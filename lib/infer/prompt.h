@@ -1,6 +1,5 @@
 /* prompt.h - parse a line of input, plain text or JSON, into token ids and generation options. */
-#ifndef MEG_INFER_PROMPT_H
-#define MEG_INFER_PROMPT_H
+#pragma once
 #include "infer/request.h"
 #include "tokenizer/tokenizer.h"
 
@@ -58,5 +57,3 @@ int meg_prompt_read(const struct meg_prompt_format *format, const struct meg_pro
 typedef int meg_prompt_answer(void *arg, struct meg_ids *ids, struct meg_str *out, struct meg_err *e);
 int meg_prompt_answer_lines(const char *input, const struct meg_prompt_format *format, meg_prompt_answer *answer,
                             void *arg, struct meg_err *e);
-
-#endif

@@ -2,8 +2,7 @@
  * reply.h - build the reply to a prompt: detokenize its continuation incrementally, find stop strings, and print text
  * or JSON.
  */
-#ifndef MEG_INFER_REPLY_H
-#define MEG_INFER_REPLY_H
+#pragma once
 #include "infer/generate.h"
 #include "tokenizer/tokenizer.h"
 
@@ -82,5 +81,3 @@ void meg_reply_add_tokens(struct meg_str *out, const struct meg_token_output_con
                           const struct meg_tokenizer *tok, const int32_t *ids, int64_t n);
 void meg_reply_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *output,
                                 const struct meg_tokenizer *tok, const struct meg_token_logprob *top, int64_t n);
-
-#endif

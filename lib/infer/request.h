@@ -1,6 +1,5 @@
 /* request.h - generation options of one prompt: number of tokens, sampling, stop strings. */
-#ifndef MEG_INFER_REQUEST_H
-#define MEG_INFER_REQUEST_H
+#pragma once
 #include <jansson.h>
 #include "base/mem.h"
 #include "infer/sample.h"
@@ -32,5 +31,3 @@ int meg_request_check(struct meg_request *q, int64_t unpadded_vocab, struct meg_
 
 /* Append the names of all options, each in quotes after a comma and a space. */
 void meg_request_add_names(struct meg_str *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* sample.h - the options of token sampling: temperature, top-k, top-p, greedy decoding and the random seed. */
-#ifndef MEG_INFER_SAMPLE_H
-#define MEG_INFER_SAMPLE_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -30,5 +29,3 @@ bool meg_sampling_is_greedy(const struct meg_sampling *c);
  * step): u = meg_philox_sampling(seed, step, prompt) (base/philox.h).
  */
 struct meg_sampling_args meg_sampling_args_of(const struct meg_sampling *c, int64_t prompt, int64_t step);
-
-#endif

@@ -3,8 +3,7 @@
  * slot of the generator is free.  Replies are a queue in the order of the prompts: a complete reply waits until the
  * caller has removed those of all earlier prompts.
  */
-#ifndef MEG_INFER_SCHEDULER_H
-#define MEG_INFER_SCHEDULER_H
+#pragma once
 #include "infer/model_load.h"
 #include "infer/reply.h"
 
@@ -40,5 +39,3 @@ int meg_scheduler_add(struct meg_scheduler *s, struct meg_queued_reply *q, const
 int meg_scheduler_update(struct meg_scheduler *s, struct meg_err *e);
 /* Remove the first reply of the queue, which is complete. */
 void meg_scheduler_remove_first(struct meg_scheduler *s);
-
-#endif

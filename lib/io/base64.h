@@ -1,6 +1,5 @@
 /* base64.h - Base64 (RFC 4648, section 4). */
-#ifndef MEG_IO_BASE64_H
-#define MEG_IO_BASE64_H
+#pragma once
 #include <stdint.h>
 #include "base/mem.h"
 
@@ -11,5 +10,3 @@
 int meg_base64_decode(struct meg_str *out, const char *s, int64_t n);
 /* Encode n bytes and append the characters to `out`, padded with = to a multiple of four. */
 void meg_base64_encode(struct meg_str *out, const char *bytes, int64_t n);
-
-#endif

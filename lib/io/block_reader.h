@@ -2,8 +2,7 @@
  * block_reader.h - read files, shell patterns and standard input as blocks of complete lines.  Files may be plain, or
  * compressed by gzip, zstd or xz; the first bytes of a file identify its format.
  */
-#ifndef MEG_IO_BLOCK_READER_H
-#define MEG_IO_BLOCK_READER_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -63,5 +62,3 @@ int meg_line_block_explain(int r, const struct meg_line_block *b, struct meg_err
 
 /* Return whether the line is empty or consists of spaces and tabs. */
 bool meg_line_is_blank(const char *line, int64_t n);
-
-#endif

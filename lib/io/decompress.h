@@ -1,6 +1,5 @@
 /* decompress.h - streaming decompression of text in gzip, zstd and xz files, or in plain files. */
-#ifndef MEG_IO_DECOMPRESS_H
-#define MEG_IO_DECOMPRESS_H
+#pragma once
 #include <stdint.h>
 #include "base/err.h"
 
@@ -25,5 +24,3 @@ int meg_decompressor_open(struct meg_decompressor **out, int fd, const char *nam
  */
 int64_t meg_decompressor_read(struct meg_decompressor *u, char *out, int64_t n, struct meg_err *e);
 void meg_decompressor_close(struct meg_decompressor *u); /* accepts NULL */
-
-#endif

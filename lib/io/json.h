@@ -2,8 +2,7 @@
  * json.h - JSON for small files: a parser, typed access to members, and a writer.  The parser is jansson; its error
  * messages contain the line and column.  io/jsonl.h reads the lines of a corpus.
  */
-#ifndef MEG_IO_JSON_H
-#define MEG_IO_JSON_H
+#pragma once
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -80,5 +79,3 @@ void meg_json_set_str(struct meg_str *out, const char *key, const char *s);
  * error handler surrogateescape.
  */
 void meg_json_add_ascii(struct meg_str *out, const char *s);
-
-#endif

@@ -2,8 +2,7 @@
  * json_scan.h - a JSON scanner that works in place, without building a tree.  It accepts RFC 8259 and, like Python's
  * json module, NaN, Infinity and -Infinity.
  */
-#ifndef MEG_IO_JSON_SCAN_H
-#define MEG_IO_JSON_SCAN_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -53,5 +52,3 @@ int meg_json_scan_next(struct meg_json_scan *s, char close);
  * deep.
  */
 int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **type_name);
-
-#endif

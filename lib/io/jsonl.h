@@ -2,8 +2,7 @@
  * jsonl.h - read the values of a few keys from a JSON line, without building a tree.  The complete line is validated as
  * JSON (RFC 8259), in which NaN, Infinity and -Infinity are allowed, as in Python's json module.
  */
-#ifndef MEG_IO_JSONL_H
-#define MEG_IO_JSONL_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -46,5 +45,3 @@ void meg_jsonl_free(struct meg_jsonl *j);
  */
 enum { MEG_JSONL_MAX_STRINGS = 4 << 20 };
 int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e);
-
-#endif

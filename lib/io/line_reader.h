@@ -2,8 +2,7 @@
  * line_reader.h - read a file or pipe line by line.  A caller that has other work can query whether the next line can
  * be read without blocking.
  */
-#ifndef MEG_IO_LINE_READER_H
-#define MEG_IO_LINE_READER_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,5 +53,3 @@ int meg_line_reader_next(struct meg_line_reader *in, char **text, size_t *n, str
  * message.  Returns r.
  */
 int meg_line_reader_explain(int r, const struct meg_line_reader *in, struct meg_err *e);
-
-#endif

@@ -2,8 +2,7 @@
  * protobuf.h - a strict reader of the wire format of Protocol Buffers: a message is a sequence of fields, each with a
  * number, a wire type and a value.
  */
-#ifndef MEG_IO_PROTOBUF_H
-#define MEG_IO_PROTOBUF_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -49,5 +48,3 @@ int meg_pb_int32(const struct meg_pb_field *f, const char *what, int32_t *out, s
 /* Fail with MEG_EFORMAT and a message that begins with the file name and the offset. */
 int meg_pb_fail(const struct meg_pb *m, const unsigned char *location, struct meg_err *e, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-
-#endif

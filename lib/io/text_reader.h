@@ -1,6 +1,5 @@
 /* text_reader.h - read texts one by one from plain text or JSON lines. */
-#ifndef MEG_IO_TEXT_READER_H
-#define MEG_IO_TEXT_READER_H
+#pragma once
 #include "base/err.h"
 #include "io/jsonl.h"
 #include "option/opt.h"
@@ -40,5 +39,3 @@ int meg_text_reader_next(struct meg_text_reader *t, struct meg_span *text, struc
  * of one number is not counted, because a text may begin with a reference such as [1].
  */
 bool meg_text_begins_with_array(const char *s, int64_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* append_file.h - a log file with unbuffered writes, so that a reader sees each record immediately. */
-#ifndef MEG_LOGGING_APPEND_FILE_H
-#define MEG_LOGGING_APPEND_FILE_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -15,5 +14,3 @@ int meg_append_file_open(struct meg_append_file *a, const char *path, int64_t ke
 int meg_append_file_write(struct meg_append_file *a, const void *bytes, size_t n, struct meg_err *e);
 /* Close the file, if it is open. */
 void meg_append_file_close(struct meg_append_file *a);
-
-#endif

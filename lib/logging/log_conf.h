@@ -1,8 +1,7 @@
 /*
  * log_conf.h - logging options of a training run: values to log, files, intervals.
  */
-#ifndef MEG_LOGGING_LOG_CONF_H
-#define MEG_LOGGING_LOG_CONF_H
+#pragma once
 #include "option/opt.h"
 
 struct meg_logging_conf {
@@ -14,5 +13,3 @@ extern const struct meg_opt meg_logging_opts[];
 
 /* Return MEG_EUSAGE if a value is out of its range. */
 int meg_logging_conf_check(const struct meg_logging_conf *c, struct meg_err *e);
-
-#endif

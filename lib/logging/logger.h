@@ -2,8 +2,7 @@
  * logger.h - the logs of a training run: Megatron's log line on stdout, JSON lines (--log-json), TensorBoard scalars
  * (--tensorboard-dir) and a progress line on stderr when that is a terminal.
  */
-#ifndef MEG_LOGGING_LOGGER_H
-#define MEG_LOGGING_LOGGER_H
+#pragma once
 #include "logging/log_conf.h"
 #include "logging/training_log.h"
 
@@ -38,5 +37,3 @@ void meg_logger_evaluation(struct meg_logger *l, const struct meg_evaluation *v)
 
 /* Show on the progress line that `done` of the `total` global batches of an evaluation are complete. */
 void meg_logger_eval_progress(struct meg_logger *l, const char *split, int64_t done, int64_t total);
-
-#endif

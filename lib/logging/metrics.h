@@ -8,8 +8,7 @@
  * A run that resumes from iteration N truncates the file at the first line that it will write again: a line of a later
  * iteration, or of an evaluation after training.
  */
-#ifndef MEG_LOGGING_METRICS_H
-#define MEG_LOGGING_METRICS_H
+#pragma once
 #include "logging/append_file.h"
 #include "logging/training_log.h"
 
@@ -21,5 +20,3 @@
 int meg_metrics_open(struct meg_append_file *a, const char *path, int64_t resumed, struct meg_err *e);
 int meg_metrics_interval(struct meg_append_file *a, const struct meg_iteration_stats *stats, struct meg_err *e);
 int meg_metrics_evaluation(struct meg_append_file *a, const struct meg_evaluation *v, struct meg_err *e);
-
-#endif

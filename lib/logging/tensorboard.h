@@ -7,8 +7,7 @@
  * A run that resumes starts a new file.  The run also truncates each earlier file of meg-train before the first event
  * of a later iteration.  Otherwise, TensorBoard would show the repeated iterations twice.
  */
-#ifndef MEG_LOGGING_TENSORBOARD_H
-#define MEG_LOGGING_TENSORBOARD_H
+#pragma once
 #include "logging/append_file.h"
 
 /*
@@ -27,5 +26,3 @@ int meg_tensorboard_text(struct meg_append_file *a, const char *tag, const char 
 
 /* Compute the masked CRC-32C (Castagnoli) of n bytes: the CRC, rotated right by 15 bits, plus a constant. */
 uint32_t meg_tensorboard_crc(const void *bytes, size_t n);
-
-#endif

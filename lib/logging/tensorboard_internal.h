@@ -2,8 +2,7 @@
  * tensorboard_internal.h - the fields of TensorBoard's Event message, and the truncation of event files before a run
  * resumes.
  */
-#ifndef MEG_LOGGING_TENSORBOARD_INTERNAL_H
-#define MEG_LOGGING_TENSORBOARD_INTERNAL_H
+#pragma once
 #include <stdint.h>
 
 /* Field numbers of an Event. */
@@ -18,5 +17,3 @@ enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMAR
  * other writers remain unchanged.  If a file cannot be read or truncated, print a warning.
  */
 void meg_tensorboard_trim(const char *dir, int64_t iteration);
-
-#endif

@@ -2,8 +2,7 @@
  * training_log.h - format the log lines of Megatron's training_log and evaluate_and_print_results.  Log parsers read
  * the lines, so the format must not change.
  */
-#ifndef MEG_LOGGING_TRAINING_LOG_H
-#define MEG_LOGGING_TRAINING_LOG_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
@@ -73,5 +72,3 @@ void meg_training_log_evaluation(struct meg_str *s, const char *group, const cha
 
 /* Compute exp(min(20, loss)), which Megatron prints as perplexity; NaN for a loss that is not finite. */
 double meg_training_log_perplexity(double loss);
-
-#endif

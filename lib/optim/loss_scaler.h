@@ -7,8 +7,7 @@
  * without overflow.  The scale is halved at the `hysteresis`-th overflow since the last doubling and at each later
  * overflow, down to --min-loss-scale.
  */
-#ifndef MEG_OPTIM_LOSS_SCALER_H
-#define MEG_OPTIM_LOSS_SCALER_H
+#pragma once
 #include "io/json.h"
 #include "tensor/step.h"
 
@@ -22,5 +21,3 @@ json_t *meg_scaler_pack(const struct meg_scaler *s);
  * dynamic, if `state` is NULL, or if the call fails.  Return MEG_EFORMAT if `state` is invalid.
  */
 int meg_scaler_unpack(struct meg_scaler *s, const json_t *state, const char *from, struct meg_err *e);
-
-#endif

@@ -18,8 +18,7 @@
  * Weight decay, with r = N / wd_incr: the end value if constant or r > 1, else start + c (end - start), where
  *     linear: c = r; cosine: c = (1 + cos(pi (1 - r))) / 2
  */
-#ifndef MEG_OPTIM_LR_H
-#define MEG_OPTIM_LR_H
+#pragma once
 #include <stdint.h>
 
 enum meg_lr_style { MEG_LR_CONSTANT, MEG_LR_LINEAR, MEG_LR_COSINE, MEG_LR_INVERSE_SQUARE_ROOT, MEG_LR_WSD };
@@ -45,5 +44,3 @@ double meg_lr_at(const struct meg_lr_schedule *c, double max_lr, double min_lr, 
 
 /* Return the weight decay after `steps` samples. */
 double meg_wd_at(const struct meg_lr_schedule *c, int64_t steps);
-
-#endif

@@ -2,8 +2,7 @@
  * nan_guard.h - find the first parameter, in backward order, whose gradient on this rank has a NaN or Inf.  The check
  * precedes the reduction of the gradient, which would spread the NaN or Inf to other ranks.
  */
-#ifndef MEG_OPTIM_NAN_GUARD_H
-#define MEG_OPTIM_NAN_GUARD_H
+#pragma once
 #include "device/device.h"
 #include "params/param.h"
 
@@ -24,4 +23,3 @@ void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on);
 /* If is_on, queue the check of a layer group: add the sum of squares of each parameter's gradient in g to `sums`. */
 void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum meg_dtype dtype);
 MEG_END_DECLS
-#endif

@@ -6,8 +6,7 @@
  * are bf16 or f16, the optimizer updates f32 main parameters and rounds the result to the model's dtype.  In an f32
  * run, or with --main-params-dtype bf16, it updates the parameters in place.
  */
-#ifndef MEG_OPTIM_OPTIM_H
-#define MEG_OPTIM_OPTIM_H
+#pragma once
 #include "device/graph.h"
 #include "model/model.h"
 #include "optim/lr.h"
@@ -184,5 +183,3 @@ const struct meg_step_record *meg_optim_result(struct meg_optim *o);
 
 /* With --overlap-param-gather, wait until all updated parameters have arrived. */
 void meg_optim_finish_param_sync(struct meg_optim *o);
-
-#endif

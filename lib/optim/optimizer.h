@@ -2,8 +2,7 @@
  * optimizer.h - the optimizers: one row each, with its states and its update.  What --optimizer accepts, the memory of
  * the states and their names in checkpoints are derived from the rows.
  */
-#ifndef MEG_OPTIM_OPTIMIZER_H
-#define MEG_OPTIM_OPTIMIZER_H
+#pragma once
 #include "tensor/ops.h"
 
 struct meg_optim;
@@ -35,5 +34,3 @@ enum meg_dtype meg_optimizer_state_dtype(const struct meg_optim_conf *c, int i);
 bool meg_optimizer_has_state(const struct meg_optim_conf *c, const char *name);
 /* Add an optimizer to the choices of --optimizer.  Call this before options are parsed. */
 void meg_optimizer_add(const struct meg_optimizer *r);
-
-#endif

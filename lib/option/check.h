@@ -1,8 +1,7 @@
 /*
  * check.h - checks of option values: ranges of integers, and rules over several options.
  */
-#ifndef MEG_OPTION_CHECK_H
-#define MEG_OPTION_CHECK_H
+#pragma once
 #include "option/opt.h"
 
 /* The range of an int64_t option; both bounds are inclusive. */
@@ -34,5 +33,3 @@ struct meg_opt_rule {
  */
 int meg_opt_check_rules(const struct meg_opt_rule *rules, const struct meg_opt *rows, const void *conf,
                         struct meg_err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* internal.h - functions that find, set and print options, shared by the source files of this module. */
-#ifndef MEG_OPTION_INTERNAL_H
-#define MEG_OPTION_INTERNAL_H
+#pragma once
 #include "option/opt.h"
 
 /* Options that every command has; a config file must not set them. */
@@ -90,5 +89,3 @@ int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg
 void opt_help(const struct meg_optgroup *groups, const char *usage, const char *summary, struct meg_str *out);
 void opt_version(struct meg_str *out);
 void opt_completion(const struct meg_optgroup *groups, struct meg_str *out);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * In names, - and _ are equivalent.  Names cannot be abbreviated.  A name must be unique among the tables of a command.
  */
-#ifndef MEG_OPTION_OPT_H
-#define MEG_OPTION_OPT_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -206,5 +205,3 @@ void meg_opt_set_ignored(const struct meg_opt_names *rows);
 
 /* Add a line to the output of --version; text is borrowed until the process ends. */
 void meg_opt_add_version_line(const char *text);
-
-#endif

@@ -1,6 +1,5 @@
 /* internal.h - declarations shared by the files that compute a layout from options. */
-#ifndef MEG_PARALLEL_INTERNAL_H
-#define MEG_PARALLEL_INTERNAL_H
+#pragma once
 #include "parallel/layout.h"
 
 /* Fail with the message "--option v: rule".  Return MEG_EUSAGE. */
@@ -19,5 +18,3 @@ int stage_table_make(int64_t **first_layer, int64_t *vp, const struct meg_layout
  * each of the *nvirtual virtual stages.  Return MEG_EUSAGE if the text is invalid.
  */
 int stage_string_parse(int64_t **nlayers, int64_t *nvirtual, const char *text, struct meg_err *e);
-
-#endif

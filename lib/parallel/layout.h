@@ -12,8 +12,7 @@
  * tensor parallelism shards the matrices of an expert over etp ranks, expert parallelism the experts over ep ranks, and
  * the edp ranks with the same shard of the same experts are their data-parallel group.
  */
-#ifndef MEG_PARALLEL_LAYOUT_H
-#define MEG_PARALLEL_LAYOUT_H
+#pragma once
 #include "option/opt.h"
 #include "parallel/schedule.h"
 #include "parallel/zero.h"
@@ -214,5 +213,3 @@ static inline int64_t meg_partition_begin(int64_t n, int64_t parts, int64_t i)
 {
     return n / parts * i + (i < n % parts ? i : n % parts);
 }
-
-#endif

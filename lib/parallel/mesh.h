@@ -5,8 +5,7 @@
  * coordinates named in the group's comment, and are ordered by world rank.  A group along an axis of size 1 is
  * meg_comm_self, so layers need no special case for it.
  */
-#ifndef MEG_PARALLEL_MESH_H
-#define MEG_PARALLEL_MESH_H
+#pragma once
 #include "comm/comm.h"
 #include "device/device.h"
 #include "parallel/layout.h"
@@ -60,5 +59,3 @@ void meg_mesh_close(struct meg_mesh *m);
  */
 void *meg_mesh_alloc(const struct meg_mesh *m, const struct meg_device *d, size_t nbytes);
 void meg_mesh_release(const struct meg_mesh *m, const struct meg_device *d, void *p);
-
-#endif

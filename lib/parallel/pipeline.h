@@ -9,8 +9,7 @@
  * use a tensor that is transferred before and after it, the steps of the chunk copy the tensor from x to y, and the
  * gradient from dy to dx.
  */
-#ifndef MEG_PARALLEL_PIPELINE_H
-#define MEG_PARALLEL_PIPELINE_H
+#pragma once
 #include "comm/comm.h"
 #include "parallel/schedule.h"
 
@@ -76,5 +75,3 @@ void meg_pipe_free(struct meg_pipe *p);
  * If a peer is lost, the process exits (comm/comm.h).
  */
 void meg_pipe_run(struct meg_pipe *p, const struct meg_pipe_ops *ops, void *user);
-
-#endif

@@ -28,8 +28,7 @@
  *   includes both activations and gradients: with two stages and several chunks, a peer sends both.
  * - The lists do not deadlock, even if every send blocks until the message is received.
  */
-#ifndef MEG_PARALLEL_SCHEDULE_H
-#define MEG_PARALLEL_SCHEDULE_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -158,5 +157,3 @@ int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct
 /* Make the lists of all stages, and compute their cost by simulation. */
 void meg_pipe_schedule_estimate(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t,
                                 struct meg_pipe_schedule_cost *cost);
-
-#endif

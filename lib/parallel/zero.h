@@ -6,8 +6,7 @@
  * a parameter, unless the optimizer needs complete parameters.  With --num-distributed-optimizer-instances N, there are
  * N groups of consecutive ranks, and each group has all shards.  The options and the collectives are in lib/optim/zero.
  */
-#ifndef MEG_PARALLEL_ZERO_H
-#define MEG_PARALLEL_ZERO_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -34,5 +33,3 @@ static inline struct meg_elem_range meg_zero_shard_of(struct meg_elem_range r, i
 
     return shard;
 }
-
-#endif

@@ -8,8 +8,7 @@
  *   MEG_BIND_POINTERS  point the same weights to the flat buffers
  *   MEG_BIND_DESTROY   destroy both
  */
-#ifndef MEG_PARAMS_BINDER_H
-#define MEG_PARAMS_BINDER_H
+#pragma once
 #include "params/param.h"
 #include "tensor/suballoc.h"
 
@@ -65,5 +64,3 @@ void meg_bind_tied_matrix(const struct meg_binder *b, struct meg_mat *w, struct 
 struct meg_param *meg_bind_vector(struct meg_binder *b, void **w, void **dw, const char *name, int64_t n, double value);
 /* Return the row of the parameter b->prefix + name, of which this rank has a shard.  Call it after MEG_BIND_ROWS. */
 const struct meg_param *meg_bind_row(const struct meg_binder *b, const char *name);
-
-#endif

@@ -13,8 +13,7 @@
  * Parameters that are in f32 in a model of another dtype follow those in the dtype of the model, both among the
  * parameters with gradients and among the frozen ones.
  */
-#ifndef MEG_PARAMS_PARAM_H
-#define MEG_PARAMS_PARAM_H
+#pragma once
 #include <stdint.h>
 #include "base/err.h"
 #include "base/strtab.h"
@@ -251,5 +250,3 @@ void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, i
 void meg_param_init_shard(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);
 
 void meg_params_free(struct meg_params *p);
-
-#endif

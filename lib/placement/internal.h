@@ -1,6 +1,5 @@
 /* internal.h - axes of the mesh, the table of placements by address, and the tensors of a call of an operation. */
-#ifndef MEG_PLACEMENT_INTERNAL_H
-#define MEG_PLACEMENT_INTERNAL_H
+#pragma once
 #include "placement/placement.h"
 #include "tensor/op_row.h"
 
@@ -148,5 +147,3 @@ void placement_comm_begin(struct meg_comm *c, unsigned mask);
 void placement_comm_end(void);
 /* Return the axes of a group as a bit mask. */
 unsigned placement_comm_mask(const struct meg_comm *c);
-
-#endif

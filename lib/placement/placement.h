@@ -11,8 +11,7 @@
  * Parameters have the placement of the parameter table.  The functions below declare the placement of what the host
  * uploads.  They do nothing between meg_placement_end and meg_placement_begin, and in release builds.
  */
-#ifndef MEG_PLACEMENT_PLACEMENT_H
-#define MEG_PLACEMENT_PLACEMENT_H
+#pragma once
 #include "params/param.h"
 
 enum meg_placement {
@@ -63,6 +62,4 @@ void meg_placement_declare(const void *p, size_t nbytes, const struct meg_comm *
 #    define meg_placement_input(...) ((void)0)
 #    define meg_placement_undefined(...) ((void)0)
 #    define meg_placement_declare(...) ((void)0)
-#endif
-
 #endif

@@ -6,8 +6,7 @@
  * given by its coordinates; reports show the stages that meg_cost_is_representative selects.  The time of a step is
  * computed from the times of all pipeline stages (Narayanan et al. 2021).
  */
-#ifndef MEG_PLAN_COST_H
-#define MEG_PLAN_COST_H
+#pragma once
 #include "plan/hardware.h"
 #include "run/run_spec.h"
 
@@ -150,5 +149,3 @@ void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *co
  * reduction, parameter all-gather and update, and is faster to compute.
  */
 double meg_cost_time_bound(const struct meg_cost_model *cost);
-
-#endif

@@ -1,6 +1,5 @@
 /* count_model.h - the counts of one micro-batch in each part of a model: FLOPs, bytes and times on one rank. */
-#ifndef MEG_PLAN_COUNT_MODEL_H
-#define MEG_PLAN_COUNT_MODEL_H
+#pragma once
 #include "model/desc.h"
 #include "model/model.h"
 #include "parallel/pipeline.h"
@@ -44,5 +43,3 @@ void cost_run_hooks(const struct meg_cost_model *m, const struct meg_model_hooks
 /* Add `times` times w or p to *to. */
 void cost_add_pass(struct cost_pass *to, const struct cost_pass *w, double times);
 void cost_add_part(struct cost_part *to, const struct cost_part *p, double times);
-
-#endif

@@ -16,8 +16,7 @@
  * in the backward pass, d_o and o for delta.  The operations of the optimizer (sumsq, adamw, ...) count nothing,
  * because their arrays are no matrices.
  */
-#ifndef MEG_PLAN_COUNT_OPS_H
-#define MEG_PLAN_COUNT_OPS_H
+#pragma once
 #include "comm/comm.h"
 #include "plan/cost.h"
 #include "tensor/ops.h"
@@ -93,5 +92,3 @@ COST_DECLARE(attn_fwd)
 COST_DECLARE(attn_bwd)
 COST_DECLARE(attn_bwd_nbytes)
 #undef COST_DECLARE
-
-#endif

@@ -2,8 +2,7 @@
  * hardware.h - the machines that --hardware names, and their rates.  The cost model predicts the time of a step from
  * the rates.  hardware.c states the sources of the rates.
  */
-#ifndef MEG_PLAN_HARDWARE_H
-#define MEG_PLAN_HARDWARE_H
+#pragma once
 #include "run/train_conf.h"
 
 /* The hardware of one rank: a GPU, or a CPU core. */
@@ -37,5 +36,3 @@ int meg_hardware_threads(const struct meg_hardware *hw);
  * ranks in a node, but at most link_bw.
  */
 double meg_hardware_bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t size);
-
-#endif

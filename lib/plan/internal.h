@@ -1,6 +1,5 @@
 /* internal.h - declarations shared by the files of the cost model. */
-#ifndef MEG_PLAN_INTERNAL_H
-#define MEG_PLAN_INTERNAL_H
+#pragma once
 #include "plan/count_model.h"
 
 /*
@@ -37,5 +36,3 @@ struct cost_step_comm {
     double num_updated;               /* number of elements that the rank updates */
 };
 struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, struct meg_rank_coords at);
-
-#endif

@@ -1,6 +1,5 @@
 /* layout_search.h - the report of --plan: the fastest of the parallel layouts in which a model fits in memory. */
-#ifndef MEG_PLAN_LAYOUT_SEARCH_H
-#define MEG_PLAN_LAYOUT_SEARCH_H
+#pragma once
 #include <stdio.h>
 #include "run/run_spec.h"
 
@@ -16,5 +15,3 @@ void meg_plan_reset_layout(struct meg_train_job *job, int64_t world_size);
  * meg_plan_reset_layout.  Return MEG_EFAIL if no layout is valid and fits in memory.
  */
 int meg_plan_print_layouts(const struct meg_run_spec *s, int64_t world_size, FILE *f, struct meg_err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* memory_check.h - compare the memory that a run needs with the memory of this machine. */
-#ifndef MEG_PLAN_MEMORY_CHECK_H
-#define MEG_PLAN_MEMORY_CHECK_H
+#pragma once
 #include "comm/comm.h"
 #include "run/run_spec.h"
 
@@ -20,5 +19,3 @@ double meg_memory_available(int64_t ranks);
 /* Return the current and the peak resident set size of this process in bytes; 0 if unknown. */
 double meg_memory_rss(void);
 double meg_memory_peak_rss(void);
-
-#endif

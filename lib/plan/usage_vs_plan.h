@@ -1,6 +1,5 @@
 /* usage_vs_plan.h - memory and communication of a rank, as measured and as predicted by the cost model. */
-#ifndef MEG_PLAN_USAGE_VS_PLAN_H
-#define MEG_PLAN_USAGE_VS_PLAN_H
+#pragma once
 #include "plan/cost.h"
 
 struct meg_usage_vs_plan {
@@ -26,5 +25,3 @@ void meg_usage_vs_plan_predict(struct meg_usage_vs_plan *u, const struct meg_run
  * size before the arenas were allocated.  Collective over world.
  */
 void meg_usage_vs_plan_log(const struct meg_usage_vs_plan *u, struct meg_comm *world, double start_nbytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* internal.h - the state of meg_preprocess: the job, its worker threads, and encoded blocks not yet written. */
-#ifndef MEG_PREPROCESS_INTERNAL_H
-#define MEG_PREPROCESS_INTERNAL_H
+#pragma once
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -111,5 +110,3 @@ void meg_preprocess_workers_free(struct preprocess_job *j, struct preprocess_wor
  */
 int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok, int64_t *workers,
                          struct meg_err *e);
-
-#endif

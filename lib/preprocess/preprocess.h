@@ -1,6 +1,5 @@
 /* preprocess.h - tokenize JSON lines into token datasets, as meg-preprocess(1) does. */
-#ifndef MEG_PREPROCESS_PREPROCESS_H
-#define MEG_PREPROCESS_PREPROCESS_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -38,5 +37,3 @@ extern const struct meg_opt meg_preprocess_opts[];
  * If the final commit fails, meg_commit_files describes the exceptions.
  */
 int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok, struct meg_err *e);
-
-#endif

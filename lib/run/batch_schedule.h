@@ -7,8 +7,7 @@
  * There are (G - A) / I levels of L = N I / (G - A) samples each; L is a real number.  If A equals G, there is no
  * ramp-up.
  */
-#ifndef MEG_RUN_BATCH_SCHEDULE_H
-#define MEG_RUN_BATCH_SCHEDULE_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -39,5 +38,3 @@ static inline int64_t meg_batch_max_microbatches(const struct meg_batch_schedule
 
 /* Return the number of iterations over `samples` samples; a partial last batch is dropped. */
 int64_t meg_batch_iterations(const struct meg_batch_schedule *p, int64_t samples);
-
-#endif

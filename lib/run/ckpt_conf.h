@@ -1,8 +1,7 @@
 /*
  * ckpt_conf.h - options for saving and loading checkpoints during training.
  */
-#ifndef MEG_RUN_CKPT_CONF_H
-#define MEG_RUN_CKPT_CONF_H
+#pragma once
 #include "option/opt.h"
 
 struct meg_train_ckpt_conf {
@@ -16,5 +15,3 @@ extern const struct meg_opt meg_train_ckpt_opts[];
 
 /* Return MEG_EUSAGE if a value is out of range, or if an option requires or contradicts another one. */
 int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_err *e);
-
-#endif

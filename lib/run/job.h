@@ -1,6 +1,5 @@
 /* job.h - all options of a training run, and the option groups of meg-train. */
-#ifndef MEG_RUN_JOB_H
-#define MEG_RUN_JOB_H
+#pragma once
 #include "data/blend/data_conf.h"
 #include "device/device.h"
 #include "logging/log_conf.h"
@@ -47,5 +46,3 @@ int meg_train_read_deepspeed_config(struct meg_train_job *job, struct meg_err *e
  */
 extern const struct meg_opt meg_train_old_opts[];
 extern const struct meg_opt_names meg_train_ignored[], meg_train_unsupported[];
-
-#endif

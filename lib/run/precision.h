@@ -1,6 +1,5 @@
 /* precision.h - options of mixed precision, and the resulting dtypes and loss scale. */
-#ifndef MEG_RUN_PRECISION_H
-#define MEG_RUN_PRECISION_H
+#pragma once
 #include "optim/loss_scaler.h"
 #include "option/opt.h"
 #include "tensor/dtype.h"
@@ -27,5 +26,3 @@ struct meg_precision {
  */
 int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const struct meg_precision_conf *c,
                        struct meg_err *e);
-
-#endif

@@ -3,8 +3,7 @@
  * dtypes, pipeline schedule and recomputation.  The cost model (lib/plan) and the trainer (lib/train) use the same
  * specification.
  */
-#ifndef MEG_RUN_RUN_SPEC_H
-#define MEG_RUN_RUN_SPEC_H
+#pragma once
 #include "parallel/schedule.h"
 #include "run/job.h"
 
@@ -42,5 +41,3 @@ struct meg_pipe_schedule_conf meg_run_spec_schedule(const struct meg_run_spec *s
  */
 struct meg_model_run meg_run_spec_stage(const struct meg_model_run *run, const struct meg_pipe_schedule_conf *schedule,
                                         int64_t stage);
-
-#endif

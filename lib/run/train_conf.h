@@ -2,8 +2,7 @@
  * train_conf.h - options of the training loop: batch sizes, length of the run, evaluation, recomputation, handling of
  * NaN, dry run.
  */
-#ifndef MEG_RUN_TRAIN_CONF_H
-#define MEG_RUN_TRAIN_CONF_H
+#pragma once
 #include "model/run.h"
 #include "option/opt.h"
 #include "run/batch_schedule.h"
@@ -72,5 +71,3 @@ void meg_train_recompute_warn(const struct meg_train_conf *c);
 bool meg_train_uses_graphs(const struct meg_train_conf *c);
 /* Return the recomputation mode that the options select.  meg_train_recompute_check must have accepted the options. */
 enum meg_recompute meg_train_recompute(const struct meg_train_conf *c);
-
-#endif

@@ -1,6 +1,5 @@
 /* internal.h - the Punkt parameters of a language. */
-#ifndef MEG_SENTENCE_INTERNAL_H
-#define MEG_SENTENCE_INTERNAL_H
+#pragma once
 #include "base/strtab.h"
 #include "sentence/punkt.h"
 
@@ -19,5 +18,3 @@ struct meg_punkt {
     unsigned char *ortho_context; /* [words.n] orthographic contexts of each word, as a bit mask */
     bool keep_newlines;
 };
-
-#endif

@@ -2,8 +2,7 @@
  * punkt.h - sentence splitting by Punkt (Kiss and Strunk 2006, "Unsupervised Multilingual Sentence Boundary
  * Detection").  The boundaries are equal to those of NLTK 3.8, which Megatron-LM uses.
  */
-#ifndef MEG_SENTENCE_PUNKT_H
-#define MEG_SENTENCE_PUNKT_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -36,5 +35,3 @@ void meg_punkt_close(struct meg_punkt *p); /* accepts NULL */
  * Megatron-LM does.
  */
 int64_t meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n, struct meg_spans *out);
-
-#endif

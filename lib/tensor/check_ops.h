@@ -9,8 +9,7 @@
  * destroy; copy; the functions on events; the sizes for which a linear layer was planned.  Views of heads may
  * interleave in one tensor, so only their start addresses are compared.
  */
-#ifndef MEG_TENSOR_CHECK_OPS_H
-#define MEG_TENSOR_CHECK_OPS_H
+#pragma once
 #include "tensor/ops.h"
 
 /*
@@ -18,5 +17,3 @@
  * backend passes its table through this function.  A process can check only one table.
  */
 const struct meg_ops *meg_check_ops(const struct meg_ops *op);
-
-#endif

@@ -1,6 +1,5 @@
 /* dtype.h - data types of tensor elements, in memory and in files. */
-#ifndef MEG_TENSOR_DTYPE_H
-#define MEG_TENSOR_DTYPE_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include "base/decls.h"
@@ -33,4 +32,3 @@ void meg_dtype_from_f32(void *out, enum meg_dtype t, const float *in, int64_t n)
 const char *meg_dtype_name(enum meg_dtype t);
 
 MEG_END_DECLS
-#endif

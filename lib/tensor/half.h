@@ -1,6 +1,5 @@
 /* half.h - conversion of bf16 and f16 (IEEE binary16) to f32 and back, rounding to nearest even; NaN stays NaN. */
-#ifndef MEG_TENSOR_HALF_H
-#define MEG_TENSOR_HALF_H
+#pragma once
 #include <stdint.h>
 #include <string.h>
 #include "base/decls.h"
@@ -64,4 +63,3 @@ static inline MEG_HOST_DEVICE uint16_t meg_to_f16(float x)
 }
 
 MEG_END_DECLS
-#endif

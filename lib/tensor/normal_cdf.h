@@ -1,6 +1,5 @@
 /* normal_cdf.h - the cumulative distribution function of the standard normal distribution, for the exact GELU. */
-#ifndef MEG_TENSOR_NORMAL_CDF_H
-#define MEG_TENSOR_NORMAL_CDF_H
+#pragma once
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS
@@ -29,4 +28,3 @@ static inline MEG_HOST_DEVICE float meg_normal_cdf(float x, float e, float t)
 }
 
 MEG_END_DECLS
-#endif

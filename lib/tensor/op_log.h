@@ -2,8 +2,7 @@
  * op_log.h - a log of calls of operations with their arguments, with which debug builds check that the key of a graph
  * (device/graph.h) determines its calls.
  */
-#ifndef MEG_TENSOR_OP_LOG_H
-#define MEG_TENSOR_OP_LOG_H
+#pragma once
 #include "tensor/op_row.h"
 
 /* Set the padding bytes of a variable to 0, so that it can be compared as bytes; without this, nothing is logged. */
@@ -30,5 +29,3 @@ void meg_op_log_add(const struct meg_op_row *row, const void *args, size_t nbyte
 /* Unless two logs have equal calls, print the first operation and field that differ, and abort. */
 void meg_op_log_require_equal(const struct meg_op_log *a, const struct meg_op_log *b);
 void meg_op_log_free(struct meg_op_log *log);
-
-#endif

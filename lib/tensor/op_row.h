@@ -22,8 +22,7 @@
  * sizes in `complete`.  An output that lacks the size of a sharded dimension is a partial sum or, if the size is in
  * `stacked`, has statistics of the shard.  The outputs of an operation without a rule have an unknown placement.
  */
-#ifndef MEG_TENSOR_OP_ROW_H
-#define MEG_TENSOR_OP_ROW_H
+#pragma once
 #include <string.h>
 #include "tensor/ops.h"
 
@@ -117,5 +116,3 @@ int64_t meg_op_numel(const struct meg_op_sizes *s, const char *shape);
  */
 struct meg_mat meg_op_mat(const struct meg_op_sizes *s, const struct meg_op_row *row, const struct meg_op_field *f,
                           const void *args);
-
-#endif

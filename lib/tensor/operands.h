@@ -2,8 +2,7 @@
  * operands.h - the operands of operations: matrices, views of heads, flat arrays, dropout and workspaces.  See
  * tensor/ops.h for shapes and data types.
  */
-#ifndef MEG_TENSOR_OPERANDS_H
-#define MEG_TENSOR_OPERANDS_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "tensor/dtype.h"
@@ -85,4 +84,3 @@ struct meg_array {
 };
 
 MEG_END_DECLS
-#endif

@@ -5,8 +5,7 @@
  * the weights, and computes the scale factor of the gradients and the next loss scale.  The host reads the record
  * later, once a step.
  */
-#ifndef MEG_TENSOR_STEP_H
-#define MEG_TENSOR_STEP_H
+#pragma once
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -133,4 +132,3 @@ static inline MEG_HOST_DEVICE void meg_step_finish(struct meg_step_record *r, co
 }
 
 MEG_END_DECLS
-#endif

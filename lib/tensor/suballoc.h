@@ -2,8 +2,7 @@
  * suballoc.h - a bump allocator, which allocates buffers one after the other from one block of memory.  If base is
  * NULL, the same calls only count bytes.  A memory estimate made this way equals the memory that is later used.
  */
-#ifndef MEG_TENSOR_SUBALLOC_H
-#define MEG_TENSOR_SUBALLOC_H
+#pragma once
 #include "tensor/ops.h"
 
 struct meg_suballoc {
@@ -38,5 +37,3 @@ static inline struct meg_mat meg_mat_rows(struct meg_mat m, int64_t first, int64
     m.rows = n;
     return m;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* token_sampler.h - functions of one row of logits in host memory: sample a token, and list the most likely ones. */
-#ifndef MEG_TENSOR_TOKEN_SAMPLER_H
-#define MEG_TENSOR_TOKEN_SAMPLER_H
+#pragma once
 #include "tensor/ops.h"
 
 /*
@@ -63,5 +62,3 @@ void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *log
  * a logit is NaN or +Inf, or if all are -Inf.
  */
 double meg_logsumexp(const float *logits, int64_t v);
-
-#endif

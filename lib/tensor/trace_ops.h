@@ -14,8 +14,7 @@
  * These are not traced: logits_rows; free_nbytes; attn_bwd_nbytes; the functions that allocate, release, create or
  * destroy; copy; the functions on events.
  */
-#ifndef MEG_TENSOR_TRACE_OPS_H
-#define MEG_TENSOR_TRACE_OPS_H
+#pragma once
 #include "tensor/ops.h"
 
 /* Return whether the environment variable MEG_TRACE, a comma-separated list, contains `what`. */
@@ -27,5 +26,3 @@ bool meg_trace_is_enabled(const char *what);
  * only.
  */
 const struct meg_ops *meg_trace_ops(const struct meg_ops *op);
-
-#endif

@@ -1,6 +1,5 @@
 /* internal.h - the interface that each tokenizer type implements, and helper functions used by several types. */
-#ifndef MEG_TOKENIZER_INTERNAL_H
-#define MEG_TOKENIZER_INTERNAL_H
+#pragma once
 #include <jansson.h>
 #include "base/strtab.h"
 #include "file/file.h"
@@ -127,5 +126,3 @@ json_t *meg_tok_explain_ids(const struct meg_tokenizer *t, const int32_t *ids, i
 
 /* Append a list of strings as Python's str() prints it, or None if the list is empty. */
 void meg_tok_add_python_list(struct meg_str *out, const struct meg_str_list *list);
-
-#endif

@@ -3,8 +3,7 @@
  * descriptions.  This toolkit reproduces all three exactly.  Each struct meg_megatron_release describes the last patch
  * release of a minor version.  The user documentation is in meg(7), section MEGATRON RELEASES.
  */
-#ifndef MEG_TOKENIZER_MEGATRON_RELEASE_H
-#define MEG_TOKENIZER_MEGATRON_RELEASE_H
+#pragma once
 #include <stdbool.h>
 
 #define MEG_MEGATRON_RELEASES "0.10|0.11|0.12|0.13|0.14|0.15|0.16|0.17|0.18|0.19" /* choices of --megatron-release */
@@ -41,5 +40,3 @@ struct meg_megatron_release {
  * Any other name is a bug.
  */
 const struct meg_megatron_release *meg_megatron_release_find(const char *name);
-
-#endif

@@ -3,8 +3,7 @@
  * to PCRE2's dialect and matched by PCRE2 in UTF-8 mode, with PCRE2's JIT compiler where available.  \s is the Unicode
  * property White_Space (unicode/char_class.h).  Other Unicode properties come from the installed PCRE2.
  */
-#ifndef MEG_TOKENIZER_REGEX_H
-#define MEG_TOKENIZER_REGEX_H
+#pragma once
 #include <stdint.h>
 #include "base/err.h"
 #include "base/span.h"
@@ -30,5 +29,3 @@ void meg_regex_free(struct meg_regex *r); /* accepts NULL */
  */
 int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                        struct meg_err *e);
-
-#endif

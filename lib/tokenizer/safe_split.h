@@ -2,8 +2,7 @@
  * safe_split.h - find safe split points: offsets at which a text can be split without changing its tokens.  The point
  * between two characters is safe if no token of the vocabulary contains the first character directly before the second.
  */
-#ifndef MEG_TOKENIZER_SAFE_SPLIT_H
-#define MEG_TOKENIZER_SAFE_SPLIT_H
+#pragma once
 #include <stdint.h>
 #include <string.h>
 
@@ -29,5 +28,3 @@ void meg_safe_split_add_token(struct meg_safe_split *s, const char *token, int64
  *   text  [n]  well-formed UTF-8
  */
 void meg_safe_split_find(const struct meg_safe_split *s, const char *text, int64_t n, uint64_t *mask);
-
-#endif

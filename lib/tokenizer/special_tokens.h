@@ -2,8 +2,7 @@
  * special_tokens.h - parse special tokens in text.  Each occurrence of a special token is encoded as its id.  A
  * callback encodes the remaining text.
  */
-#ifndef MEG_TOKENIZER_SPECIAL_TOKENS_H
-#define MEG_TOKENIZER_SPECIAL_TOKENS_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "tokenizer/tokenizer.h"
@@ -39,5 +38,3 @@ struct meg_ordinary_encoder {
  */
 int meg_special_tokens_encode(const struct meg_special_tokens *s, const char *text, int64_t n, struct meg_ids *out,
                               const struct meg_id_sink *sink, struct meg_ordinary_encoder ordinary, struct meg_err *e);
-
-#endif

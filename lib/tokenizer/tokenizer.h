@@ -1,6 +1,5 @@
 /* tokenizer.h - encode text to token ids and decode ids to text, through one interface for every --tokenizer-type. */
-#ifndef MEG_TOKENIZER_TOKENIZER_H
-#define MEG_TOKENIZER_TOKENIZER_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -228,5 +227,3 @@ int meg_tokenizer_explain(struct meg_tokenizer *t, const char *sample, bool is_j
  * Megatron Core 0.15 on, class, path and keyword arguments.  t owns the string.
  */
 const char *meg_tokenizer_description(const struct meg_tokenizer *t);
-
-#endif

@@ -3,8 +3,7 @@
  * of a text.  The trie is an array of units.  Each node except the root has a unit with the node's label and base.  The
  * child of a node for byte c is unit base ^ c if the label of that unit is c.
  */
-#ifndef MEG_TOKENIZER_TRIE_H
-#define MEG_TOKENIZER_TRIE_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -72,5 +71,3 @@ static inline int64_t meg_trie_longest(const struct meg_trie *t, const char *s, 
 
 /* Return the value of the key s [n], or -1 if it is not in the trie. */
 int32_t meg_trie_find(const struct meg_trie *t, const char *s, int64_t n);
-
-#endif

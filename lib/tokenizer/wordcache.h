@@ -3,8 +3,7 @@
  * occurred before.  The memory of a cache is bounded.  If the buckets for a new word are full, an old word in these
  * buckets is evicted.  If the overflow array is full, all words are evicted.  Only one thread may use a cache.
  */
-#ifndef MEG_TOKENIZER_WORDCACHE_H
-#define MEG_TOKENIZER_WORDCACHE_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -194,5 +193,3 @@ void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const 
  * next get or add.
  */
 int64_t meg_wordcache_get(struct meg_wordcache *c, const char *s, int64_t n, const int32_t **ids);
-
-#endif

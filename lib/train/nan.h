@@ -2,8 +2,7 @@
  * nan.h - handle losses and gradients that are not finite: find the rank where they arose, and end the run, skip the
  * iteration or roll back.
  */
-#ifndef MEG_TRAIN_NAN_H
-#define MEG_TRAIN_NAN_H
+#pragma once
 #include "base/err.h"
 #include "tensor/step.h"
 
@@ -30,5 +29,3 @@ int meg_nan_handle(struct meg_trainer *t, int64_t iteration, const struct meg_st
  * otherwise end before MEG_NAN_MAX_CONSECUTIVE is reached.
  */
 int meg_nan_check_end(const struct meg_trainer *t, struct meg_err *e);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * rank_config_check.h - check that all ranks run the same program with the same options on the same files.
  */
-#ifndef MEG_TRAIN_RANK_CONFIG_CHECK_H
-#define MEG_TRAIN_RANK_CONFIG_CHECK_H
+#pragma once
 #include "base/mem.h"
 #include "comm/comm.h"
 #include "data/blend/data_splits.h"
@@ -33,5 +32,3 @@ int meg_rank_config_check_options(struct meg_comm *world, const struct meg_optgr
  * than 16 MiB, HASH covers 256 samples of 4 KiB.
  */
 void meg_rank_config_add_file(struct meg_str *lines, const char *path);
-
-#endif

@@ -3,8 +3,7 @@
  * SIGHUP removes temporary files and locks (file/temporary.h) and ends the process at once.  (A closing terminal often
  * sends SIGHUP twice.)
  */
-#ifndef MEG_TRAIN_STOP_H
-#define MEG_TRAIN_STOP_H
+#pragma once
 
 /*
  * Catch SIGTERM, SIGUSR1, SIGINT and SIGHUP from now on.  The first signal is only recorded.  After
@@ -15,5 +14,3 @@ void meg_stop_catch(void);
 
 /* Return the last signal that was caught, or 0. */
 int meg_stop_signal(void);
-
-#endif

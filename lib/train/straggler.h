@@ -1,8 +1,7 @@
 /*
  * straggler.h - find the slowest rank in each phase of a step, not counting waits for other ranks (--log-straggler).
  */
-#ifndef MEG_TRAIN_STRAGGLER_H
-#define MEG_TRAIN_STRAGGLER_H
+#pragma once
 #include "comm/comm.h"
 
 enum meg_phase { MEG_PHASE_BATCH, MEG_PHASE_FORWARD_BACKWARD, MEG_PHASE_GRAD_REDUCE, MEG_PHASE_OPTIMIZER, MEG_PHASES };
@@ -24,5 +23,3 @@ void meg_straggler_end_step(struct meg_straggler *s);
  * all ranks.  Reset the counters.  Collective over world.
  */
 void meg_straggler_report(struct meg_straggler *s, struct meg_comm *world, int64_t iteration);
-
-#endif

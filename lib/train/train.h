@@ -2,8 +2,7 @@
  * train.h - train, evaluate and save a GPT, BERT or T5 model according to the options of meg-train.  Each process is
  * one rank.
  */
-#ifndef MEG_TRAIN_TRAIN_H
-#define MEG_TRAIN_TRAIN_H
+#pragma once
 #include "comm/comm.h"
 #include "run/job.h"
 
@@ -19,5 +18,3 @@
  * The caller must exit after such an error.
  */
 int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world, struct meg_err *e);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * trainer.h - the state of a training run, and the functions of lib/train that use it.
  */
-#ifndef MEG_TRAIN_TRAINER_H
-#define MEG_TRAIN_TRAINER_H
+#pragma once
 #include "ckpt/ckpt.h"
 #include "data/gpt_data.h"
 #include "data/loader.h"
@@ -367,5 +366,3 @@ int meg_train_loop(struct meg_trainer *t, struct meg_err *e);
  * MEG_EFAIL, with a message that names the rank and the tensor.  The other ranks do not return.
  */
 int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e);
-
-#endif

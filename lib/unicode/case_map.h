@@ -1,6 +1,5 @@
 /* case_map.h - upper and lower case of all scripts, as in Python's str. */
-#ifndef MEG_UNICODE_CASE_MAP_H
-#define MEG_UNICODE_CASE_MAP_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/mem.h"
@@ -24,5 +23,3 @@ bool meg_char_is_case_ignorable(int32_t cp);
  * and a capital sigma at the end of a word becomes a final sigma.
  */
 void meg_utf8_add_lower(struct meg_str *out, const char *s, int64_t n);
-
-#endif

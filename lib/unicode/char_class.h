@@ -3,8 +3,7 @@
  * other.  The linked utf8proc defines the categories.  Whitespace is the Unicode property White_Space (25 characters),
  * like \s in Python's regex module and in Rust; \s in PCRE2 also includes U+180E.
  */
-#ifndef MEG_UNICODE_CHAR_CLASS_H
-#define MEG_UNICODE_CHAR_CLASS_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include <utf8proc.h>
@@ -40,5 +39,3 @@ const unsigned char *meg_char_class_table(void);
 
 /* Return the versions of Unicode and utf8proc, such as "Unicode 15.0.0 (utf8proc 2.8.0)". */
 const char *meg_unicode_version(void);
-
-#endif

@@ -2,8 +2,7 @@
  * char_class_simd.h - look up the 2-bit classes of the non-ASCII characters in 64 bytes of UTF-8.  A table contains the
  * classes of U+0000..U+FFFF, and the result is a set of bit masks.  Uses SIMD where available.
  */
-#ifndef MEG_UNICODE_CHAR_CLASS_SIMD_H
-#define MEG_UNICODE_CHAR_CLASS_SIMD_H
+#pragma once
 #include <stdint.h>
 
 enum {
@@ -26,5 +25,3 @@ typedef struct meg_class_masks meg_class_masks_fn(const unsigned char table[MEG_
 
 /* Set variant to the implementations that this CPU supports, fastest first, and return their number. */
 int meg_class_masks_variants(meg_class_masks_fn *variant[2]);
-
-#endif

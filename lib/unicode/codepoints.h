@@ -1,6 +1,5 @@
 /* codepoints.h - text as an array of code points, with lower case and decomposition by utf8proc. */
-#ifndef MEG_UNICODE_CODEPOINTS_H
-#define MEG_UNICODE_CODEPOINTS_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/mem.h"
@@ -22,5 +21,3 @@ void meg_codepoints_add_lower(struct meg_codepoints *c, int32_t cp);
 void meg_codepoints_decompose(struct meg_codepoints *c, bool is_compatible);
 
 bool meg_char_is_nonspacing_mark(int32_t cp); /* Unicode category Mn */
-
-#endif

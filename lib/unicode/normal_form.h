@@ -1,6 +1,5 @@
 /* normal_form.h - Unicode normalization forms (UAX 15) by utf8proc, fast for text that is mostly normalized already. */
-#ifndef MEG_UNICODE_NORMAL_FORM_H
-#define MEG_UNICODE_NORMAL_FORM_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -30,5 +29,3 @@ int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64
                         struct meg_str *out, struct meg_err *e);
 /* Return MEG_EFORMAT if `out` with n more bytes exceeds max_bytes, a multiple of 1 MiB; else 0. */
 int meg_normal_form_check_size(const struct meg_str *out, int64_t n, int64_t max_bytes, struct meg_err *e);
-
-#endif

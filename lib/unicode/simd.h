@@ -1,6 +1,5 @@
 /* simd.h - vectors of 16 bytes, and conversion of comparison results to bit masks. */
-#ifndef MEG_UNICODE_SIMD_H
-#define MEG_UNICODE_SIMD_H
+#pragma once
 #include <stdint.h>
 #include <string.h>
 #ifdef __SSE2__
@@ -23,5 +22,3 @@ static inline uint64_t meg_movemask(v16 m)
     return (w[0] * 0x0101010101010101u >> 56) | (w[1] * 0x0101010101010101u >> 56 << 8);
 #endif
 }
-
-#endif

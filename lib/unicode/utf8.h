@@ -1,6 +1,5 @@
 /* utf8.h - UTF-8: validation, decoding and encoding, and replacement of invalid bytes by U+FFFD. */
-#ifndef MEG_UNICODE_UTF8_H
-#define MEG_UNICODE_UTF8_H
+#pragma once
 #include <stdint.h>
 #include <string.h>
 #include "base/mem.h"
@@ -65,5 +64,3 @@ int64_t meg_utf8_find_invalid(const char *s, int64_t n);
 
 /* Append s [n], and replace each maximal ill-formed subpart by U+FFFD, as Python does with errors="replace". */
 void meg_utf8_add_replaced(struct meg_str *out, const char *s, int64_t n);
-
-#endif

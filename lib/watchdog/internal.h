@@ -1,6 +1,5 @@
 /* internal.h - the watchdog's context, connections and frames, private to lib/watchdog. */
-#ifndef MEG_WATCHDOG_INTERNAL_H
-#define MEG_WATCHDOG_INTERNAL_H
+#pragma once
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -285,5 +284,3 @@ bool watchdog_store_receive(struct meg_watchdog *w, struct watchdog_conn *conn, 
 void watchdog_store_flush(struct meg_watchdog *w);
 /* Free all values and results; the monitor thread must have ended. */
 void watchdog_store_clear(struct meg_watchdog *w);
-
-#endif

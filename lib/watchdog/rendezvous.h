@@ -1,6 +1,5 @@
 /* rendezvous.h - the TCP address at which ranks find each other before they have a communicator. */
-#ifndef MEG_WATCHDOG_RENDEZVOUS_H
-#define MEG_WATCHDOG_RENDEZVOUS_H
+#pragma once
 #include <stdbool.h>
 
 /*
@@ -13,5 +12,3 @@ struct meg_rendezvous {
     bool is_local;
     unsigned char token[16];
 };
-
-#endif

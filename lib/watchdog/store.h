@@ -5,8 +5,7 @@
  * the ranks of the group: one message in each direction.  The monitor thread of rank 0 receives and sends these
  * messages.  The main thread of rank 0 may therefore be busy, and rank 0 need not belong to the group.
  */
-#ifndef MEG_WATCHDOG_STORE_H
-#define MEG_WATCHDOG_STORE_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -45,5 +44,3 @@ void meg_store_start(struct meg_watchdog *w, const struct meg_store_collective *
  * The result of a gather has size * nbytes bytes, the result of the other collectives nbytes.
  */
 bool meg_store_take(struct meg_watchdog *w, const struct meg_store_collective *c, void *result);
-
-#endif

@@ -28,8 +28,7 @@
  * process of another run is refused, and the run continues.  Control characters in host names that a peer sends are
  * printed as ?.
  */
-#ifndef MEG_WATCHDOG_WATCHDOG_H
-#define MEG_WATCHDOG_WATCHDOG_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "watchdog/rendezvous.h"
@@ -122,5 +121,3 @@ void meg_watchdog_await_report(struct meg_watchdog *w);
  * until the monitor thread has sent them.
  */
 void meg_watchdog_broadcast_exit(struct meg_watchdog *w, int status, const char *reason);
-
-#endif

@@ -5,8 +5,7 @@
  * torch.save.  "args" is a Namespace of all options, and "model" contains the tensors of the rank.  With virtual
  * pipeline stages, "model0", "model1", ... contain the tensors of each virtual stage.
  */
-#ifndef MEG_CKPT_MEGATRON_MEGATRON_H
-#define MEG_CKPT_MEGATRON_MEGATRON_H
+#pragma once
 #include "ckpt/internal.h"
 #include "ckpt/megatron/pickle.h"
 
@@ -74,5 +73,3 @@ extern const struct ckpt_prefix_map ckpt_legacy_names[], ckpt_legacy_decoder_nam
 extern const struct ckpt_prefix_map ckpt_legacy_head_names[];
 /* Prefixes of the copies that files of a T5 with the names of Megatron core have: compared with complete names. */
 extern const struct ckpt_prefix_map ckpt_t5_copies[];
-
-#endif

@@ -6,8 +6,7 @@
  * Supports protocols 2 to 5, as specified by the comments in CPython's Lib/pickletools.py, without the extension
  * registry and out-of-band buffers.
  */
-#ifndef MEG_CKPT_MEGATRON_PICKLE_H
-#define MEG_CKPT_MEGATRON_PICKLE_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -71,5 +70,3 @@ const struct meg_py *meg_py_get(const struct meg_py *o, const char *key);
 const struct meg_py *meg_py_attr(const struct meg_py *o, const char *name);
 /* Return whether o is an integer; if so, set *out to its value. */
 bool meg_py_int(const struct meg_py *o, int64_t *out);
-
-#endif

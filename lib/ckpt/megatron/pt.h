@@ -4,8 +4,7 @@
  * A file is a ZIP file with one pickle, NAME/data.pkl.  The elements of tensors are in the members NAME/data/KEY.  The
  * pickle is not executed (pickle.h).
  */
-#ifndef MEG_CKPT_MEGATRON_PT_H
-#define MEG_CKPT_MEGATRON_PT_H
+#pragma once
 #include "ckpt/megatron/pickle.h"
 #include "ckpt/megatron/zip.h"
 #include "ckpt/safetensors.h"
@@ -62,5 +61,3 @@ void meg_pt_move(struct meg_st *st, struct meg_pt *pt);
  * meg_pt_open and meg_pt_tensors, and MEG_EFORMAT if the pickle is not a dict or two tensors have the same name.
  */
 int meg_pt_open_tensors(struct meg_st **out, const char *path, struct meg_err *e);
-
-#endif

@@ -4,8 +4,7 @@
  * The elements of a tensor are not in the pickle; the caller writes the elements as a separate member of the ZIP file.
  * Values are written in the order of the pickle: dict_begin, key, value, key, value, ..., dict_end.
  */
-#ifndef MEG_CKPT_MEGATRON_PT_WRITE_H
-#define MEG_CKPT_MEGATRON_PT_WRITE_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/mem.h"
@@ -33,5 +32,3 @@ void meg_pickle_put_namespace_end(struct meg_pickle_writer *p);
 /* Write a contiguous f32 tensor; its elements are the member data/N, where N counts tensors from 0. */
 void meg_pickle_put_tensor(struct meg_pickle_writer *p, const int64_t *dim, int ndim);
 void meg_pickle_writer_free(struct meg_pickle_writer *p);
-
-#endif

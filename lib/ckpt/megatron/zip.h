@@ -4,8 +4,7 @@
  * The central directory at the end of the file lists the offset of each member.  ZIP64 fields hold values that exceed
  * 32 bits.  The format is specified by PKWARE's APPNOTE.TXT 6.3.
  */
-#ifndef MEG_CKPT_MEGATRON_ZIP_H
-#define MEG_CKPT_MEGATRON_ZIP_H
+#pragma once
 #include <stdint.h>
 #include "base/err.h"
 #include "file/file.h"
@@ -47,5 +46,3 @@ int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, s
 /* Write the central directory; the caller commits the file. */
 int meg_zip_finish(struct meg_zip_writer *w, struct meg_err *e);
 void meg_zip_writer_free(struct meg_zip_writer *w);
-
-#endif

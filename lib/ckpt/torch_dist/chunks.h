@@ -1,6 +1,5 @@
 /* chunks.h - the chunks of a tensor: order, completeness, look-up. */
-#ifndef MEG_CKPT_TORCH_DIST_CHUNKS_H
-#define MEG_CKPT_TORCH_DIST_CHUNKS_H
+#pragma once
 #include "ckpt/torch_dist/metadata.h"
 
 /*
@@ -10,5 +9,3 @@
 int dist_sort_chunks(struct dist_tensor *t, const char *from, struct meg_err *e);
 /* Return the chunk that begins at offset [t->ndim], or NULL. */
 struct dist_chunk *dist_find_chunk(const struct dist_tensor *t, const int64_t *offset);
-
-#endif

@@ -4,8 +4,7 @@
  * The file is a pickle of torch.distributed.checkpoint.metadata.Metadata.  It lists the tensors, the chunks of each
  * tensor, and for each chunk or other object the item that stores it: a byte range of a file *.distcp.
  */
-#ifndef MEG_CKPT_TORCH_DIST_METADATA_H
-#define MEG_CKPT_TORCH_DIST_METADATA_H
+#pragma once
 #include "base/strtab.h"
 #include "ckpt/safetensors.h"
 
@@ -56,5 +55,3 @@ void dist_metadata_free(struct dist_metadata *m);
 
 /* Return the item of an object that is not a tensor, or NULL. */
 const struct dist_item *dist_find_object(const struct dist_metadata *m, const char *name);
-
-#endif

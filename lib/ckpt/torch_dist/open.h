@@ -1,6 +1,5 @@
 /* open.h - open distributed checkpoints (private to lib/ckpt). */
-#ifndef MEG_CKPT_TORCH_DIST_OPEN_H
-#define MEG_CKPT_TORCH_DIST_OPEN_H
+#pragma once
 #include "ckpt/internal.h"
 
 /* Open the directory c->path, and set c->dist. */
@@ -11,5 +10,3 @@ int ckpt_open_dist_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct 
 int ckpt_check_dist_optim(const struct ckpt_dist *d, struct meg_err *e);
 bool ckpt_has_dist_optim_state(const struct ckpt_dist *d, const char *name);
 void ckpt_close_dist(struct ckpt_dist *d);
-
-#endif

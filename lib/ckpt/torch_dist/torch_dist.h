@@ -8,8 +8,7 @@
  * The tensors are global: they do not depend on the parallel sizes of the run.  The layers of a stack are usually one
  * tensor with a leading axis.  The chunks of a tensor are shards, layers, or parts of them.
  */
-#ifndef MEG_CKPT_TORCH_DIST_TORCH_DIST_H
-#define MEG_CKPT_TORCH_DIST_TORCH_DIST_H
+#pragma once
 #include "ckpt/megatron/pt.h"
 #include "ckpt/torch_dist/metadata.h"
 #include "ckpt/torch_dist/open.h"
@@ -106,5 +105,3 @@ int dist_run_state(json_t **out, struct ckpt_dist *d, const struct dist_common *
 void dist_find_optim(struct ckpt_dist *d, const struct dist_common *k);
 /* Compose the optimizer's state of a model, whose word embedding has vocab_rows rows, with padding. */
 int dist_compose_optim(struct dist_composer *x, const struct meg_params *p, int64_t vocab_rows);
-
-#endif

@@ -2,8 +2,7 @@
  * blend.h - blend datasets by weight: assign a dataset, and a sample of that dataset, to each sample of the blend.
  * Doubles are summed in Megatron-LM's order, so that the result is identical to Megatron-LM's.
  */
-#ifndef MEG_DATA_BLEND_BLEND_H
-#define MEG_DATA_BLEND_BLEND_H
+#pragma once
 #include <stdint.h>
 #include "base/err.h"
 
@@ -51,5 +50,3 @@ struct meg_blend_index {
 void meg_blend_weighted(struct meg_blend_index *x, const double *w, int k, int64_t n);
 void meg_blend_exhaustive(struct meg_blend_index *x, const int64_t *size, int k);
 void meg_blend_index_free(struct meg_blend_index *x);
-
-#endif

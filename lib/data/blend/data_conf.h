@@ -1,6 +1,5 @@
 /* data_conf.h - the data options of a run, and the datasets and weights that they specify. */
-#ifndef MEG_DATA_BLEND_DATA_CONF_H
-#define MEG_DATA_BLEND_DATA_CONF_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -73,5 +72,3 @@ void meg_data_blends_free(struct meg_data_blends *b);
 
 /* Append an empty blend to those of a split, and return it; the pointer is valid until the next call. */
 struct meg_data_blend *meg_data_blends_add(struct meg_data_blends *b, int split);
-
-#endif

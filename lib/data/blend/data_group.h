@@ -2,8 +2,7 @@
  * data_group.h - parse Megatron-DeepSpeed's dataset groups, the values of --train-weighted-split-paths,
  * --valid-weighted-split-paths and --test-weighted-split-paths.
  */
-#ifndef MEG_DATA_BLEND_DATA_GROUP_H
-#define MEG_DATA_BLEND_DATA_GROUP_H
+#pragma once
 #include "base/err.h"
 #include "data/blend/data_conf.h"
 
@@ -18,5 +17,3 @@
  */
 int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *origin, struct meg_err *e);
 int meg_data_parse_group_file(struct meg_data_blends *b, int split, const char *path, struct meg_err *e);
-
-#endif

@@ -5,8 +5,7 @@
  * and computes the ranges of the splits, but builds no index and writes nothing.  After planning, meg_data_splits_build
  * builds the index arrays.
  */
-#ifndef MEG_DATA_BLEND_DATA_SPLITS_H
-#define MEG_DATA_BLEND_DATA_SPLITS_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -71,5 +70,3 @@ const struct meg_dataset *meg_data_splits_dataset(const struct meg_data_splits *
  * Return the mid-level datasets of all splits in order, owned by d, and set *n to their number.  Valid after planning.
  */
 const struct meg_mid_dataset *meg_data_splits_mid_datasets(const struct meg_data_splits *d, int *n);
-
-#endif

@@ -1,6 +1,5 @@
 /* data_splits_internal.h - state common to GPT, BERT and T5 data, and the table of operations that differ. */
-#ifndef MEG_DATA_BLEND_DATA_SPLITS_INTERNAL_H
-#define MEG_DATA_BLEND_DATA_SPLITS_INTERNAL_H
+#pragma once
 #include "data/blend/data_splits.h"
 #include "data/blend/source.h"
 #include "data/dataset_internal.h"
@@ -69,5 +68,3 @@ struct meg_data_splits {
  */
 int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, struct meg_err *e);
-
-#endif

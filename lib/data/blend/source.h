@@ -1,6 +1,5 @@
 /* source.h - a source of token sequences: a dataset file, or the generated tokens of --mock-data. */
-#ifndef MEG_DATA_BLEND_SOURCE_H
-#define MEG_DATA_BLEND_SOURCE_H
+#pragma once
 #include <stdint.h>
 #include "base/err.h"
 #include "data/indexed/indexed.h"
@@ -32,5 +31,3 @@ int64_t meg_source_tokens(const struct meg_source *s, int64_t begin, int64_t end
 /* Read tokens [offset, offset + n) of an element as int32.  Returns the errors of meg_indexed_get. */
 int meg_source_get(const struct meg_source *s, int64_t element, int64_t offset, int64_t n, int32_t *out,
                    struct meg_err *e);
-
-#endif

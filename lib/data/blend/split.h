@@ -1,6 +1,5 @@
 /* split.h - divide a dataset into training, validation and test splits, and count the samples that a run requires. */
-#ifndef MEG_DATA_BLEND_SPLIT_H
-#define MEG_DATA_BLEND_SPLIT_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -45,5 +44,3 @@ void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int
  */
 void meg_sample_counts(int64_t num_samples[MEG_NUM_SPLITS], int64_t train_samples, int64_t train_iters,
                        int64_t eval_interval, int64_t eval_iters, int64_t global_batch);
-
-#endif

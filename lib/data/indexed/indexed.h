@@ -2,8 +2,7 @@
  * indexed.h - token datasets on disk: PREFIX.bin contains the tokens, PREFIX.idx the lengths and offsets of the
  * sequences and the first sequence of each document.  meg-idx(5) documents both formats.
  */
-#ifndef MEG_DATA_INDEXED_INDEXED_H
-#define MEG_DATA_INDEXED_INDEXED_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -110,5 +109,3 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
  */
 int meg_indexed_commit(struct meg_indexed_writer *w[], int n, struct meg_err *e);
 void meg_indexed_abandon(struct meg_indexed_writer *w); /* accepts NULL */
-
-#endif

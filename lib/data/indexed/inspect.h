@@ -1,6 +1,5 @@
 /* inspect.h - print a token dataset: its counts and types (--info), or its documents as ids and text (--decode). */
-#ifndef MEG_DATA_INDEXED_INSPECT_H
-#define MEG_DATA_INDEXED_INSPECT_H
+#pragma once
 #include <stdbool.h>
 #include <stdio.h>
 #include "base/err.h"
@@ -25,5 +24,3 @@ extern const struct meg_opt meg_inspect_opts[];
  */
 int meg_inspect_info(const struct meg_inspect_conf *c, FILE *out, struct meg_err *e);
 int meg_inspect_decode(const struct meg_inspect_conf *c, const struct meg_tokenizer *tok, FILE *out, struct meg_err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* legacy_index.h - the index format of Megatron-LM's --dataset-impl lazy and cached; meg-idx(5) documents it. */
-#ifndef MEG_DATA_INDEXED_LEGACY_INDEX_H
-#define MEG_DATA_INDEXED_LEGACY_INDEX_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ bool meg_legacy_index_detect(const void *idx, size_t n);
  * Returns MEG_EFORMAT, with a message that names the file, if a check fails.
  */
 int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const void *idx, size_t n, struct meg_err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* list_datasets.h - list the token datasets in a directory. */
-#ifndef MEG_DATA_INDEXED_LIST_DATASETS_H
-#define MEG_DATA_INDEXED_LIST_DATASETS_H
+#pragma once
 #include <stddef.h>
 #include "base/err.h"
 
@@ -19,5 +18,3 @@ void meg_prefix_list_free(struct meg_prefix_list *a);
  * MEG_EIO when the directory cannot be read.  The caller frees *out, even after a failure.
  */
 int meg_list_datasets(struct meg_prefix_list *out, const char *folder, struct meg_err *e);
-
-#endif

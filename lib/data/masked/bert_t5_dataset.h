@@ -1,6 +1,5 @@
 /* bert_t5_dataset.h - the training, validation and test data of a BERT or T5 run. */
-#ifndef MEG_DATA_MASKED_BERT_T5_DATASET_H
-#define MEG_DATA_MASKED_BERT_T5_DATASET_H
+#pragma once
 #include "data/blend/data_splits.h"
 #include "data/masked/bert_t5_sample.h"
 
@@ -15,5 +14,3 @@
 int meg_masked_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, const struct meg_masked_conf *masked,
                          const struct meg_masked_vocab *vocab, struct meg_err *e);
-
-#endif

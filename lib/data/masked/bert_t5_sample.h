@@ -2,8 +2,7 @@
  * bert_t5_sample.h - samples of BERT and T5: sentences with masked words.  The samples are identical to those of
  * Megatron-LM's BERTMaskedWordPieceDataset and T5MaskedWordPieceDataset.
  */
-#ifndef MEG_DATA_MASKED_BERT_T5_SAMPLE_H
-#define MEG_DATA_MASKED_BERT_T5_SAMPLE_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -65,5 +64,3 @@ struct meg_masked_vocab {
  */
 int meg_bert_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 int meg_t5_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
-
-#endif

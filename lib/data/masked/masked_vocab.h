@@ -1,6 +1,5 @@
 /* masked_vocab.h - the vocabulary data for masking, taken from a tokenizer. */
-#ifndef MEG_DATA_MASKED_MASKED_VOCAB_H
-#define MEG_DATA_MASKED_MASKED_VOCAB_H
+#pragma once
 #include "data/masked/bert_t5_sample.h"
 #include "tokenizer/tokenizer.h"
 
@@ -12,5 +11,3 @@
  */
 void meg_masked_vocab_make(struct meg_masked_vocab *v, const struct meg_tokenizer *t, int64_t num_ids);
 void meg_masked_vocab_free(struct meg_masked_vocab *v); /* accepts a zeroed *v */
-
-#endif

@@ -5,8 +5,7 @@
  * All documents are mapped once per epoch, for as many epochs as the samples require.  The map has one row for each
  * sample; finally, the rows are shuffled.  The maps equal those of Megatron-LM's helper build_mapping.
  */
-#ifndef MEG_DATA_MASKED_SENTENCE_MAP_H
-#define MEG_DATA_MASKED_SENTENCE_MAP_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -65,5 +64,3 @@ void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed
  */
 bool meg_sentence_map_matches_range(const struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin,
                                     int64_t end, const struct meg_sentence_map_conf *c);
-
-#endif

@@ -8,8 +8,7 @@
  *      optimizer a reduce-scatter followed by an all-reduce over the optimizer instances;
  *   3. over the pipeline stages that use a tied parameter, such as a tied embedding.
  */
-#ifndef MEG_OPTIM_ZERO_GRAD_REDUCE_H
-#define MEG_OPTIM_ZERO_GRAD_REDUCE_H
+#pragma once
 #include "optim/nan_guard.h"
 #include "optim/zero/tp_grads.h"
 #include "params/param.h"
@@ -77,5 +76,3 @@ void meg_gatherer_wait(struct meg_gatherer *q, int group);
 void meg_gatherer_poll(struct meg_gatherer *q);
 /* Gather the remaining buckets and wait for them. */
 void meg_gatherer_end(struct meg_gatherer *q);
-
-#endif

@@ -10,8 +10,7 @@
  * Frozen parameters in f32 may be states that the model updates.  Before a group leaves its buffer, this rank's shards
  * of them are copied back.
  */
-#ifndef MEG_OPTIM_ZERO_LAYERWISE_H
-#define MEG_OPTIM_ZERO_LAYERWISE_H
+#pragma once
 #include "optim/nan_guard.h"
 #include "optim/zero/shard.h"
 #include "optim/zero/tp_grads.h"
@@ -73,5 +72,3 @@ void meg_layer_gatherer_unshard(struct meg_layer_gatherer *q, int group, int nex
 void meg_layer_gatherer_poll(struct meg_layer_gatherer *q);
 /* Wait for the operation in flight. */
 void meg_layer_gatherer_end(struct meg_layer_gatherer *q);
-
-#endif

@@ -6,8 +6,7 @@
  * state only for its shards (Rajbhandari et al. 2020).  Stage 2 shards the gradients in addition; stage 3 shards the
  * gradients and the parameters (optim/zero/layerwise.h).
  */
-#ifndef MEG_OPTIM_ZERO_SHARD_H
-#define MEG_OPTIM_ZERO_SHARD_H
+#pragma once
 #include "option/opt.h"
 #include "params/param.h"
 
@@ -67,5 +66,3 @@ size_t meg_zero_shard_nbytes(const struct meg_params *p, const struct meg_layout
 void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l,
                          struct meg_rank_coords at);
 void meg_zero_shard_free(struct meg_zero_shard *s);
-
-#endif

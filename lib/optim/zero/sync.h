@@ -10,8 +10,7 @@
  * A layer here is a layer group of params/param.h.  optim/zero/grad_reduce.h implements the collectives on buckets,
  * optim/zero/layerwise.h the collectives on layers.
  */
-#ifndef MEG_OPTIM_ZERO_SYNC_H
-#define MEG_OPTIM_ZERO_SYNC_H
+#pragma once
 #include "model/model.h"
 #include "optim/zero/grad_reduce.h"
 #include "optim/zero/layerwise.h"
@@ -54,5 +53,3 @@ void meg_zero_params_updated(struct meg_zero_sync *z);
 void meg_zero_params_loaded(struct meg_zero_sync *z);
 /* Wait for the all-gathers of parameters in flight. */
 void meg_zero_finish_param_sync(struct meg_zero_sync *z);
-
-#endif

@@ -10,8 +10,7 @@
  * A layer group has one all-reduce, or two if its experts have other tensor-parallel ranks than its dense parameters.
  * The gradients of several ranges are copied to one buffer, reduced there, and copied back.
  */
-#ifndef MEG_OPTIM_ZERO_TP_GRADS_H
-#define MEG_OPTIM_ZERO_TP_GRADS_H
+#pragma once
 #include "device/device.h"
 #include "params/param.h"
 
@@ -31,5 +30,3 @@ void meg_tp_grads_free(struct meg_tp_grads *s);
 
 /* Sum these gradients of a layer group, which are in g, over the tensor-parallel ranks. */
 void meg_tp_grads_reduce(const struct meg_tp_grads *s, int group, void *g);
-
-#endif

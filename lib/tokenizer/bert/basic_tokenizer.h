@@ -4,8 +4,7 @@
  * whitespace and around punctuation.  If is_lower is set, the BasicTokenizer lowercases each word and then strips
  * accents.  The BertNormalizer does not split text, and strips accents before lowercasing.
  */
-#ifndef MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
-#define MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -54,5 +53,3 @@ struct meg_bert_normalizer {
 };
 /* Append the normalized form of text [n], which must be well-formed UTF-8, to out. */
 void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, int64_t n, struct meg_str *out);
-
-#endif

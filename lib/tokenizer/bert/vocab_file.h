@@ -5,8 +5,7 @@
  * of Unicode are whitespace.  If [BOS] or [EOS] is missing, it is added after the last line.  The extra ids,
  * <extra_id_0>, <extra_id_1> and so on, are then added, except those that the file contains.
  */
-#ifndef MEG_TOKENIZER_BERT_VOCAB_FILE_H
-#define MEG_TOKENIZER_BERT_VOCAB_FILE_H
+#pragma once
 #include "tokenizer/bert/wordpiece.h"
 #include "tokenizer/tokenizer.h"
 
@@ -28,5 +27,3 @@ struct meg_bert_files {
  */
 int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t nextra, struct meg_err *e);
 void meg_bert_files_free(void *files); /* accepts NULL */
-
-#endif

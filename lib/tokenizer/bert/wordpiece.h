@@ -3,8 +3,7 @@
  * the longest token that matches: any token at the beginning of the word, a continuation token ("##...") elsewhere.  If
  * no token matches at some position, the entire word is unknown.
  */
-#ifndef MEG_TOKENIZER_BERT_WORDPIECE_H
-#define MEG_TOKENIZER_BERT_WORDPIECE_H
+#pragma once
 #include <stdint.h>
 #include "base/err.h"
 #include "base/strtab.h"
@@ -31,5 +30,3 @@ void meg_wordpiece_free(struct meg_wordpiece *w);
  * Write the ids of a word of n bytes, which must be well-formed UTF-8, to ids [max(n, 1)].  Return the number of ids.
  */
 int64_t meg_wordpiece_encode(const struct meg_wordpiece *w, const char *s, int64_t n, int32_t *ids);
-
-#endif

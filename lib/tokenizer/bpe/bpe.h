@@ -8,8 +8,7 @@
  * Both repeat this until no adjacent pair has a rank.  The two results can differ if a merge creates a pair of lower
  * rank than the merged pair.
  */
-#ifndef MEG_TOKENIZER_BPE_BPE_H
-#define MEG_TOKENIZER_BPE_BPE_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -90,5 +89,3 @@ struct meg_bpe_stream {
 };
 enum { MEG_BPE_WINDOW = 1 << 15 };
 int meg_bpe_stream(const struct meg_bpe_stream *s, struct meg_err *e);
-
-#endif

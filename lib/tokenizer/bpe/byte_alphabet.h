@@ -3,8 +3,7 @@
  * Bytes 0x21-0x7E, 0xA1-0xAC and 0xAE-0xFF are represented by the character with the same code point.  The other 68
  * bytes are represented, in order, by U+0100, U+0101, ...
  */
-#ifndef MEG_TOKENIZER_BPE_BYTE_ALPHABET_H
-#define MEG_TOKENIZER_BPE_BYTE_ALPHABET_H
+#pragma once
 #include <stdint.h>
 #include "base/mem.h"
 
@@ -20,5 +19,3 @@ void meg_byte_alphabet_encode(struct meg_str *out, const char *bytes, int64_t n)
  * well-formed UTF-8, append nothing and return -1.
  */
 int meg_byte_alphabet_decode(struct meg_str *out, const char *text, int64_t n);
-
-#endif

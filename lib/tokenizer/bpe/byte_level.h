@@ -2,8 +2,7 @@
  * byte_level.h - byte-level BPE: split a text into pre-tokens and merge the bytes of each pre-token that is not cached.
  * Byte-level BPE is used for GPT-2's files, byte-level tokenizer.json files and tiktoken's ranks.
  */
-#ifndef MEG_TOKENIZER_BPE_BYTE_LEVEL_H
-#define MEG_TOKENIZER_BPE_BYTE_LEVEL_H
+#pragma once
 #include "base/strtab.h"
 #include "tokenizer/bpe/bpe.h"
 #include "tokenizer/pretokenize/pretokenize.h"
@@ -33,5 +32,3 @@ struct meg_bytebpe_encoder {
 int meg_bytebpe_encode(struct meg_bytebpe_encoder *enc, const char *text, int64_t n, struct meg_ids *out,
                        const struct meg_id_sink *sink, struct meg_err *e);
 void meg_bytebpe_encoder_free(struct meg_bytebpe_encoder *enc);
-
-#endif

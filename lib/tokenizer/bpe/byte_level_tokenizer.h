@@ -2,8 +2,7 @@
  * byte_level_tokenizer.h - code shared by GPT2BPETokenizer and TikTokenizer: byte-level BPE of the text between special
  * tokens (private to lib/tokenizer).
  */
-#ifndef MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H
-#define MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H
+#pragma once
 #include "tokenizer/bpe/byte_level.h"
 #include "tokenizer/internal.h"
 #include "tokenizer/special_tokens.h"
@@ -35,5 +34,3 @@ void meg_bytebpe_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *i
         .free_files = meg_bytebpe_files_free, .free_buffers = meg_bytebpe_tokenizer_free_buffers,                      \
         .encode = meg_bytebpe_tokenizer_encode, .bytes = meg_bytebpe_tokenizer_bytes, .decode = meg_tok_decode_bytes   \
     }
-
-#endif

@@ -6,8 +6,7 @@
  *   - WordPiece, as in Hugging Face's WordPieceTrainer: words are split as by BERT's BasicTokenizer, and symbols are
  *     characters.  A symbol that continues a word has the prefix "##", which a merge removes from the right symbol.
  */
-#ifndef MEG_TOKENIZER_BPE_TRAIN_H
-#define MEG_TOKENIZER_BPE_TRAIN_H
+#pragma once
 #include <stdint.h>
 #include "base/err.h"
 #include "base/strtab.h"
@@ -72,5 +71,3 @@ void meg_bpe_vocab_free(struct meg_bpe_vocab *v);
  * file/commit.h describes their state after a failure.
  */
 int meg_bpe_vocab_write(const struct meg_bpe_vocab *v, const char *dir, struct meg_err *e);
-
-#endif

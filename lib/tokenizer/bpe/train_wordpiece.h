@@ -1,6 +1,5 @@
 /* train_wordpiece.h - split words into characters, the initial tokens of WordPiece training (train.h). */
-#ifndef MEG_TOKENIZER_BPE_TRAIN_WORDPIECE_H
-#define MEG_TOKENIZER_BPE_TRAIN_WORDPIECE_H
+#pragma once
 #include <stdint.h>
 #include "base/strtab.h"
 
@@ -20,5 +19,3 @@ enum { MEG_WORDPIECE_NUM_SPECIAL = 5, MEG_WORDPIECE_MAX_CHARS = 1000 };
  */
 void meg_wordpiece_split(struct meg_strtab *tokens, const struct meg_strtab *words, const int64_t *count, int32_t *sym,
                          int32_t *len);
-
-#endif

@@ -2,8 +2,7 @@
  * export.h - convert the files of a tokenizer to tokenizer.json, tokenizer_config.json and special_tokens_map.json,
  * which Hugging Face's tokenizers and transformers load.  NullTokenizer cannot be converted.
  */
-#ifndef MEG_TOKENIZER_EXPORT_EXPORT_H
-#define MEG_TOKENIZER_EXPORT_EXPORT_H
+#pragma once
 #include "tokenizer/tokenizer.h"
 
 /* The result of meg_tok_export: the texts of the files.  It starts as { 0 }. */
@@ -34,5 +33,3 @@ struct meg_tok_export_files {
 #define MEG_TOK_EXPORT_KEY "meg_tokenizer"
 int meg_tok_export(struct meg_tok_export_files *out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_tok_export_free(struct meg_tok_export_files *x);
-
-#endif

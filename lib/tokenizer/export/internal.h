@@ -2,8 +2,7 @@
  * internal.h - build a tokenizer.json: the builder, and one function per tokenizer type that sets the components
  * (private to lib/tokenizer/export).
  */
-#ifndef MEG_TOKENIZER_EXPORT_INTERNAL_H
-#define MEG_TOKENIZER_EXPORT_INTERNAL_H
+#pragma once
 #include <jansson.h>
 #include "tokenizer/internal.h"
 #include "tokenizer/pretokenize/pretokenize.h"
@@ -56,5 +55,3 @@ int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_wordpiece(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_spm(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_hf(struct meg_export_builder *b, struct meg_err *e);
-
-#endif

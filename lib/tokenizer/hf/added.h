@@ -5,8 +5,7 @@
  * The rules are those of Hugging Face tokenizers 0.22.2 (added_vocabulary.rs).  A token can be added several times:
  * each time, its flags replace the previous ones, but not its id.
  */
-#ifndef MEG_TOKENIZER_HF_ADDED_H
-#define MEG_TOKENIZER_HF_ADDED_H
+#pragma once
 #include "tokenizer/hf/internal.h"
 #include "tokenizer/trie.h"
 
@@ -122,5 +121,3 @@ const struct meg_hf_added_token *meg_hf_added_next(const struct meg_hf_added *ad
                                                    const struct meg_hf_added_matcher *f, bool splits_special,
                                                    const char *text, const char *end, struct meg_hf_match *at);
 void meg_hf_added_free(struct meg_hf_added *a);
-
-#endif

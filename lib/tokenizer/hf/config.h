@@ -24,8 +24,7 @@
  *
  * Source: PreTrainedTokenizerBase._from_pretrained and PreTrainedTokenizerFast.__init__ in transformers 4.57.3.
  */
-#ifndef MEG_TOKENIZER_HF_CONFIG_H
-#define MEG_TOKENIZER_HF_CONFIG_H
+#pragma once
 #include "base/decls.h"
 #include "tokenizer/hf/added.h"
 #include "tokenizer/hf/files.h"
@@ -133,5 +132,3 @@ void meg_hf_config_note_role(const struct meg_hf_config *h, const char *key, boo
  */
 void meg_hf_config_note_differences(const struct meg_hf_config *h, const struct meg_hf_added *added,
                                     const struct meg_hf_token_list *list, unsigned named_in, const char *file);
-
-#endif

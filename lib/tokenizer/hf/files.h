@@ -4,8 +4,7 @@
  *
  * The components of tokenizer.json are declared in tokenizer/hf/internal.h.
  */
-#ifndef MEG_TOKENIZER_HF_FILES_H
-#define MEG_TOKENIZER_HF_FILES_H
+#pragma once
 #include "tokenizer/bpe/byte_level.h"
 #include "tokenizer/hf/added.h"
 #include "tokenizer/hf/internal.h"
@@ -82,5 +81,3 @@ enum {
  * before the call.  Fails as meg_hf_normalizer_run and meg_hf_pretokenizer_run do.
  */
 int meg_hf_safe_split_build(struct meg_hf_files *f, struct meg_err *e);
-
-#endif

@@ -7,8 +7,7 @@
  * of threads may use a loaded component.  Text arguments are well-formed UTF-8.  Reference: the types of the same names
  * in https://github.com/huggingface/tokenizers.
  */
-#ifndef MEG_TOKENIZER_HF_INTERNAL_H
-#define MEG_TOKENIZER_HF_INTERNAL_H
+#pragma once
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -281,5 +280,3 @@ int meg_hf_decoder_byte(const struct meg_hf_steps *d, const char *token, int64_t
  */
 void meg_hf_decoder_run(const struct meg_hf_steps *d, const struct meg_str *token, int64_t n, int64_t first, int *state,
                         struct meg_str *out);
-
-#endif

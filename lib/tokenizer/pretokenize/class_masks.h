@@ -3,8 +3,7 @@
  * lib/tokenizer/pretokenize).  Bit i belongs to byte i.  All bytes of a character are in the class of the character.  A
  * pattern can then be matched by a few shifts and logical operations.
  */
-#ifndef MEG_TOKENIZER_PRETOKENIZE_CLASS_MASKS_H
-#define MEG_TOKENIZER_PRETOKENIZE_CLASS_MASKS_H
+#pragma once
 #include <stdint.h>
 #include "unicode/char_class.h"
 #include "unicode/char_class_simd.h"
@@ -99,5 +98,3 @@ static inline uint64_t apply_contraction(struct pending_contractions *c, uint64_
         c->set |= (uint64_t)1 << (i + len - 64);
     return b;
 }
-
-#endif

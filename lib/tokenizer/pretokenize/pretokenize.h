@@ -3,8 +3,7 @@
  * engine.  The matches of a pattern are the pre-tokens; together they cover the entire text.  The character classes are
  * defined in unicode/char_class.h.
  */
-#ifndef MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
-#define MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -80,5 +79,3 @@ void meg_pretok_o200k(enum meg_pretok pretok, const char *text, int64_t n, uint6
  * first byte must be a quote.  As in Unicode case folding, U+017F matches the letter s.
  */
 int meg_pretok_contraction(const char *s, int64_t n);
-
-#endif

@@ -3,8 +3,7 @@
  * lib/tokenizer/spm).  A word is the normalized text between two safe split points (tokenizer/safe_split.h), and can
  * contain spaces.
  */
-#ifndef MEG_TOKENIZER_SPM_INTERNAL_H
-#define MEG_TOKENIZER_SPM_INTERNAL_H
+#pragma once
 #include "base/strtab.h"
 #include "tokenizer/bpe/bpe.h"
 #include "tokenizer/pretokenize/pretokenize.h"
@@ -129,5 +128,3 @@ void spm_bpe_free(struct spm_bpe *b);
  * word has an unknown character, else to true.  Fails as the sink and meg_bpe_stream do.
  */
 int spm_bpe_word(struct meg_spm_encoder *enc, const char *word, int64_t n, bool *is_known, struct meg_err *e);
-
-#endif

@@ -2,8 +2,7 @@
  * model.h - read a SentencePiece .model file: a Protocol Buffers message ModelProto with pieces, trainer spec and
  * normalizer spec (https://github.com/google/sentencepiece, src/sentencepiece_model.proto).
  */
-#ifndef MEG_TOKENIZER_SPM_MODEL_H
-#define MEG_TOKENIZER_SPM_MODEL_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -79,5 +78,3 @@ static inline bool meg_spm_is_matched(const struct meg_spm_model *m, int32_t id)
 
     return t == MEG_SPM_NORMAL || t == MEG_SPM_USER_DEFINED || t == MEG_SPM_UNUSED;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * normalize.h - SentencePiece's normalizer: replace characters by the character map, remove extra spaces, and add a
  * space before or after the text.  Spaces in the result are U+0020, even if the model escapes spaces as U+2581.
  */
-#ifndef MEG_TOKENIZER_SPM_NORMALIZE_H
-#define MEG_TOKENIZER_SPM_NORMALIZE_H
+#pragma once
 #include "tokenizer/spm/model.h"
 #include "tokenizer/trie.h"
 
@@ -43,5 +42,3 @@ void meg_spm_normalizer_next(const struct meg_spm_normalizer *n, struct meg_spm_
  */
 bool meg_spm_normalizer_piece(const struct meg_spm_normalizer_spec *spec, const char *s, int64_t n,
                               struct meg_str *out);
-
-#endif

@@ -11,8 +11,7 @@
  * a key ends at the node.  The node's base is its index xor ((unit >> 10) << (bit 9 ? 8 : 0)).  A child's index is this
  * base xor the child's label.  If a key ends at the node, the unit at the base is the value of the key.
  */
-#ifndef MEG_TOKENIZER_SPM_PRECOMPILED_CHARSMAP_H
-#define MEG_TOKENIZER_SPM_PRECOMPILED_CHARSMAP_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -43,5 +42,3 @@ bool meg_charsmap_step(const struct meg_charsmap *m, uint32_t *node, unsigned ch
  * replacement and return its length in bytes, or return 0 if there is none.
  */
 int64_t meg_charsmap_longest(const struct meg_charsmap *m, const char *s, int64_t n, const char **to);
-
-#endif

@@ -2,8 +2,7 @@
  * spm.h - encode and decode text with a SentencePiece model.  The results equal those of EncodeAsIds and DecodeIds of
  * SentencePiece 0.1.97 (Kudo and Richardson 2018; unigram: Kudo 2018; BPE: Sennrich et al. 2016).
  */
-#ifndef MEG_TOKENIZER_SPM_SPM_H
-#define MEG_TOKENIZER_SPM_SPM_H
+#pragma once
 #include "tokenizer/spm/model.h"
 #include "tokenizer/tokenizer.h"
 
@@ -46,5 +45,3 @@ void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struc
  */
 void meg_spm_decode(const struct meg_spm *s, struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
                     struct meg_str *out);
-
-#endif
