@@ -9,6 +9,7 @@
 PATH=$B/tests/toy:$PATH
 sed -i -e '/^global-batch-size/d' "$T/conf"
 echo 'global-batch-size = 8' >>"$T/conf"
+echo 'init-method-std = 0.2' >>"$T/conf" # with small frozen embeddings, adapters could change the loss little
 logged='if .split then .lm_loss else .lm_loss, .grad_norm end'
 
 train --log-json "$T/gpt.json" >"$T/log" 2>"$T/err"
@@ -17,7 +18,7 @@ train --save "$T/all" --save-interval 5 --log-json "$T/low.json" >"$T/log" 2>"$T
 is 'the model is trained' $? 0
 first='map(select(.split == null))[0].lm_loss'
 is 'the first loss is that of GPT without adapters' "$(jq -s "$first" "$T/low.json")" "$(jq -s "$first" "$T/gpt.json")"
-ok 'the loss falls' jq -se 'map(select(.split == null)) | .[0].lm_loss - .[-1].lm_loss > 0.03' "$T/low.json"
+ok 'the loss falls' jq -se 'map(select(.split == null)) | .[0].lm_loss - .[-1].lm_loss > 0.1' "$T/low.json"
 
 checksum() { # NAME ITERATION: print the checksum of a tensor of layer 0 in a checkpoint
     jq -r --arg name "decoder.layers.0.$1" '.tensors[$name].xxh3_128[0] // error' "$T/all/iter_$2/manifest.json"
