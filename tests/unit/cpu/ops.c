@@ -104,30 +104,20 @@ static void check_gradients(struct op_call *bwd)
 /* ---- values ---- */
 
 /*
- * Return whether a result agrees with the reference.  A value that is not a number may be infinite, and is undefined if
- * tol is infinite.
+ * Return whether a result of type t is a rounded number that differs from the reference by at most tol.  A value that is
+ * not a number may be infinite, and is undefined if tol is infinite.
  */
 static bool agrees(enum meg_dtype t, double got, double want, double tol)
 {
-    const double error = fabs(got - want);
-
     if (isinf(tol))
         return true;
     if (isnan(want))
         return !isfinite(got);
-    if (got == want)
-        return true;
-    if (isinf(want))
-        return false;
     if (IS_SANITIZED) /* loops have no vector instructions, so that long sums have one partial sum instead of many */
         tol *= 4;
-    if (t == MEG_DTYPE_F16)
-        tol += 0x1p-11 * (fabs(want) + tol) + 0x1p-25;
-    else if (t == MEG_DTYPE_BF16)
-        tol += 0x1p-8 * (fabs(want) + tol);
-    if (isinf(got) && (got < 0) == (want < 0) && fabs(want) + tol >= (t == MEG_DTYPE_F16 ? 65504 : 3.3e38))
-        return true;
-    return error <= tol;
+    if (t == MEG_DTYPE_F32 || t > MEG_DTYPE_F16)
+        return got == want || fabs(got - want) <= tol;
+    return op_rounded(t, want - tol) <= got && got <= op_rounded(t, want + tol);
 }
 
 static void check_result(const char *run, const struct op_call *c, const struct op_tensor *t, const char *memory)
