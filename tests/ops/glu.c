@@ -82,7 +82,7 @@ static struct pair pair_of(struct op_call *c, const struct meg_glu *unit, int64_
 }
 
 /* Return whether the activation function is exactly 0 or linear at this gate. */
-static bool is_exact(const struct op_call *c, const struct meg_glu *unit, double gate)
+static bool has_exact_result(const struct op_call *c, const struct meg_glu *unit, double gate)
 {
     return c->variant == EXTREME && unit->type == MEG_GLU_SILU && fabs(gate) == 200;
 }
@@ -95,9 +95,10 @@ static void fwd_ref(struct op_call *c)
     for (int64_t i = 0; i < y->numel; i++) {
         const struct pair p = pair_of(c, unit, i);
         const double want = act64(unit->type, p.gate) * p.up;
+        const bool is_exact = has_exact_result(c, unit, p.gate);
 
-        y->want[i] = is_exact(c, unit, p.gate) ? (double)(float)want : want;
-        y->tol[i] = is_exact(c, unit, p.gate) ? 0 : 8 * EPS * (0.1 + fabs(want));
+        y->want[i] = is_exact ? (double)(float)want : want;
+        y->tol[i] = is_exact ? 0 : 8 * EPS * (0.1 + fabs(want));
     }
 }
 
@@ -119,16 +120,12 @@ static void bwd_ref(struct op_call *c)
         const int64_t at = i / f * 2 * f + i % f;
         const double dgate = p.gate_passes ? dy[i] * slope64(unit->type, p.gate) * p.up : 0;
         const double dup = p.up_passes ? dy[i] * act64(unit->type, p.gate) : 0;
-        const double gate_scale = fmax(1, fabs(dgate) / most), up_scale = fmax(1, fabs(dup) / most);
+        const bool is_exact = has_exact_result(c, unit, p.gate);
 
-        dx->want[at] = dgate;
-        dx->want[at + f] = dup;
-        dx->tol[at] = !p.gate_passes              ? 0
-                      : is_exact(c, unit, p.gate) ? 5e-7 * fmax(fabs(dgate), 1e-30)
-                                                  : 12 * EPS * most * gate_scale;
-        dx->tol[at + f] = !p.up_passes                ? 0
-                          : is_exact(c, unit, p.gate) ? 5e-7 * fmax(fabs(dup), 1e-30)
-                                                      : 12 * EPS * most * up_scale;
+        dx->want[at] = is_exact ? (double)(float)dgate : dgate;
+        dx->want[at + f] = is_exact ? (double)(float)dup : dup;
+        dx->tol[at] = is_exact || !p.gate_passes ? 0 : 12 * EPS * most * fmax(1, fabs(dgate) / most);
+        dx->tol[at + f] = is_exact || !p.up_passes ? 0 : 12 * EPS * most * fmax(1, fabs(dup) / most);
         if (isinf(p.gate) || (isnan(p.gate) && unit->type >= MEG_GLU_RELU))
             dx->tol[at] = INFINITY; /* the slope is undefined */
     }
