@@ -25,11 +25,16 @@ void xent_fill(struct op_call *c)
 {
     struct op_tensor *const x = op_find(c, "logits"), *const t = op_find(c, "target");
     struct op_tensor *const scale = op_find(c, "weight.scale"), *const loss_scale = op_find(c, "weight.loss_scale");
+    struct op_tensor *const mask = op_find(c, "weight.mask");
 
     for (int64_t r = 0; t && r < t->numel; r++)
         t->v[r] = xent_target[r % XENT_MAX_ROWS];
     if (scale)
-        *scale->v = 0.37;
+        *scale->v = c->variant == POWERS ? 0.25 : 0.37;
+    if (mask && c->variant != POWERS && mask->numel > 1)
+        mask->v[1] = 0;
+    for (int64_t r = 0; mask && c->variant == POWERS && r < mask->numel; r++)
+        mask->v[r] = ldexp(1, (int)(r % 3) - 1);
     if (loss_scale)
         *loss_scale->v = 1024;
     for (int64_t i = 0; x->v && i < x->numel; i++) {
@@ -37,7 +42,7 @@ void xent_fill(struct op_call *c)
 
         if (c->variant == BIG)
             x->v[i] = 60 * x->v[i] - 300 * (double)(r % 2);
-        if (c->variant == RISING)
+        if (c->variant == RISING || c->variant == POWERS)
             x->v[i] = 4 * x->v[i] + 3 * (double)k / (double)v + 100 * (double)(r % 3 - 1);
         if (c->variant == COUNTED)
             x->v[i] = k % 1000 == 0 && k / 1000 < xent_num_twelves ? 12 : 0;

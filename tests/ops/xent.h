@@ -7,9 +7,10 @@
  * Logits.  SMALL: in [-1, 1).  BIG: up to 60, and around -300 in odd rows.  RISING: increasing on average from left to
  * right, so that the maximum changes often, with an offset that differs by row.  COUNTED: zeros, whose lse is log(v),
  * and 12 in some columns; both are exact in bf16.  INFINITE: -infinity, as of padded ids, in all columns of a thread.
- * NOT_FINITE: NaN and infinity, and a row of -infinity.  IGNORED: rows with target -1 have NaN and infinity.
+ * NOT_FINITE: NaN and infinity, and a row of -infinity.  IGNORED: rows with target -1 have NaN and infinity.  POWERS:
+ * RISING, with weights that are powers of two; otherwise the mask of row 1 is 0.
  */
-enum { SMALL, BIG, RISING, COUNTED, INFINITE, NOT_FINITE, IGNORED };
+enum { SMALL, BIG, RISING, COUNTED, INFINITE, NOT_FINITE, IGNORED, POWERS };
 
 enum { XENT_V0 = 3000, XENT_ROWS = 5, XENT_MAX_ROWS = 2500 }; /* XENT_V0: the first id of a shard of the vocabulary */
 extern int32_t xent_target[XENT_MAX_ROWS];                    /* of the next case */
