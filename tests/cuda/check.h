@@ -24,8 +24,8 @@ struct check_case {
     void (*run)(void);
 };
 /* The cases of a file end with an entry without name. */
-extern const struct check_case cases_elementwise[], cases_embedding[], cases_xent[], cases_reduce[], cases_optim[],
-    cases_sample[], cases_linear[], cases_attention[], cases_cudnn[], cases_graph[];
+extern const struct check_case cases_elementwise[], cases_embedding[], cases_xent[], cases_reduce[], cases_linear[],
+    cases_attention[], cases_cudnn[], cases_graph[];
 
 /*
  * A matrix in host memory, for the CPU, and in device memory.  The row padding, pad elements between rows, is NaN in
@@ -60,7 +60,6 @@ void twin_bytes_read(void *to, const struct twin_bytes *x);
 void expect_near(const struct twin *x, double tol, const char *what);
 /* Fail unless the bytes of both are equal. */
 void expect_equal(const struct twin *x, const char *what);
-void expect_equal_bytes(const struct twin_bytes *x, const char *what);
 /* Like expect_near, for an array of f64. */
 void expect_near_f64(const struct twin_bytes *x, double tol, const char *what);
 /* Compare element [r,c] of two arrays, and fail if they differ too much after the last one. */

@@ -33,16 +33,6 @@ const struct op_mix op_mixes[OP_MIXES] = {
 
 /* ---- tensors ---- */
 
-bool op_contains(const char *list, const char *name)
-{
-    const size_t n = strlen(name);
-
-    for (const char *p = list; p && (p = strstr(p, name)); p += n)
-        if ((p == list || p[-1] == ' ') && (p[n] == ' ' || !p[n]))
-            return true;
-    return false;
-}
-
 /* Return the field of a row with this name, or NULL. */
 static const struct meg_op_field *field_of(const struct meg_op_row *row, const char *name)
 {
@@ -57,26 +47,6 @@ static bool accumulates(const struct op_call *c)
     const struct meg_op_field *f = field_of(c->test->row, "accumulate");
 
     return f && *(const bool *)meg_op_field(f, c->args);
-}
-
-struct op_tensor *op_find(struct op_call *c, const char *name)
-{
-    for (int i = 0; i < c->n; i++)
-        if (!strcmp(c->tensor[i].name, name))
-            return &c->tensor[i];
-    return NULL;
-}
-
-double *op_in(struct op_call *c, const char *name)
-{
-    struct op_tensor *t = op_find(c, name);
-
-    return t ? t->v : NULL;
-}
-
-int64_t op_size(const struct op_call *c, const char *letter)
-{
-    return meg_op_numel(&c->sizes, letter);
 }
 
 /* Add a tensor without padding, whose pointer in the case is p. */
@@ -127,6 +97,25 @@ static const char *shape_of(const struct op_test *test, const struct meg_op_fiel
     return e ? e->shape : f->shape;
 }
 
+/* Make x, of which `size` is the number of structs, a tensor of structs. */
+static void set_format(struct op_tensor *x, const char *format)
+{
+    int64_t nbytes = 0, members = 0;
+
+    for (const char *f = format; *f; f++) {
+        nbytes += *f == 'd' || *f == 'q' ? 8 : 4;
+        members += *f != 'x';
+    }
+    x->format = format;
+    x->dtype = MEG_DTYPE_I32;
+    x->first = 0;
+    x->ndims = 2;
+    x->size[1] = members;
+    x->stride[0] = nbytes / 4;
+    x->stride[1] = 1;
+    x->numel = x->size[0] * members;
+}
+
 static void add_field(struct op_call *c, const struct meg_op_field *f)
 {
     const struct meg_op_row *row = c->test->row;
@@ -141,6 +130,8 @@ static void add_field(struct op_call *c, const struct meg_op_field *f)
     if (e && e->dtype < MEG_DTYPES)
         x->dtype = e->dtype;
     set_shape(c, x, shape_of(c->test, f));
+    if (e && e->format)
+        set_format(x, e->format);
     if (f->type == MEG_FIELD_MAT) {
         x->stride[0] = ((const struct meg_mat *)meg_op_field(f, c->args))->ld;
     } else if (f->type == MEG_FIELD_HEADS) {
@@ -180,6 +171,8 @@ static void allocate(struct op_tensor *x)
 
     for (int k = 0; k < x->ndims; k++)
         last += x->size[k] ? (x->size[k] - 1) * x->stride[k] : 0;
+    if (x->format)
+        last = x->size[0] * x->stride[0] - 1;
     x->nbytes = x->first + (x->numel ? (size_t)(last + 1) * meg_dtype_size(x->dtype) : 0);
     if (op_is_large && x->dtype <= MEG_DTYPE_F16)
         return;
@@ -187,6 +180,56 @@ static void allocate(struct op_tensor *x)
     x->v = meg_new((size_t)x->numel * sizeof *x->v);
     for (int64_t i = 0; i < x->numel; i++)
         x->v[i] = !(x->role & MEG_ROLE_IN) ? NAN : is_integer ? 0 : op_uniform();
+}
+
+/* Copy the structs to which the case points. */
+static void copy_structs(struct op_call *c, const struct meg_op_field *f)
+{
+    struct op_tensor *x = op_find(c, f->name);
+
+    if (!x || !x->format || !(x->role & MEG_ROLE_IN))
+        return;
+    memcpy(x->init, meg_op_pointer(f, c->args), x->nbytes);
+    free(x->v);
+    x->v = op_values(x, x->init);
+}
+
+/* Add the arrays of an optimizer step.  They have more elements than the last range. */
+static void add_update_arrays(struct op_call *c, const struct meg_op_field *f)
+{
+    enum { MORE = 21 };
+    const struct meg_update_arrays *a = meg_op_pointer(f, c->args);
+    const struct meg_update_range *range = meg_op_pointer(field_of(c->test->row, "range"), c->args);
+    const struct {
+        const char *name;
+        size_t offset;
+        int role;
+    } array[] = {
+        { "w", offsetof(struct meg_update_arrays, w), MEG_ROLE_IN | MEG_ROLE_OUT },
+        { "g", offsetof(struct meg_update_arrays, g), MEG_ROLE_IN },
+        { "state0", offsetof(struct meg_update_arrays, state[0]), MEG_ROLE_IN | MEG_ROLE_OUT },
+        { "state1", offsetof(struct meg_update_arrays, state[1]), MEG_ROLE_IN | MEG_ROLE_OUT },
+        { "copy", offsetof(struct meg_update_arrays, copy), MEG_ROLE_OUT },
+    };
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < op_size(c, "nranges"); i++)
+        n = range[i].end > n ? range[i].end : n;
+    for (size_t i = 0; i < LEN(array); i++) {
+        const struct meg_array *x = (const void *)((const char *)a + array[i].offset);
+        struct op_tensor *t = add_in_struct(c, f, array[i].name, array[i].offset, x->p, x->dtype, 1, n + MORE);
+
+        if (t)
+            t->role = array[i].role;
+    }
+}
+
+static void add_step_conf(struct op_call *c, const struct meg_op_field *f)
+{
+    const struct meg_step_conf *conf = meg_op_pointer(f, c->args);
+
+    add_in_struct(c, f, "grad_sum", offsetof(struct meg_step_conf, grad_sum), conf->grad_sum, MEG_DTYPE_F64, 1,
+                  conf->num_params);
 }
 
 /* Add the samples and positions of dropout. */
@@ -287,10 +330,16 @@ static struct op_call *call_new(const struct op_test *test, int variant, const v
     for (const struct meg_op_field *f = test->row->field; f->name; f++)
         if (f->role)
             add_field(c, f);
+        else if (f->type == MEG_FIELD_UPDATE_ARRAYS)
+            add_update_arrays(c, f);
+        else if (f->type == MEG_FIELD_STEP_CONF)
+            add_step_conf(c, f);
     for (const struct op_extra *e = test->extra; e->name; e++)
         add_extra(c, e);
     for (int i = 0; i < c->n; i++)
         allocate(&c->tensor[i]);
+    for (const struct meg_op_field *f = test->row->field; f->name; f++)
+        copy_structs(c, f);
     for (const struct meg_op_field *f = test->row->field; f->name; f++)
         if (f->type == MEG_FIELD_DROP) {
             add_drop(c, f);
@@ -448,38 +497,4 @@ void op_args_free(struct op_args *a)
     if (a->plan)
         a->op->linear_destroy(a->plan);
     free(a->args);
-}
-
-bool op_may_be_in_place(const struct op_call *c, int i, int *output)
-{
-    const struct op_tensor *in = &c->tensor[i], *out;
-
-    for (*output = 0; !(c->tensor[*output].role & MEG_ROLE_OUT);)
-        ++*output;
-    out = &c->tensor[*output];
-    return in->role & MEG_ROLE_IN_PLACE && !(out->role & MEG_ROLE_IN) && in->dtype == out->dtype &&
-           in->first == out->first && in->ndims == out->ndims && !memcmp(in->size, out->size, sizeof in->size) &&
-           !memcmp(in->stride, out->stride, sizeof in->stride);
-}
-
-double op_tolerance(enum meg_dtype t)
-{
-    return t == MEG_DTYPE_F32 ? 1e-5 : t == MEG_DTYPE_F16 ? 1e-3 : 4e-3;
-}
-
-const char *op_describe(const struct op_call *c)
-{
-    static char s[1000];
-    size_t n = 0;
-
-    for (int i = 0; i < c->n && n < sizeof s; i++) {
-        const struct op_tensor *x = &c->tensor[i];
-
-        n += (size_t)snprintf(s + n, sizeof s - n, "%s %s", i ? "," : "", x->name);
-        for (int k = 0; k < x->ndims && n < sizeof s; k++)
-            n += (size_t)snprintf(s + n, sizeof s - n, "%c%lld", k ? ',' : '[', (long long)x->size[k]);
-        if (n < sizeof s)
-            n += (size_t)snprintf(s + n, sizeof s - n, "] %s", meg_dtype_name(x->dtype));
-    }
-    return s;
 }

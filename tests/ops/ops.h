@@ -7,7 +7,8 @@
  * A case is a struct of arguments without memory, from which op_case makes a call: with the row of the operation
  * (tensor/op_row.h), it creates each tensor, fills it with random numbers, and passes the call to op_run, which the
  * driver sets.  A required tensor is always created, an optional one if its pointer is ON.  The pointer of a tensor may
- * also be OFFSET(n), for a tensor that begins n bytes after an address that is a multiple of 64.
+ * also be OFFSET(n), for a tensor that begins n bytes after an address that is a multiple of 64.  That of an input of
+ * structs, such as ranges, is the address of the structs, of which the call has a copy.
  */
 #ifndef TESTS_OPS_OPS_H
 #define TESTS_OPS_OPS_H
@@ -24,11 +25,15 @@ enum { OP_MAX_DIMS = 6, OP_MAX_TENSORS = 24, OP_POSITIONS = 19 };
 /*
  * A tensor of a call.  Its elements are numbered in the order of its shape, without the padding between rows; the
  * padding of each tensor is NaN.  The arrays of a struct such as meg_drop are tensors with names like "drop.sample".
+ *
+ * Structs in device memory are the rows of a tensor, and their members are its columns.  Its format has a letter for
+ * each member: d f64, f f32, q i64, i i32, x four bytes of padding, which are no column.  Its dtype is I32.
  */
 struct op_tensor {
     char name[40];
     int role; /* enum meg_field_role; MEG_ROLE_IN is also set for outputs to which an operation adds */
     enum meg_dtype dtype;
+    const char *format; /* of structs, else NULL */
     int ndims;
     int64_t size[OP_MAX_DIMS], stride[OP_MAX_DIMS];
     int64_t numel;
@@ -56,6 +61,7 @@ struct op_extra {
     size_t offset;        /* in the struct of the arguments */
     enum meg_dtype dtype; /* MEG_DTYPES: that of the row or, if the row lacks the tensor, of its value `type` */
     const char *shape;
+    const char *format; /* of structs, which the row describes */
 };
 
 struct op_group {
@@ -177,6 +183,8 @@ void op_args_free(struct op_args *a);
 
 /* Return the elements of a tensor in its memory, which the caller frees. */
 double *op_values(const struct op_tensor *t, const char *memory);
+/* Return whether the bytes of a tensor or, of structs, the members are equal in two memories. */
+bool op_is_equal(const struct op_tensor *t, const char *a, const char *b);
 /* Return whether the padding of a tensor is unchanged in memory p. */
 bool op_is_padding_intact(const struct op_tensor *t, const char *memory);
 /*

@@ -57,75 +57,122 @@ static size_t offset_of(const struct op_tensor *t, int64_t row)
     return (size_t)offset * meg_dtype_size(t->dtype);
 }
 
-static void load(double *v, const void *p, enum meg_dtype t, int64_t n)
+/* Load an element. */
+static double load(const void *p, enum meg_dtype t)
 {
-    for (int64_t i = 0; i < n; i++)
-        switch (t) {
-        case MEG_DTYPE_F32: v[i] = (double)((const float *)p)[i]; break;
-        case MEG_DTYPE_BF16: v[i] = (double)meg_from_bf16(((const uint16_t *)p)[i]); break;
-        case MEG_DTYPE_F16: v[i] = (double)meg_from_f16(((const uint16_t *)p)[i]); break;
-        case MEG_DTYPE_F64: v[i] = ((const double *)p)[i]; break;
-        case MEG_DTYPE_I32: v[i] = ((const int32_t *)p)[i]; break;
-        default: v[i] = (double)((const int64_t *)p)[i];
-        }
+    switch (t) {
+    case MEG_DTYPE_F32: return (double)*(const float *)p;
+    case MEG_DTYPE_BF16: return (double)meg_from_bf16(*(const uint16_t *)p);
+    case MEG_DTYPE_F16: return (double)meg_from_f16(*(const uint16_t *)p);
+    case MEG_DTYPE_F64: return *(const double *)p;
+    case MEG_DTYPE_I32: return *(const int32_t *)p;
+    default: return (double)*(const int64_t *)p;
+    }
 }
 
-static void store(void *p, enum meg_dtype t, const double *v, int64_t n)
+static void store(void *p, enum meg_dtype t, double v)
 {
-    for (int64_t i = 0; i < n; i++)
-        switch (t) {
-        case MEG_DTYPE_F32: ((float *)p)[i] = (float)v[i]; break;
-        case MEG_DTYPE_BF16: ((uint16_t *)p)[i] = meg_to_bf16((float)v[i]); break;
-        case MEG_DTYPE_F16: ((uint16_t *)p)[i] = meg_to_f16((float)v[i]); break;
-        case MEG_DTYPE_F64: ((double *)p)[i] = v[i]; break;
-        case MEG_DTYPE_I32: ((int32_t *)p)[i] = (int32_t)v[i]; break;
-        default: ((int64_t *)p)[i] = (int64_t)v[i];
-        }
+    switch (t) {
+    case MEG_DTYPE_F32: *(float *)p = (float)v; break;
+    case MEG_DTYPE_BF16: *(uint16_t *)p = meg_to_bf16((float)v); break;
+    case MEG_DTYPE_F16: *(uint16_t *)p = meg_to_f16((float)v); break;
+    case MEG_DTYPE_F64: *(double *)p = v; break;
+    case MEG_DTYPE_I32: *(int32_t *)p = (int32_t)v; break;
+    default: *(int64_t *)p = (int64_t)v;
+    }
+}
+
+/* Return the type of column c of a tensor, and its offset in a row, in bytes. */
+static enum meg_dtype column(const struct op_tensor *t, int64_t c, size_t *offset)
+{
+    static const char letters[] = "dfqi";
+    static const enum meg_dtype types[] = { MEG_DTYPE_F64, MEG_DTYPE_F32, MEG_DTYPE_I64, MEG_DTYPE_I32 };
+    const char *f = t->format;
+
+    *offset = f ? 0 : (size_t)c * meg_dtype_size(t->dtype);
+    for (; f && (c > 0 || *f == 'x'); f++) {
+        *offset += *f == 'x' ? 4 : meg_dtype_size(types[strchr(letters, *f) - letters]);
+        c -= *f != 'x';
+    }
+    return f ? types[strchr(letters, *f) - letters] : t->dtype;
+}
+
+static size_t row_nbytes(const struct op_tensor *t)
+{
+    return (size_t)(t->format ? t->stride[0] : cols_of(t)) * meg_dtype_size(t->dtype);
 }
 
 double *op_values(const struct op_tensor *t, const char *memory)
 {
     double *const v = meg_new((size_t)t->numel * sizeof *v);
+    size_t offset;
 
-    for (int64_t r = 0; r < rows_of(t); r++)
-        load(v + r * cols_of(t), memory + t->first + offset_of(t, r), t->dtype, cols_of(t));
+    for (int64_t c = 0; c < cols_of(t); c++) {
+        const enum meg_dtype type = column(t, c, &offset);
+
+        for (int64_t r = 0; r < rows_of(t); r++)
+            v[r * cols_of(t) + c] = load(memory + t->first + offset_of(t, r) + offset, type);
+    }
     return v;
+}
+
+bool op_is_equal(const struct op_tensor *t, const char *a, const char *b)
+{
+    double *x, *y;
+    bool is_equal;
+
+    if (!t->format)
+        return !memcmp(a, b, t->nbytes);
+    x = op_values(t, a);
+    y = op_values(t, b);
+    is_equal = !memcmp(x, y, (size_t)t->numel * sizeof *x);
+    free(x);
+    free(y);
+    return is_equal;
 }
 
 double op_rounded(enum meg_dtype t, double v)
 {
     char p[8];
 
-    store(p, t, &v, 1);
-    load(&v, p, t, 1);
-    return v;
+    store(p, t, v);
+    return load(p, t);
 }
 
 bool op_is_padding_intact(const struct op_tensor *t, const char *memory)
 {
-    const size_t nbytes = (size_t)cols_of(t) * meg_dtype_size(t->dtype);
     char *const p = memcpy(meg_new(t->nbytes), memory, t->nbytes);
     size_t i = 0;
 
     for (int64_t r = 0; r < rows_of(t); r++)
-        memset(p + t->first + offset_of(t, r), 0xff, nbytes);
+        memset(p + t->first + offset_of(t, r), 0xff, row_nbytes(t));
     while (i < t->nbytes && (unsigned char)p[i] == 0xff)
         i++;
     free(p);
     return i == t->nbytes;
 }
 
-void op_round(struct op_call *c)
+/* Round v of an input to its type, and store it in init. */
+static void round_tensor(struct op_tensor *x)
 {
-    for (int i = 0; i < c->n; i++) {
-        struct op_tensor *x = &c->tensor[i];
+    size_t offset;
 
-        for (int64_t r = 0; x->v && x->role & MEG_ROLE_IN && r < rows_of(x); r++) {
-            double *const v = x->v + r * cols_of(x);
-            char *const at = x->init + x->first + offset_of(x, r);
+    for (int64_t c = 0; c < cols_of(x); c++) {
+        const enum meg_dtype type = column(x, c, &offset);
 
-            store(at, x->dtype, v, cols_of(x));
-            load(v, at, x->dtype, cols_of(x));
+        for (int64_t r = 0; r < rows_of(x); r++) {
+            double *const v = &x->v[r * cols_of(x) + c];
+            char *const at = x->init + x->first + offset_of(x, r) + offset;
+
+            store(at, type, *v);
+            *v = load(at, type);
         }
     }
+}
+
+void op_round(struct op_call *c)
+{
+    for (int i = 0; i < c->n; i++)
+        if (c->tensor[i].v && c->tensor[i].role & MEG_ROLE_IN)
+            round_tensor(&c->tensor[i]);
 }

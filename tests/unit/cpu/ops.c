@@ -194,7 +194,7 @@ static void check_equal(const char *run, const struct meg_ops *ops, struct op_ca
         const char *p = other[way.alias >= 0 && i == way.output ? way.alias : i];
 
         if (t->role & MEG_ROLE_OUT && (!way.in_parts || op_contains(c->test->same, t->name)) &&
-            memcmp(memory[i], p, t->nbytes) != 0)
+            !op_is_equal(t, memory[i], p))
             fail_msg("%s: %s differs from the first call; %s", run, t->name, op_describe(c));
         if (way.alias < 0 || (i != way.alias && i != way.output))
             check_memory(run, t, other[i]);
