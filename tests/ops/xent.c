@@ -45,7 +45,7 @@ void xent_fill(struct op_call *c)
         if (c->variant == RISING || c->variant == POWERS)
             x->v[i] = 4 * x->v[i] + 3 * (double)k / (double)v + 100 * (double)(r % 3 - 1);
         if (c->variant == COUNTED)
-            x->v[i] = k % 1000 == 0 && k / 1000 < xent_num_twelves ? 12 : 0;
+            x->v[i] = xent_num_twelves == 0 ? 0 : k % 1000 == 0 && k / 1000 < xent_num_twelves ? 12 : -100;
         if (c->variant == INFINITE && ((r == 0 && k != 2999) || (r == 1 && k < 2048) || (r == 2 && k == 17)))
             x->v[i] = -INFINITY;
         if (c->variant == NOT_FINITE && (r == 4 || (r == 3 && k != 2499) || (r == 5 && k > 4)))
@@ -83,9 +83,7 @@ static void partial_ref(struct op_call *c)
         const int64_t t = (int64_t)id[r] - v0;
 
         part->want[r] = xent_lse(x + r * v, v);
-        part->tol[r] = 4 * EPS * (fabs(part->want[r]) + 1) + xent_sum_error(v);
-        if (c->variant == COUNTED) /* equal terms are rounded in the same direction */
-            part->tol[r] = 1e-4;
+        part->tol[r] = 4 * EPS * (fabs(part->want[r]) + 1) + (c->variant == COUNTED ? 0 : xent_sum_error(v));
         part->want[n + r] = t >= 0 && t < v ? x[r * v + t] : 0;
     }
 }
@@ -104,7 +102,7 @@ static void partial_shapes(void)
         }
 }
 
-/* A thread that ignores one of the columns with 12 changes the result. */
+/* The sum of exponentials is the exact number of logits, so that each of them changes the result. */
 static void partial_counts(void)
 {
     xent_split_targets(1, 9001);

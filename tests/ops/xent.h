@@ -5,8 +5,9 @@
 
 /*
  * Logits.  SMALL: in [-1, 1).  BIG: up to 60, and around -300 in odd rows.  RISING: increasing on average from left to
- * right, so that the maximum changes often, with an offset that differs by row.  COUNTED: zeros, whose lse is log(v),
- * and 12 in some columns; both are exact in bf16.  INFINITE: -infinity, as of padded ids, in all columns of a thread.
+ * right, so that the maximum changes often, with an offset that differs by row.  COUNTED: zeros or, if
+ * xent_num_twelves is not 0, so many logits of 12 and others of -100, whose exponentials are 0 relative to the former.
+ * INFINITE: -infinity, as of padded ids, in all columns of a thread.
  * NOT_FINITE: NaN and infinity, and a row of -infinity.  IGNORED: rows with target -1 have NaN and infinity.  POWERS:
  * RISING, with weights that are powers of two; otherwise the mask of row 1 is 0.
  */
