@@ -11,9 +11,9 @@ bool op_is_large;
 
 /* ---- tests ---- */
 
-/* Operations without a file of cases have no test. */
+/* The cases of attention are those of tests/cuda/check_attention.c; each other operation has cases in tests/ops. */
 #define DECLARE(name) extern const struct op_test op_test_##name __attribute__((weak));
-MEG_TENSOR_OPS(DECLARE)
+MEG_ATTENTION_OPS(DECLARE)
 
 const struct op_test *op_test_at(int i)
 {
