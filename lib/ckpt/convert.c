@@ -19,7 +19,7 @@ const struct meg_opt meg_convert_opts[] = {
       "directory to write to; must be new or empty, unless --overwrite is given" },
     { "loader", 0, MEG_STR(C, loader), "auto|native|hf|megatron|mcore|torch_dist|llama_mistral", "auto",
       "format of the source; auto: detect it" },
-    { "saver", 0, MEG_STR(C, saver), "auto|native|hf|megatron|mcore", "auto",
+    { "saver", 0, MEG_STR(C, saver), "auto|native|hf|megatron|mcore|torch_dist", "auto",
       "format to write; auto: mcore with --target-tensor-parallel-size or --target-pipeline-parallel-size, else hf for "
       "a native source, else native" },
     { "model-type", 0, MEG_STR(C, model_type), "GPT|BERT|T5", NULL, "fail unless the source has this type of model" },
@@ -60,8 +60,8 @@ const struct meg_opt meg_convert_old_opts[] = {
 
 /* ---- formats ---- */
 
-enum target_format { TO_NATIVE, TO_HF, TO_MEGATRON, TO_MCORE };
-static const char *const target_names[] = { "native", "hf", "megatron", "mcore" };
+enum target_format { TO_NATIVE, TO_HF, TO_MEGATRON, TO_MCORE, TO_TORCH_DIST };
+static const char *const target_names[] = { "native", "hf", "megatron", "mcore", "torch_dist" };
 
 /*
  * Resolve --saver.  With --saver auto, the target format is mcore if a target parallel size is set.  Otherwise, it is
@@ -69,7 +69,7 @@ static const char *const target_names[] = { "native", "hf", "megatron", "mcore" 
  */
 static enum target_format target_format_of(const struct meg_convert_conf *c, bool is_source_native)
 {
-    for (int i = TO_NATIVE; i <= TO_MCORE; i++)
+    for (int i = TO_NATIVE; i <= TO_TORCH_DIST; i++)
         if (strcmp(c->saver, target_names[i]) == 0)
             return (enum target_format)i;
     if (c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET)
@@ -102,7 +102,8 @@ int64_t meg_convert_shard_nbytes(const char *size)
 int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e)
 {
     const bool has_size = c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET, is_auto = strcmp(c->saver, "auto") == 0;
-    const bool to_ranks = is_per_rank(target_format_of(c, false));
+    const enum target_format to = target_format_of(c, false);
+    const bool to_ranks = is_per_rank(to), is_f32 = to_ranks || to == TO_TORCH_DIST;
 
     if (c->model_type && strcmp(c->model_type, "GPT") != 0 && strcmp(c->model_type, "BERT") != 0 &&
         strcmp(c->model_type, "T5") != 0)
@@ -120,7 +121,7 @@ int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e)
             "--saver %s: this format is not sharded; --target-tensor-parallel-size and --target-pipeline-parallel-size "
             "require --saver megatron or mcore",
             c->saver);
-    if (to_ranks && strcmp(c->dtype, "auto") != 0)
+    if (is_f32 && strcmp(c->dtype, "auto") != 0)
         return meg_fail(
             e, MEG_EUSAGE,
             "--saver %s: the weights of this format are always fp32; --params-dtype requires --saver hf or native",
@@ -223,7 +224,7 @@ static int check_target(const struct meg_convert_conf *c, const char *dir, enum 
 
 static enum meg_dtype dtype_of(const struct meg_convert_conf *c, const struct meg_ckpt *ckpt, enum target_format to)
 {
-    if (is_per_rank(to))
+    if (is_per_rank(to) || to == TO_TORCH_DIST)
         return MEG_DTYPE_F32;
     if (strcmp(c->dtype, "auto") == 0)
         return meg_ckpt_dtype(ckpt);
@@ -241,6 +242,11 @@ static int export_megatron(const struct meg_convert_conf *c, const struct meg_ck
                                            .seq_length = meg_ckpt_seq_length(ckpt),
                                            .decoder_seq_length = meg_ckpt_decoder_seq_length(ckpt) };
 
+    if (to == TO_TORCH_DIST) {
+        conf.tensor = conf.pipeline = 1;
+        conf.names = MEG_CKPT_NAMES_TE;
+        return meg_ckpt_export_torch_dist(s, &conf, e);
+    }
     meg_ckpt_parallel_sizes(ckpt, &conf.tensor, &conf.pipeline);
     if (c->tensor != MEG_UNSET)
         conf.tensor = c->tensor;

@@ -58,7 +58,17 @@ for dir in "$dist"/*/; do
     weights "$dtype" "$(reference "$name")/mcore.safetensors" >want
     weights "$dtype" "$name"/release/model-*.safetensors >got
     ok "$name: the weights are those of the reference" cmp -s want got
+    [ "$dtype$given" = fp32 ] || continue
+    status "$name: the weights are written in the same format" 0 meg-convert -q --load-dir "$name" --save-dir "dist-$name" \
+        --saver torch_dist
+    status "$name: and are read" 0 meg-convert -q --load-dir "dist-$name" --save-dir "back-$name" --saver native
+    ok "$name: with the same bytes" diff -r "$name" "back-$name"
 done
+is 'a written directory is complete' "$(cd dist-mini-gpt-full/release && echo .[!.]* * && jq -c . metadata.json)" \
+    '.metadata __0_0.distcp common.pt metadata.json
+{"sharded_backend":"torch_dist","sharded_backend_version":1,"common_backend":"torch","common_backend_version":1}'
+ok 'and an item of the extra state for each linear layer' \
+    grep -aq 'decoder.layers.mlp.linear_fc2._extra_state/shard_1_2' dist-mini-gpt-full/release/.metadata
 for name in gpt2-tiny llama-tiny; do
     ok "$name: the native files do not depend on the parallel sizes" diff -r "$name-tp1" "$name-tp2-pp2"
 done

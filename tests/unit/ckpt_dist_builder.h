@@ -85,7 +85,6 @@ static inline void dist_tensor_end(struct dist_builder *b)
 /* Append the item of a tensor v of shape size [ndim]. */
 static inline void dist_add_item(struct dist_builder *b, const int64_t *size, int ndim, const float *v)
 {
-    enum { ZIP_END_BYTES = 22 };
     struct meg_pickle_writer pickle = { 0 };
     struct meg_zip_writer z = { .f = &b->items };
     struct meg_err e;
@@ -99,7 +98,7 @@ static inline void dist_add_item(struct dist_builder *b, const int64_t *size, in
     assert_int_equal(meg_zip_add(&z, "archive/data.pkl", pickle.s.s, pickle.s.n, &e), 0);
     assert_int_equal(meg_zip_add(&z, "archive/data/0", v, (size_t)n * sizeof *v, &e), 0);
     assert_int_equal(meg_zip_finish(&z, &e), 0);
-    b->nitem_bytes += (int64_t)(z.at + z.directory.n) + ZIP_END_BYTES;
+    b->nitem_bytes += (int64_t)z.at;
     meg_zip_writer_free(&z);
     meg_pickle_writer_free(&pickle);
 }

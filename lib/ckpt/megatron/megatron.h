@@ -8,6 +8,7 @@
 #pragma once
 #include "ckpt/internal.h"
 #include "ckpt/megatron/pickle.h"
+#include "ckpt/megatron/pt_write.h"
 
 #define MEGATRON_FILE "model_optim_rng.pt"
 
@@ -73,3 +74,19 @@ extern const struct ckpt_prefix_map ckpt_legacy_names[], ckpt_legacy_decoder_nam
 extern const struct ckpt_prefix_map ckpt_legacy_head_names[];
 /* Prefixes of the copies that files of a T5 with the names of Megatron core have: compared with complete names. */
 extern const struct ckpt_prefix_map ckpt_t5_copies[];
+
+/* ---- write.c ---- */
+
+/* An export to one of Megatron's formats. */
+struct ckpt_export {
+    const struct meg_ckpt_save_args *s;
+    const struct meg_ckpt_megatron_conf *to;
+    int64_t vocab_rows; /* ckpt_padded_vocab */
+};
+
+/* Return the number of vocabulary rows of all ranks, including padding. */
+int64_t ckpt_padded_vocab(const struct meg_model_conf *m, const struct meg_ckpt_megatron_conf *to);
+/* Write args, the Namespace with the options of the model. */
+void ckpt_put_args(struct meg_pickle_writer *p, const struct ckpt_export *x);
+/* Write args, and read it.  Return MEG_EUSAGE if the options that are read are not those of the model. */
+int ckpt_check_written_args(const struct ckpt_export *x, struct meg_err *e);

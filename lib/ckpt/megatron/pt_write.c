@@ -79,26 +79,71 @@ void meg_pickle_put_dict_end(struct meg_pickle_writer *p)
     op(p, 'u');
 }
 
-void meg_pickle_put_namespace_begin(struct meg_pickle_writer *p)
+void meg_pickle_put_list_begin(struct meg_pickle_writer *p)
 {
-    meg_pickle_put_global(p, "argparse", "Namespace");
+    op(p, ']');
+    op(p, '(');
+}
+
+void meg_pickle_put_list_end(struct meg_pickle_writer *p)
+{
+    op(p, 'e');
+}
+
+void meg_pickle_put_tuple_begin(struct meg_pickle_writer *p)
+{
+    op(p, '(');
+}
+
+void meg_pickle_put_tuple_end(struct meg_pickle_writer *p)
+{
+    op(p, 't');
+}
+
+void meg_pickle_put_call(struct meg_pickle_writer *p)
+{
+    op(p, 'R');
+}
+
+void meg_pickle_put_object_begin(struct meg_pickle_writer *p, const char *module, const char *class)
+{
+    meg_pickle_put_global(p, module, class);
     op(p, ')');
     op(p, '\x81');
+}
+
+void meg_pickle_put_object_end(struct meg_pickle_writer *p)
+{
+    op(p, 'b');
+}
+
+void meg_pickle_put_namespace_begin(struct meg_pickle_writer *p)
+{
+    meg_pickle_put_object_begin(p, "argparse", "Namespace");
     meg_pickle_put_dict_begin(p);
 }
 
 void meg_pickle_put_namespace_end(struct meg_pickle_writer *p)
 {
     meg_pickle_put_dict_end(p);
-    op(p, 'b');
+    meg_pickle_put_object_end(p);
 }
 
-static void tuple(struct meg_pickle_writer *p, const int64_t *v, int n)
+void meg_pickle_put_ints(struct meg_pickle_writer *p, const int64_t *v, int n)
 {
-    op(p, '(');
+    meg_pickle_put_tuple_begin(p);
     for (int i = 0; i < n; i++)
         meg_pickle_put_int(p, v[i]);
-    op(p, 't');
+    meg_pickle_put_tuple_end(p);
+}
+
+void meg_pickle_put_size(struct meg_pickle_writer *p, const int64_t *v, int n)
+{
+    meg_pickle_put_global(p, "torch", "Size");
+    meg_pickle_put_tuple_begin(p);
+    meg_pickle_put_ints(p, v, n);
+    meg_pickle_put_tuple_end(p);
+    meg_pickle_put_call(p);
 }
 
 void meg_pickle_put_tensor(struct meg_pickle_writer *p, const int64_t *dim, int ndim)
@@ -111,24 +156,24 @@ void meg_pickle_put_tensor(struct meg_pickle_writer *p, const int64_t *dim, int 
         stride[i] = numel;
     snprintf(key, sizeof key, "%d", p->ntensors++);
     meg_pickle_put_global(p, "torch._utils", "_rebuild_tensor_v2");
-    op(p, '(');
-    op(p, '(');
+    meg_pickle_put_tuple_begin(p);
+    meg_pickle_put_tuple_begin(p);
     meg_pickle_put_str(p, "storage");
     meg_pickle_put_global(p, "torch", "FloatStorage");
     meg_pickle_put_str(p, key);
     meg_pickle_put_str(p, "cpu");
     meg_pickle_put_int(p, numel);
-    op(p, 't');
+    meg_pickle_put_tuple_end(p);
     op(p, 'Q');
     meg_pickle_put_int(p, 0);
-    tuple(p, dim, ndim);
-    tuple(p, stride, ndim);
+    meg_pickle_put_ints(p, dim, ndim);
+    meg_pickle_put_ints(p, stride, ndim);
     meg_pickle_put_bool(p, false); /* requires_grad */
     meg_pickle_put_global(p, "collections", "OrderedDict");
     op(p, ')');
-    op(p, 'R'); /* backward hooks: none */
-    op(p, 't');
-    op(p, 'R');
+    meg_pickle_put_call(p); /* backward hooks: none */
+    meg_pickle_put_tuple_end(p);
+    meg_pickle_put_call(p);
 }
 
 void meg_pickle_writer_free(struct meg_pickle_writer *p)

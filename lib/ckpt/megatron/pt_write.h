@@ -26,6 +26,17 @@ void meg_pickle_put_str(struct meg_pickle_writer *p, const char *s);
 void meg_pickle_put_global(struct meg_pickle_writer *p, const char *module, const char *name);
 void meg_pickle_put_dict_begin(struct meg_pickle_writer *p);
 void meg_pickle_put_dict_end(struct meg_pickle_writer *p);
+void meg_pickle_put_list_begin(struct meg_pickle_writer *p);
+void meg_pickle_put_list_end(struct meg_pickle_writer *p);
+void meg_pickle_put_tuple_begin(struct meg_pickle_writer *p);
+void meg_pickle_put_tuple_end(struct meg_pickle_writer *p);
+void meg_pickle_put_ints(struct meg_pickle_writer *p, const int64_t *v, int n); /* a tuple */
+void meg_pickle_put_size(struct meg_pickle_writer *p, const int64_t *v, int n); /* a torch.Size */
+/* Call a global with a tuple of arguments, both written before; the result replaces them. */
+void meg_pickle_put_call(struct meg_pickle_writer *p);
+/* Begin an object of a class.  Its state follows, usually a dict of its attributes. */
+void meg_pickle_put_object_begin(struct meg_pickle_writer *p, const char *module, const char *class);
+void meg_pickle_put_object_end(struct meg_pickle_writer *p);
 /* Begin an argparse.Namespace.  The keys and values of its attributes follow, as in a dict. */
 void meg_pickle_put_namespace_begin(struct meg_pickle_writer *p);
 void meg_pickle_put_namespace_end(struct meg_pickle_writer *p);

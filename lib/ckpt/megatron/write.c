@@ -4,19 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ckpt/megatron/megatron.h"
-#include "ckpt/megatron/pt_write.h"
 #include "ckpt/megatron/zip.h"
 #include "file/file.h"
 
 #define FOLDER "model_optim_rng/" /* prefix of the member names in the ZIP file */
-
-/* State of an export to Megatron's format. */
-struct export
-{
-    const struct meg_ckpt_save_args *s;
-    const struct meg_ckpt_megatron_conf *to;
-    int64_t vocab_rows; /* vocabulary rows, including padding */
-};
 
 /* A tensor of one rank. */
 struct item {
@@ -32,7 +23,7 @@ struct item {
  * Return the number of layers per pipeline stage, which is the same in all stages.  If a T5 has several stages, each
  * stage has layers of only one stack.
  */
-static int64_t layers_per_stage(const struct export *x)
+static int64_t layers_per_stage(const struct ckpt_export *x)
 {
     return meg_model_all_layers(x->s->model) / x->to->pipeline;
 }
@@ -41,7 +32,7 @@ static int64_t layers_per_stage(const struct export *x)
  * Return the number of pipeline stages of T5's encoder, which is also the index of the decoder's first stage.  Return 0
  * if there is only one stage, or the model is not a T5.
  */
-static int64_t split_rank(const struct export *x)
+static int64_t split_rank(const struct ckpt_export *x)
 {
     const bool is_split = x->s->model->family == MEG_FAMILY_T5 && x->to->pipeline > 1;
 
@@ -57,7 +48,7 @@ static int check_divides(const char *option, int64_t n, const char *what, int64_
     return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must divide %s %" PRId64, option, n, what, by);
 }
 
-static int check_sizes(const struct export *x, struct meg_err *e)
+static int check_sizes(const struct ckpt_export *x, struct meg_err *e)
 {
     static const char tensor[] = "target-tensor-parallel-size", pipeline[] = "target-pipeline-parallel-size";
     const struct meg_model_conf *m = x->s->model;
@@ -84,16 +75,23 @@ static int check_sizes(const struct export *x, struct meg_err *e)
     return r;
 }
 
+int64_t ckpt_padded_vocab(const struct meg_model_conf *m, const struct meg_ckpt_megatron_conf *to)
+{
+    const int64_t multiple = to->vocab_multiple * to->tensor;
+
+    return (m->vocab_size + multiple - 1) / multiple * multiple;
+}
+
 /* ---- names ---- */
 
 /* Return whether the tensor `name` is in a decoder with cross-attention, which only T5 has. */
-static bool has_cross_attention(const struct export *x, const char *name)
+static bool has_cross_attention(const struct ckpt_export *x, const char *name)
 {
     return x->s->model->family == MEG_FAMILY_T5 && strncmp(name, "decoder.", 8) == 0;
 }
 
 /* Append the foreign equivalent of `rest`, which is the native `name` without the layer stack and the layer number. */
-static void append_in_stack(struct meg_str *out, const struct export *x, const char *name, const char *rest)
+static void append_in_stack(struct meg_str *out, const struct ckpt_export *x, const char *name, const char *rest)
 {
     const bool is_legacy = x->to->names == MEG_CKPT_NAMES_LEGACY;
 
@@ -104,7 +102,7 @@ static void append_in_stack(struct meg_str *out, const struct export *x, const c
         meg_str_printf(out, "%s", rest);
 }
 
-static const char *legacy_stack(const struct export *x, const char *name)
+static const char *legacy_stack(const struct ckpt_export *x, const char *name)
 {
     return has_cross_attention(x, name) ? "language_model/decoder/" : "language_model/encoder/";
 }
@@ -113,7 +111,7 @@ static const char *legacy_stack(const struct export *x, const char *name)
  * Append the legacy name of a tensor outside the layers, with '/' between the keys of nested dicts.  The part of the
  * name after "encoder/", "decoder/", "pooler/" or "lm_head/" is one key, which may contain dots.
  */
-static void legacy_outside_layers(struct meg_str *out, const struct export *x, const char *name)
+static void legacy_outside_layers(struct meg_str *out, const struct ckpt_export *x, const char *name)
 {
     static const char *const heads[] = { "lm_head.", "binary_head.", "output_layer.bias" };
     const bool is_stack = strncmp(name, "decoder.", 8) == 0 || strncmp(name, "encoder.", 8) == 0;
@@ -142,7 +140,7 @@ static void legacy_outside_layers(struct meg_str *out, const struct export *x, c
 }
 
 /* Print the name that a tensor has in a rank's file; its layer number is relative to first_layer. */
-static void name_of(char buf[CKPT_NAME_CHARS], const struct export *x, const char *name, int64_t first_layer)
+static void name_of(char buf[CKPT_NAME_CHARS], const struct ckpt_export *x, const char *name, int64_t first_layer)
 {
     const bool is_legacy = x->to->names == MEG_CKPT_NAMES_LEGACY;
     struct meg_str out = { 0 };
@@ -165,7 +163,7 @@ static void name_of(char buf[CKPT_NAME_CHARS], const struct export *x, const cha
 /* ---- the tensors of a rank ---- */
 
 /* Append a parameter under the name `name`. */
-static void add_item(struct item *v, int *n, const struct export *x, const struct meg_param *row, const char *name,
+static void add_item(struct item *v, int *n, const struct ckpt_export *x, const struct meg_param *row, const char *name,
                      int64_t t, int64_t first_layer)
 {
     struct item *it = &v[(*n)++];
@@ -199,7 +197,7 @@ static void sort_by_dict(struct item *v, int n)
  * Return whether stage p has a parameter.  The first stage of T5's decoder has copies of the embeddings, and each stage
  * has the relative biases of both stacks.
  */
-static bool is_in_stage(const struct export *x, const struct meg_param *row, int64_t p)
+static bool is_in_stage(const struct ckpt_export *x, const struct meg_param *row, int64_t p)
 {
     const int64_t each = layers_per_stage(x), first = p ? 1 + p * each : 0;
     const bool is_last = p == x->to->pipeline - 1;
@@ -225,7 +223,7 @@ static int add_t5_copies(struct item *v, int n)
 }
 
 /* List the tensors of tensor-parallel rank t of stage p in *out, which the caller frees.  Return their number. */
-static int list_items(struct item **out, const struct export *x, int64_t t, int64_t p)
+static int list_items(struct item **out, const struct ckpt_export *x, int64_t t, int64_t p)
 {
     enum { MORE = 4 }; /* limit of extra tensors: the tied output weight, copies of output weight, bias and positions */
     const struct meg_params *params = x->s->params;
@@ -304,12 +302,12 @@ static void put_options(struct meg_pickle_writer *p, const struct meg_model_conf
     }
 }
 
-static int64_t length_or_max(const struct export *x, int64_t length)
+static int64_t length_or_max(const struct ckpt_export *x, int64_t length)
 {
     return length == MEG_UNSET ? x->s->model->max_position_embeddings : length;
 }
 
-static void put_args(struct meg_pickle_writer *p, const struct export *x)
+void ckpt_put_args(struct meg_pickle_writer *p, const struct ckpt_export *x)
 {
     const struct meg_model_conf supported = ckpt_supported_options(x->s->model, x->to->names), *m = &supported;
 
@@ -339,8 +337,7 @@ static void put_args(struct meg_pickle_writer *p, const struct export *x)
     meg_pickle_put_namespace_end(p);
 }
 
-/* Write args, and read it.  Return MEG_EUSAGE if the options that are read are not those of the model. */
-static int check_args(const struct export *x, struct meg_err *e)
+int ckpt_check_written_args(const struct ckpt_export *x, struct meg_err *e)
 {
     static const char *const formats[] = { "the format of Megatron before core", "the format of Megatron core" };
     struct meg_model_conf back = { 0 };
@@ -349,7 +346,7 @@ static int check_args(const struct export *x, struct meg_err *e)
     int r;
 
     meg_pickle_begin(&args);
-    put_args(&args, x);
+    ckpt_put_args(&args, x);
     meg_pickle_end(&args);
     if ((r = meg_pickle_read(&read, args.s.s, args.s.n, "args", e)) == 0 &&
         (r = ckpt_read_args(&back, read.root, x->s->model->family, "args", e)) == 0) {
@@ -408,7 +405,7 @@ static void put_model(struct meg_pickle_writer *p, const struct item *v, int n)
 /* ---- files ---- */
 
 /* Write the elements of tensor `it` as ZIP member data/I, where I is i. */
-static int write_tensor_data(struct meg_zip_writer *z, const struct export *x, const struct item *it, int i,
+static int write_tensor_data(struct meg_zip_writer *z, const struct ckpt_export *x, const struct item *it, int i,
                              struct meg_err *e)
 {
     const size_t nbytes = (size_t)(it->dim[0] * (it->ndim > 1 ? it->dim[1] : 1)) * sizeof(float);
@@ -425,7 +422,7 @@ static int write_tensor_data(struct meg_zip_writer *z, const struct export *x, c
     return r;
 }
 
-static int write_rank(const char *path, const struct export *x, int64_t t, int64_t p, struct meg_err *e)
+static int write_rank(const char *path, const struct ckpt_export *x, int64_t t, int64_t p, struct meg_err *e)
 {
     struct meg_pickle_writer pickle = { 0 };
     struct meg_file f = { 0 };
@@ -437,7 +434,7 @@ static int write_rank(const char *path, const struct export *x, int64_t t, int64
     meg_pickle_begin(&pickle);
     meg_pickle_put_dict_begin(&pickle);
     meg_pickle_put_str(&pickle, "args");
-    put_args(&pickle, x);
+    ckpt_put_args(&pickle, x);
     meg_pickle_put_str(&pickle, "checkpoint_version");
     meg_pickle_put_float(&pickle, 3.0);
     put_int(&pickle, "iteration", x->to->iteration > 0 ? x->to->iteration : 0);
@@ -462,7 +459,7 @@ out:
     return r;
 }
 
-static int write_ranks(const char *folder, const struct export *x, struct meg_err *e)
+static int write_ranks(const char *folder, const struct ckpt_export *x, struct meg_err *e)
 {
     int r = 0;
 
@@ -485,16 +482,14 @@ static int write_ranks(const char *folder, const struct export *x, struct meg_er
 int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_megatron_conf *to,
                              struct meg_err *e)
 {
-    struct export x = { .s = s, .to = to };
-    int64_t multiple;
+    struct ckpt_export x = { .s = s, .to = to };
     char *tmp = NULL;
     int r = check_sizes(&x, e);
 
     if (r < 0)
         return r;
-    multiple = to->vocab_multiple * to->tensor;
-    x.vocab_rows = (s->model->vocab_size + multiple - 1) / multiple * multiple;
-    if ((r = check_args(&x, e)) == 0 && (r = ckpt_make_folder(&tmp, s->dir, to->iteration, e)) == 0 &&
+    x.vocab_rows = ckpt_padded_vocab(s->model, to);
+    if ((r = ckpt_check_written_args(&x, e)) == 0 && (r = ckpt_make_folder(&tmp, s->dir, to->iteration, e)) == 0 &&
         (r = write_ranks(tmp, &x, e)) == 0)
         r = ckpt_commit(s->dir, tmp, to->iteration, e);
     if (r < 0 && tmp)

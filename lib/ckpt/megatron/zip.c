@@ -304,6 +304,7 @@ int meg_zip_finish(struct meg_zip_writer *w, struct meg_err *e)
     put(&s, 0, 2); /* comment length */
     if ((r = meg_file_write(w->f, w->directory.s, w->directory.n, e)) == 0)
         r = meg_file_write(w->f, s.s, s.n, e);
+    w->at += nbytes + s.n;
     meg_str_free(&s);
     return r;
 }

@@ -34,14 +34,17 @@ void meg_zip_free(struct meg_zip *z);
 uint32_t meg_zip_crc(const void *bytes, size_t n);
 const struct meg_zip_member *meg_zip_find(const struct meg_zip *z, const char *name);
 
-/* A writer of a ZIP file.  The caller creates the file *f and commits it.  Initialize with { .f = &file }. */
+/*
+ * A writer of a ZIP file, which is appended to the file *f; the caller creates *f and commits it.  Initialize with
+ * { .f = &file }.
+ */
 struct meg_zip_writer {
     struct meg_file *f;
-    uint64_t at;
+    uint64_t at; /* number of bytes written */
     struct meg_str directory;
     int n;
 };
-/* Write a member; its bytes are 64-byte aligned in the file. */
+/* Write a member; its bytes are 64-byte aligned in the ZIP file. */
 int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, size_t n, struct meg_err *e);
 /* Write the central directory; the caller commits the file. */
 int meg_zip_finish(struct meg_zip_writer *w, struct meg_err *e);
