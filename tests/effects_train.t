@@ -74,6 +74,8 @@ effect log_nan '^< status|^> .* number of nan iterations: *1' --on-nan skip
 unseen --check-weight-hash-across-dp-replicas-interval 'it compares several ranks: tests/ranks_copies.t'
 effect log_spiky '^> .* lm loss changed' --check-for-spiky-loss
 effect log '^> model ' --dry-run
+effect dry '^> model .*: 12 layers, hidden 768' --model-preset gpt2
+effect log '^> llama-3.1-8b ' --list-presets
 effect log '^> the fastest layouts' --plan
 effect dry '^> layout  *2 ranks' --world-size 2
 effect dry '^> .* predicted for h100' --hardware h100

@@ -1,6 +1,7 @@
 /* meg-train: train, evaluate and save a model. */
 #include "base/err.h"
 #include "base/log.h"
+#include "ckpt/ckpt.h"
 #include "comm/comm.h"
 #include "option/opt.h"
 #include "train/train.h"
@@ -20,8 +21,15 @@ int main(int argc, char **argv)
     meg_log_set_rank(rank);
     meg_opt_set_ignored(meg_train_ignored);
     meg_opt_set_unsupported(meg_train_unsupported);
+    meg_opt_set_presets("model-preset", meg_ckpt_preset_options);
     meg_train_option_groups(groups, &job);
     meg_opt_parse(groups, "[options]", "Train a GPT, BERT or T5 on a token dataset.", argc, argv);
+    if (job.train.list_presets) {
+        if (rank == 0 && meg_ckpt_print_presets(stdout, &e) < 0)
+            meg_die_err(&e);
+        meg_comm_close(ranks.world);
+        return meg_close_stdout();
+    }
     if (meg_train_read_deepspeed_config(&job, &e) < 0) {
         meg_log_rank0_first();
         if (e.code == MEG_EUSAGE)

@@ -34,6 +34,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include "file/lock.h"
 #include "model/model.h"
 #include "optim/optim.h"
@@ -429,3 +430,10 @@ void meg_ckpt_format_description(struct meg_str *out, json_t *about);
  * damaged.
  */
 int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e);
+
+/* ---- hf/presets.c ---- */
+
+/* Append the model options of the published model `name`.  Return MEG_EUSAGE if it is not in the list. */
+int meg_ckpt_preset_options(struct meg_str *out, const char *name, struct meg_err *e);
+/* Print a line for each preset: its name, the number of its parameters and the size of its vocabulary. */
+int meg_ckpt_print_presets(FILE *f, struct meg_err *e);

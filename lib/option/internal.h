@@ -41,6 +41,10 @@ int opt_give(const struct meg_optgroup *groups, const struct meg_optgroup *group
 int opt_parse_bool(const struct meg_opt *row, const char *word, bool *is_yes, struct meg_err *e);
 int opt_give_renamed(const struct meg_optgroup *groups, const struct meg_opt *row, const struct meg_str_list *words,
                      struct meg_err *e);
+/* Return whether an option is that of meg_opt_set_presets. */
+bool opt_is_preset(const struct meg_opt *row);
+/* Set the options of a preset, as if the user had given them. */
+int opt_give_preset(const struct meg_optgroup *groups, const char *name, struct meg_err *e);
 /* Remember that the option with this name [n] has no effect. */
 void opt_remark_ignored(const char *name, size_t n);
 /* Print the remembered options with new names or without effect, on rank 0, in one warning. */

@@ -153,6 +153,14 @@ bool meg_opt_was_given(const void *field);
 int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, struct meg_err *e);
 
 /*
+ * meg_opt_set_presets - make the value of a MEG_STR option the name of a set of options, as in --model-preset NAME
+ * When the option is given, options_of appends lines `name = value` to `text`, and these options are set as --config
+ * sets those of a file; options after it override them.  The field of the option remains NULL.
+ */
+void meg_opt_set_presets(const char *option,
+                         int (*options_of)(struct meg_str *text, const char *name, struct meg_err *e));
+
+/*
  * meg_opt_apply - set fields from `text`, the output of an earlier meg_opt_dump
  *   source  name of `text` in messages
  * Fields for which meg_opt_was_given returns true keep their values.  Unknown names are ignored.  Returns 0, or

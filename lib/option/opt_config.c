@@ -141,6 +141,32 @@ int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, str
     return r;
 }
 
+static const char *preset_option;
+static int (*preset_options)(struct meg_str *text, const char *name, struct meg_err *e);
+
+void meg_opt_set_presets(const char *option,
+                         int (*options_of)(struct meg_str *text, const char *name, struct meg_err *e))
+{
+    preset_option = option;
+    preset_options = options_of;
+}
+
+bool opt_is_preset(const struct meg_opt *row)
+{
+    return preset_option && strcmp(row->name, preset_option) == 0;
+}
+
+int opt_give_preset(const struct meg_optgroup *groups, const char *name, struct meg_err *e)
+{
+    struct meg_str text = { 0 };
+    int r = preset_options(&text, name, e);
+
+    if (r == 0)
+        r = read_lines(groups, text.s, text.n, name, false, e);
+    meg_str_free(&text);
+    return r;
+}
+
 int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *source, struct meg_err *e)
 {
     return read_lines(groups, text, strlen(text), source, true, e);

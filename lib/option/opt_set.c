@@ -235,6 +235,8 @@ int opt_give(const struct meg_optgroup *groups, const struct meg_optgroup *group
 
     if (row->type == MEG_OPT_RENAMED)
         return opt_give_renamed(groups, row, words, e);
+    if (opt_is_preset(row))
+        return opt_give_preset(groups, words->v[0], e);
     if ((r = opt_assign(row, group->conf, words, e)) < 0)
         return r;
     set_given(row, group->conf);

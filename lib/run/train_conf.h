@@ -47,6 +47,8 @@ struct meg_train_conf {
     enum meg_on_nan on_nan;
     int64_t weight_hash_interval;
     bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss;
+    const char *model_preset; /* NULL: the options of the preset have been set (meg_opt_set_presets) */
+    bool list_presets;
     bool dry_run, plan; /* do not train: print estimates for this run (dry_run) or the fastest layouts (plan) */
     int64_t world_size; /* number of ranks for dry_run and plan; MEG_UNSET: the number of ranks that were started */
     enum meg_hardware_type hardware; /* hardware model for dry_run and plan */
