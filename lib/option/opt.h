@@ -115,8 +115,8 @@ struct meg_optgroup {
  *   66  a config file does not exist
  *   74  a config file cannot be read, or standard output cannot be written
  * Strings and lists stay valid until the process ends; callers do not free them.
- * Sets the log level to the one that -q or -v selects, and ignores SIGXFSZ.  Rank 0 prints one warning that contains all
- * given options that have a new name or no effect.
+ * Sets the log level to the one that -q or -v selects, and ignores SIGXFSZ.  Rank 0 prints one warning that contains
+ * all given options that have a new name or no effect.
  */
 void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *summary, int argc, char **argv);
 
