@@ -140,7 +140,7 @@ static struct cost_pass count(const struct op_call *c, const void *args)
 /* Measure a case.  Its name is the operation, the sizes, and the optional tensors that are present. */
 static void bench_op(struct op_call *c)
 {
-    void *memory[OP_MAX_TENSORS];
+    void *memory[OP_MAX_TENSORS], *const workspace = op->alloc(op_workspace_nbytes(c, op));
     struct bench_call b = { .c = c };
     struct cost_pass pass;
     struct op_args args;
@@ -159,7 +159,7 @@ static void bench_op(struct op_call *c)
         if (t->init)
             op->upload(stream, memory[i], t->init, t->nbytes);
     }
-    args = op_args_of(c, op, memory);
+    args = op_args_of(c, op, memory, workspace);
     b.args = args.args;
     pass = count(c, args.args);
     if (pass.flops > 0)
@@ -169,6 +169,7 @@ static void bench_op(struct op_call *c)
     op_args_free(&args);
     for (int i = 0; i < c->n; i++)
         op->release(memory[i]);
+    op->release(workspace);
 }
 
 static void bench_ops(void)
@@ -329,101 +330,6 @@ static void bench_update(const char *name, int64_t n, enum meg_dtype grad, enum 
     op->release(u.x.copy.p);
 }
 
-/* ---- attention ---- */
-
-struct attention {
-    struct meg_attn_desc desc;
-    struct meg_heads q, k, v, o;
-    struct meg_attn_bwd_args bwd;
-    float *lse;
-    struct meg_drop drop;
-};
-
-static void attn_fwd(void *arg)
-{
-    const struct attention *a = arg;
-
-    MEG_CALL(op, stream, attn_fwd, .desc = &a->desc, .o = a->o, .lse = a->lse, .q = a->q, .k = a->k, .v = a->v,
-             .drop = &a->drop);
-}
-
-static void attn_bwd(void *arg)
-{
-    const struct attention *a = arg;
-
-    op->attn_bwd(stream, &a->bwd);
-}
-
-static struct meg_heads heads(void *p, int64_t b, int64_t g, int64_t per_group, int64_t d, int64_t part)
-{
-    const int64_t ld = g * per_group * d;
-
-    return (struct meg_heads){ meg_element(p, part * d, MEG_DTYPE_BF16), MEG_DTYPE_BF16, b * ld, ld, per_group * d, d };
-}
-
-/* The attention kernels to measure: those of cuDNN or, if doc_start or dropout is set, those of lib/cuda. */
-enum kernels { CUDNN, OWN, OWN_DROPOUT };
-
-/* Measure causal self-attention on packed qkv. */
-static void bench_attention(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d, enum kernels kernels)
-{
-    static const char *const names[] = { "", ", own kernel,", ", own kernel, dropout," };
-    const int64_t r = a / g, n = s * b;
-    const double flops = 2.0 * 2 * (double)(b * a * d) * (double)s * (double)s / 2;
-    struct attention x = { .desc = { .s_q = s,
-                                     .s_k = s,
-                                     .b = b,
-                                     .a = a,
-                                     .g = g,
-                                     .d = d,
-                                     .d_v = d,
-                                     .s = s,
-                                     .scale = 0.1f,
-                                     .window_left = -1 } };
-    const size_t nbytes = op->attn_bwd_nbytes(&x.desc, MEG_DTYPE_BF16, false);
-    void *qkv = random_memory((size_t)(n * (a + 2 * g) * d) * 2), *dqkv = op->alloc((size_t)(n * (a + 2 * g) * d) * 2);
-    void *o = op->alloc((size_t)(n * a * d) * 2), *d_o = random_memory((size_t)(n * a * d) * 2), *workspace;
-    int32_t *doc_start = op->alloc((size_t)n * 4);
-    int64_t *sample = op->alloc((size_t)b * sizeof *sample);
-    char name[120];
-
-    workspace = op->alloc(nbytes);
-    x.lse = op->alloc((size_t)(n * a) * 4);
-    op->zero(stream, doc_start, (size_t)n * 4);
-    op->zero(stream, sample, (size_t)b * sizeof *sample);
-    if (kernels == OWN)
-        x.desc.doc_start = doc_start;
-    x.drop = (struct meg_drop){ .p = kernels == OWN_DROPOUT ? 0.1f : 0, .seed = 1, .b = b, .sample = sample };
-    x.q = heads(qkv, b, g, r + 2, d, 0);
-    x.k = heads(qkv, b, g, r + 2, d, r);
-    x.v = heads(qkv, b, g, r + 2, d, r + 1);
-    x.o = heads(o, b, g, r, d, 0);
-    x.bwd = (struct meg_attn_bwd_args){ .desc = &x.desc,
-                                        .drop = &x.drop,
-                                        .dq = heads(dqkv, b, g, r + 2, d, 0),
-                                        .dk = heads(dqkv, b, g, r + 2, d, r),
-                                        .dv = heads(dqkv, b, g, r + 2, d, r + 1),
-                                        .d_o = heads(d_o, b, g, r, d, 0),
-                                        .o = x.o,
-                                        .lse = x.lse,
-                                        .q = x.q,
-                                        .k = x.k,
-                                        .v = x.v,
-                                        .workspace = { workspace, nbytes } };
-    snprintf(name, sizeof name, "attn_fwd%s s=%" PRId64 " b=%" PRId64 " a=%" PRId64 " g=%" PRId64 " d=%" PRId64,
-             names[kernels], s, b, a, g, d);
-    report_flops(name, flops, attn_fwd, &x);
-    report_flops("attn_bwd", 2.5 * flops, attn_bwd, &x);
-    op->release(qkv);
-    op->release(dqkv);
-    op->release(o);
-    op->release(d_o);
-    op->release(workspace);
-    op->release(x.lse);
-    op->release(doc_start);
-    op->release(sample);
-}
-
 int main(void)
 {
     const struct meg_device_conf conf = { .device = MEG_DEVICE_CUDA };
@@ -441,13 +347,5 @@ int main(void)
     bench_update("adamw, 400M f32, bf16 g and copy", 400000000, MEG_DTYPE_BF16, MEG_DTYPE_F32, 4 * 2 + 2 + 8 * 2 + 2);
     bench_update("adamw, f32 g", 400000000, MEG_DTYPE_F32, MEG_DTYPE_F32, 4 * 2 + 4 + 8 * 2 + 2);
     bench_update("adamw, bf16 states", 400000000, MEG_DTYPE_BF16, MEG_DTYPE_BF16, 4 * 2 + 2 + 4 * 2 + 2);
-    bench_attention(1024, 64, 12, 12, 64, CUDNN);
-    bench_attention(1024, 64, 12, 12, 64, OWN);
-    bench_attention(1024, 64, 12, 12, 64, OWN_DROPOUT);
-    bench_attention(1024, 16, 25, 25, 64, CUDNN);
-    bench_attention(4096, 4, 24, 24, 96, CUDNN);
-    bench_attention(8192, 1, 32, 8, 128, CUDNN);
-    bench_attention(8192, 1, 32, 8, 128, OWN);
-    bench_attention(8192, 1, 32, 8, 128, OWN_DROPOUT);
     return 0;
 }

@@ -32,9 +32,14 @@ static void *move_to_end(struct twin_bytes *x)
  */
 static struct call call(struct op_call *c, bool is_on_both, int alias, int output)
 {
-    void *host[OP_MAX_TENSORS], *dev[OP_MAX_TENSORS];
+    const size_t nbytes[] = { op_workspace_nbytes(c, cpu), op_workspace_nbytes(c, gpu) };
+    const size_t most = nbytes[0] > nbytes[1] ? nbytes[0] : nbytes[1];
+    void *host[OP_MAX_TENSORS], *dev[OP_MAX_TENSORS], *const nan = memset(meg_new(most), 0xff, most);
+    const struct twin_bytes workspace = twin_bytes(nan, most);
     struct call x = { 0 };
     struct op_args a;
+
+    free(nan);
 
     for (int i = 0; i < c->n; i++) {
         x.memory[i] = twin_bytes(c->tensor[i].init, c->tensor[i].nbytes);
@@ -46,11 +51,11 @@ static struct call call(struct op_call *c, bool is_on_both, int alias, int outpu
     if (alias >= 0)
         dev[output] = dev[alias];
     if (is_on_both) {
-        a = op_args_of(c, cpu, host);
+        a = op_args_of(c, cpu, host, workspace.host);
         c->test->call(cpu, NULL, a.args);
         op_args_free(&a);
     }
-    a = op_args_of(c, gpu, dev);
+    a = op_args_of(c, gpu, dev, workspace.dev);
     c->test->call(gpu, stream, a.args);
     op_args_free(&a);
     return x;

@@ -247,7 +247,7 @@ static void add_drop(struct op_call *c, const struct meg_op_field *f)
             x->v[i] = (double)op_below((int64_t)1 << 40);
     }
     x = add_in_struct(c, f, "position_of_row", offsetof(struct meg_drop, position_of_row), d->position_of_row,
-                      MEG_DTYPE_I32, 1, (op_size(c, "n") + d->b - 1) / d->b);
+                      MEG_DTYPE_I32, 1, d->position_of_row ? (op_size(c, "n") + d->b - 1) / d->b : 0);
     if (x) {
         allocate(x);
         for (int64_t i = 0; i < x->numel; i++)
@@ -263,6 +263,24 @@ static void add_qk_norm(struct op_call *c, const struct meg_op_field *f)
     add_in_struct(c, f, "cos", cos, q->cos, MEG_DTYPE_F32, OP_POSITIONS, q->half);
     add_in_struct(c, f, "sin", sin, q->sin, MEG_DTYPE_F32, OP_POSITIONS, q->half);
     add_in_struct(c, f, "position", offsetof(struct meg_qk_norm, position), q->position, MEG_DTYPE_I32, q->s, q->b);
+}
+
+static void add_attn_desc(struct op_call *c, const struct meg_op_field *f)
+{
+    const struct meg_attn_desc *d = meg_op_pointer(f, c->args);
+    struct op_tensor *x;
+
+#define ADD(name, p, t, rows, cols) add_in_struct(c, f, #name, offsetof(struct meg_attn_desc, name), p, t, rows, cols)
+    ADD(doc_start, d->doc_start, MEG_DTYPE_I32, d->s_q, d->b);
+    ADD(key_length, d->key_length, MEG_DTYPE_I32, 1, d->b);
+    ADD(alibi_slope, d->alibi_slope, MEG_DTYPE_F32, 1, d->a);
+    x = ADD(rel_bias, d->rel_bias.p, d->rel_bias.dtype, d->rel_bias.rows, d->a);
+    if (x)
+        x->stride[0] = d->rel_bias.ld;
+    ADD(sink, d->sink.p, d->sink.dtype, 1, d->a);
+    ADD(query_start, d->query_start, MEG_DTYPE_I32, 1, d->b);
+    ADD(block_offset, d->block_offset, MEG_DTYPE_I64, d->b, d->blocks_per_seq);
+#undef ADD
 }
 
 static void add_extra(struct op_call *c, const struct op_extra *e)
@@ -288,21 +306,26 @@ void op_set_special(struct op_call *c, const char *name, int64_t first)
         t->v[first + i] = special[i];
 }
 
-double op_drop_factor(struct op_call *c, const struct meg_drop *d, int64_t row, int64_t col)
+double op_drop_unit(const struct meg_drop *d, int64_t unit, int64_t position, int64_t sample)
 {
-    const long threshold = d ? lrint((double)d->p * 65536.0) : 0;
-    const double *position = op_in(c, "drop.position_of_row");
-    const int64_t unit = d ? d->unit0 + col : 0, at = d ? row / d->b : 0;
+    const long threshold = lrint((double)d->p * 65536.0);
     uint32_t word[4];
 
-    if (!threshold)
-        return 1;
     meg_philox_dropout(word, d->seed, 16 * (uint32_t)d->layer + (uint32_t)d->site, (uint32_t)(unit / 8),
-                       (uint32_t)(position ? (int64_t)position[at] : d->pos0 + at),
-                       (int64_t)op_in(c, "drop.sample")[row % d->b]);
+                       (uint32_t)position, sample);
     if ((long)(word[unit % 8 / 2] >> 16 * (unit % 2) & 0xffff) < (threshold < 65535 ? threshold : 65535))
         return 0;
     return 65536.0 / (double)(65536 - (threshold < 65535 ? threshold : 65535));
+}
+
+double op_drop_factor(struct op_call *c, const struct meg_drop *d, int64_t row, int64_t col)
+{
+    const double *position = op_in(c, "drop.position_of_row");
+
+    if (!d || lrint((double)d->p * 65536.0) == 0)
+        return 1;
+    return op_drop_unit(d, d->unit0 + col, position ? (int64_t)position[row / d->b] : d->pos0 + row / d->b,
+                        (int64_t)op_in(c, "drop.sample")[row % d->b]);
 }
 
 /* ---- calls ---- */
@@ -336,20 +359,20 @@ static struct op_call *call_new(const struct op_test *test, int variant, const v
             add_step_conf(c, f);
     for (const struct op_extra *e = test->extra; e->name; e++)
         add_extra(c, e);
+    for (const struct meg_op_field *f = test->row->field; f->name; f++)
+        if (f->type == MEG_FIELD_QK_NORM)
+            add_qk_norm(c, f);
+        else if (f->type == MEG_FIELD_ATTN_DESC)
+            add_attn_desc(c, f);
+    if (test->shape)
+        test->shape(c);
     for (int i = 0; i < c->n; i++)
         allocate(&c->tensor[i]);
     for (const struct meg_op_field *f = test->row->field; f->name; f++)
         copy_structs(c, f);
     for (const struct meg_op_field *f = test->row->field; f->name; f++)
-        if (f->type == MEG_FIELD_DROP) {
+        if (f->type == MEG_FIELD_DROP)
             add_drop(c, f);
-        } else if (f->type == MEG_FIELD_QK_NORM) {
-            const int n = c->n;
-
-            add_qk_norm(c, f);
-            for (int i = n; i < c->n; i++)
-                allocate(&c->tensor[i]);
-        }
     return c;
 }
 
@@ -462,14 +485,19 @@ static void add_plan(struct op_args *a, struct op_call *c)
     memcpy(a->args + field_of(c->test->row, "plan")->offset, &a->plan, sizeof a->plan);
 }
 
-struct op_args op_args_of(struct op_call *c, const struct meg_ops *op, void *const memory[])
+size_t op_workspace_nbytes(const struct op_call *c, const struct meg_ops *op)
+{
+    return c->test->workspace ? c->test->workspace(op, c->args) : 0;
+}
+
+struct op_args op_args_of(struct op_call *c, const struct meg_ops *op, void *const memory[], void *workspace)
 {
     struct op_args a = { .args = memcpy(meg_new(c->test->nbytes), c->args, c->test->nbytes), .op = op };
     const struct meg_op_field *field[8];
 
     for (int i = 0; i < c->n; i++) {
         const struct op_tensor *x = &c->tensor[i];
-        const void *p = (char *)memory[i] + x->first;
+        const void *p = (char *)memory[i] + x->first + (size_t)x->origin * meg_dtype_size(x->dtype);
         char *at = a.args;
         int k = 0;
 
@@ -487,6 +515,11 @@ struct op_args op_args_of(struct op_call *c, const struct meg_ops *op, void *con
     }
     if (c->test->plan)
         add_plan(&a, c);
+    if (c->test->workspace) {
+        const struct meg_workspace w = { workspace, op_workspace_nbytes(c, op) };
+
+        memcpy(a.args + c->test->workspace_at, &w, sizeof w);
+    }
     return a;
 }
 

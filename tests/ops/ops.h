@@ -37,6 +37,7 @@ struct op_tensor {
     int ndims;
     int64_t size[OP_MAX_DIMS], stride[OP_MAX_DIMS];
     int64_t numel;
+    int64_t origin;       /* offset, from element 0, of the element to which the pointer in the arguments points */
     size_t first, nbytes; /* of the memory: offset of element 0, and the size including padding */
     char *init;           /* the memory before the call */
     double *v;            /* the values before the call; NaN for an output; NULL if the tensor is large (op_is_large) */
@@ -91,6 +92,8 @@ struct op_test {
      * output Y.  They are compared with central differences, without optional inputs that `grad_of` does not have.
      */
     const struct op_test *grad_of;
+    /* Return the number of sums of the reference, if it is not proportional to the elements.  NULL: it is. */
+    int64_t (*work)(const struct op_call *c);
     /* Return the number of which an output is the gradient, which replaces the input.  NULL: none. */
     double (*loss)(struct op_call *c);
     /* Call other operations that compute the same; on the CPU, the outputs `same` have equal bytes.  NULL: none. */
@@ -99,6 +102,11 @@ struct op_test {
     struct op_extra extra[4]; /* the last one has no name */
     const char *added;        /* the outputs, separated by spaces, that accumulate affects; NULL: none */
     bool ref_adds;            /* ref itself adds the previous values of these outputs */
+    /* Change the shapes of tensors that the row does not describe.  NULL: none. */
+    void (*shape)(struct op_call *c);
+    /* Return the size of the workspace, a field of the arguments, for a backend.  NULL: it has none. */
+    size_t (*workspace)(const struct meg_ops *op, const void *args);
+    size_t workspace_at;
     /* Describe the linear layer of a call, whose plan the operation needs.  NULL: it needs none. */
     struct meg_linear_desc (*plan)(struct op_call *c);
     /*
@@ -106,7 +114,7 @@ struct op_test {
      * op_tolerance of its type.
      */
     double (*cuda)(const struct op_call *c, const struct op_tensor *t);
-    struct op_group group[10]; /* the last one has no name */
+    struct op_group group[12]; /* the last one has no name */
     void (*bench)(void);       /* cases to measure; NULL: none */
 };
 
@@ -163,6 +171,8 @@ void op_set_special(struct op_call *c, const char *name, int64_t first);
 double op_rounded(enum meg_dtype t, double v);
 /* Return the dropout factor of a column of a row, from the definition in tensor/operands.h; 1 without dropout. */
 double op_drop_factor(struct op_call *c, const struct meg_drop *d, int64_t row, int64_t col);
+/* Return the dropout factor of a unit at a position of a sequence. */
+double op_drop_unit(const struct meg_drop *d, int64_t unit, int64_t position, int64_t sample);
 double op_act(enum meg_act act, double x);
 /* Return the central difference of an activation function.  The slope of the ReLU is 0 at 0, as in PyTorch. */
 double op_slope(enum meg_act act, double x);
@@ -177,8 +187,12 @@ struct op_args {
     struct meg_linear_plan *plan; /* of the backend `op`, or NULL */
     const struct meg_ops *op;
 };
-/* Make arguments for a backend, with tensor i at memory[i], which is a copy of its `init`. */
-struct op_args op_args_of(struct op_call *c, const struct meg_ops *op, void *const memory[]);
+/*
+ * Make arguments for a backend, with tensor i at memory[i], which is a copy of its `init`, and a workspace of
+ * op_workspace_nbytes bytes.
+ */
+struct op_args op_args_of(struct op_call *c, const struct meg_ops *op, void *const memory[], void *workspace);
+size_t op_workspace_nbytes(const struct op_call *c, const struct meg_ops *op);
 void op_args_free(struct op_args *a);
 
 /* Return the elements of a tensor in its memory, which the caller frees. */

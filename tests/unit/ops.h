@@ -1,6 +1,6 @@
 /*
  * ops.h - helpers for the tests of the CPU's operations: runs at each instruction set of this machine, random data,
- * comparison with float64 and central differences, and a digest to compare numbers of threads.
+ * comparison with float64, and a digest to compare numbers of threads.
  */
 #ifndef TESTS_UNIT_OPS_H
 #define TESTS_UNIT_OPS_H
@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/philox.h"
 #include "cpu/internal.h"
 #include "tensor/half.h"
 #include "tensor/suballoc.h"
@@ -118,48 +117,11 @@ static inline struct meg_mat rnd_mat_of(enum meg_dtype t, int64_t rows, int64_t 
     return m;
 }
 
-static inline void fill_mat(struct meg_mat m, float v)
-{
-    for (int64_t i = 0; i < m.rows * m.cols; i++)
-        put(m, i / m.cols, i % m.cols, v);
-}
-
-/* Return the elements of a matrix as f64 (dense64) or f32 (dense32), rows contiguous. */
-static inline double *dense64(struct meg_mat m)
-{
-    double *d = malloc((size_t)(m.rows * m.cols) * sizeof *d);
-    for (int64_t i = 0; i < m.rows * m.cols; i++)
-        d[i] = at(m, i / m.cols, i % m.cols);
-    return d;
-}
-
-static inline float *dense32(struct meg_mat m)
-{
-    float *d = malloc((size_t)(m.rows * m.cols) * sizeof *d);
-    for (int64_t i = 0; i < m.rows * m.cols; i++)
-        d[i] = at(m, i / m.cols, i % m.cols);
-    return d;
-}
-
-/* Combinations of types in one model.  stream: residual stream; branch: sublayers, norm outputs and parameters. */
-static const struct mix {
-    enum meg_dtype stream, branch;
-} mixes[] __attribute__((unused)) = {
-    { MEG_DTYPE_F32, MEG_DTYPE_F32 },  { MEG_DTYPE_BF16, MEG_DTYPE_BF16 }, { MEG_DTYPE_F16, MEG_DTYPE_F16 },
-    { MEG_DTYPE_F32, MEG_DTYPE_BF16 }, { MEG_DTYPE_F32, MEG_DTYPE_F16 },
-};
-
-/* Update the FNV-1a hash h with nbytes, or with the elements of a matrix without the padding between its rows. */
+/* Update the FNV-1a hash h with nbytes. */
 static inline void digest(uint64_t *h, const void *p, size_t nbytes)
 {
     for (size_t i = 0; i < nbytes; i++)
         *h = (*h ^ ((const unsigned char *)p)[i]) * 1099511628211u;
-}
-
-static inline void digest_mat(uint64_t *h, struct meg_mat m)
-{
-    for (int64_t r = 0; r < m.rows; r++)
-        digest(h, (char *)m.p + (size_t)(r * m.ld) * meg_dtype_size(m.dtype), (size_t)m.cols * meg_dtype_size(m.dtype));
 }
 
 /* Fail unless |got - want| <= tol; a NaN fails. */
@@ -181,57 +143,9 @@ static inline void near_of(enum meg_dtype t, double got, double want, double tol
     near(got, want, tol, what, r, c);
 }
 
-/*
- * Arguments of fd_check, which compares samples of grad [n] with (loss(x + h) - loss(x - h)) / 2h.  loss(arg) computes
- * in f64 from the values at x.  tol is absolute, before rounding to `type`, the type of the gradient.
- */
-struct fd {
-    double (*loss)(void *arg);
-    void *arg;
-    double tol;
-    enum meg_dtype type;
-};
-static inline void fd_check(const struct fd *f, double *x, int64_t n, const float *grad, int64_t samples,
-                            const char *what)
-{
-    for (int64_t k = 0; k < samples && k < n; k++) {
-        const int64_t i = samples >= n ? k : (int64_t)((rnd() + 1.0) / 2.0 * (double)n);
-        const double x0 = x[i], h = 1e-5;
-        double up, down;
-        x[i] = x0 + h;
-        up = f->loss(f->arg);
-        x[i] = x0 - h;
-        down = f->loss(f->arg);
-        x[i] = x0;
-        near_of(f->type, grad[i], (up - down) / (2.0 * h), f->tol, what, i, 0);
-    }
-}
-
-static inline double *to_f64(const float *x, int64_t n)
-{
-    double *d = malloc((size_t)n * sizeof *d);
-    for (int64_t i = 0; i < n; i++)
-        d[i] = x[i];
-    return d;
-}
-
 static inline float *copy_new(const float *x, int64_t n)
 {
     return memcpy(malloc((size_t)n * sizeof *x), x, (size_t)n * sizeof *x);
-}
-
-/* Return the dropout factor of a unit, from the definition in tensor/ops.h. */
-static inline double drop_factor64(const struct meg_drop *d, int64_t unit, int64_t position, int64_t sample)
-{
-    const long threshold = lrint((double)d->p * 65536.0);
-    uint32_t word[4];
-    if (!threshold)
-        return 1.0;
-    meg_philox_dropout(word, d->seed, 16 * (uint32_t)d->layer + (uint32_t)d->site, (uint32_t)(unit / 8),
-                       (uint32_t)position, sample);
-    if ((long)(word[unit % 8 / 2] >> 16 * (unit % 2) & 0xffff) < threshold)
-        return 0.0;
-    return 65536.0 / (double)(65536 - threshold);
 }
 
 #endif
