@@ -11,19 +11,12 @@ bool op_is_large;
 
 /* ---- tests ---- */
 
-/* The cases of attention are those of tests/cuda/check_attention.c; each other operation has cases in tests/ops. */
-#define DECLARE(name) extern const struct op_test op_test_##name __attribute__((weak));
-MEG_ATTENTION_OPS(DECLARE)
-
 const struct op_test *op_test_at(int i)
 {
 #define TEST(name) &op_test_##name,
     static const struct op_test *const tests[] = { MEG_TENSOR_OPS(TEST) };
 
-    for (size_t k = 0; k < LEN(tests); k++)
-        if (tests[k] && i-- == 0)
-            return tests[k];
-    return NULL;
+    return i < (int)LEN(tests) ? tests[i] : NULL;
 }
 
 const struct op_mix op_mixes[OP_MIXES] = {
@@ -33,18 +26,9 @@ const struct op_mix op_mixes[OP_MIXES] = {
 
 /* ---- tensors ---- */
 
-/* Return the field of a row with this name, or NULL. */
-static const struct meg_op_field *field_of(const struct meg_op_row *row, const char *name)
-{
-    for (const struct meg_op_field *f = row->field; f->name; f++)
-        if (!strcmp(f->name, name))
-            return f;
-    return NULL;
-}
-
 static bool accumulates(const struct op_call *c)
 {
-    const struct meg_op_field *f = field_of(c->test->row, "accumulate");
+    const struct meg_op_field *f = op_field_of(c->test->row, "accumulate");
 
     return f && *(const bool *)meg_op_field(f, c->args);
 }
@@ -199,7 +183,7 @@ static void add_update_arrays(struct op_call *c, const struct meg_op_field *f)
 {
     enum { MORE = 21 };
     const struct meg_update_arrays *a = meg_op_pointer(f, c->args);
-    const struct meg_update_range *range = meg_op_pointer(field_of(c->test->row, "range"), c->args);
+    const struct meg_update_range *range = meg_op_pointer(op_field_of(c->test->row, "range"), c->args);
     const struct {
         const char *name;
         size_t offset;
@@ -285,12 +269,12 @@ static void add_attn_desc(struct op_call *c, const struct meg_op_field *f)
 
 static void add_extra(struct op_call *c, const struct op_extra *e)
 {
-    const struct meg_op_field *type = field_of(c->test->row, "type");
+    const struct meg_op_field *type = op_field_of(c->test->row, "type");
     enum meg_dtype t = e->dtype;
     void *p;
 
     memcpy(&p, (const char *)c->args + e->offset, sizeof p);
-    if (!p || field_of(c->test->row, e->name))
+    if (!p || op_field_of(c->test->row, e->name))
         return;
     if (t == MEG_DTYPES)
         t = *(const enum meg_dtype *)meg_op_field(type, c->args);
@@ -443,7 +427,7 @@ struct op_call *op_forward_of(struct op_call *bwd)
     c->args = c->own_args = args;
     c->sizes = bwd->sizes;
     for (const struct meg_op_field *f = test->row->field; f->name; f++) {
-        const struct meg_op_field *b = field_of(bwd->test->row, f->name);
+        const struct meg_op_field *b = op_field_of(bwd->test->row, f->name);
         const struct op_tensor *x = op_find(bwd, f->name);
 
         if (!f->role && b)
@@ -472,62 +456,3 @@ struct op_call *op_forward_of(struct op_call *bwd)
 }
 
 /* ---- arguments on a device ---- */
-
-/* Create the plan of a linear layer. */
-static void add_plan(struct op_args *a, struct op_call *c)
-{
-    const struct meg_linear_desc desc = c->test->plan(c);
-    const char *why = "no reason";
-
-    a->plan = a->op->linear_create(&desc, &why);
-    if (!a->plan)
-        meg_die(MEG_EFAIL, "no plan: %s; %s", why, op_describe(c));
-    memcpy(a->args + field_of(c->test->row, "plan")->offset, &a->plan, sizeof a->plan);
-}
-
-size_t op_workspace_nbytes(const struct op_call *c, const struct meg_ops *op)
-{
-    return c->test->workspace ? c->test->workspace(op, c->args) : 0;
-}
-
-struct op_args op_args_of(struct op_call *c, const struct meg_ops *op, void *const memory[], void *workspace)
-{
-    struct op_args a = { .args = memcpy(meg_new(c->test->nbytes), c->args, c->test->nbytes), .op = op };
-    const struct meg_op_field *field[8];
-
-    for (int i = 0; i < c->n; i++) {
-        const struct op_tensor *x = &c->tensor[i];
-        const void *p = (char *)memory[i] + x->first + (size_t)x->origin * meg_dtype_size(x->dtype);
-        char *at = a.args;
-        int k = 0;
-
-        if (x->field) {
-            while (k < a.nhosts && field[k] != x->field)
-                k++;
-            if (k == a.nhosts) {
-                field[a.nhosts++] = x->field;
-                a.host[k] = memcpy(meg_new(x->field->nbytes), meg_op_pointer(x->field, c->args), x->field->nbytes);
-                memcpy(a.args + x->field->offset, &a.host[k], sizeof a.host[k]);
-            }
-            at = a.host[k];
-        }
-        memcpy(at + x->offset, &p, sizeof p);
-    }
-    if (c->test->plan)
-        add_plan(&a, c);
-    if (c->test->workspace) {
-        const struct meg_workspace w = { workspace, op_workspace_nbytes(c, op) };
-
-        memcpy(a.args + c->test->workspace_at, &w, sizeof w);
-    }
-    return a;
-}
-
-void op_args_free(struct op_args *a)
-{
-    for (int i = 0; i < a->nhosts; i++)
-        free(a->host[i]);
-    if (a->plan)
-        a->op->linear_destroy(a->plan);
-    free(a->args);
-}

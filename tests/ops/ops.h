@@ -136,6 +136,8 @@ MEG_TENSOR_OPS(OP_DECLARE)
 #define OP_CASE(name, variant, ...) op_case(&op_test_##name, variant, &(struct meg_##name##_args){ __VA_ARGS__ })
 void op_case(const struct op_test *test, int variant, const void *args);
 
+/* Return the field of a row with this name, or NULL. */
+const struct meg_op_field *op_field_of(const struct meg_op_row *row, const char *name);
 /* Return test i, in the order of MEG_TENSOR_OPS; NULL if i is their number. */
 const struct op_test *op_test_at(int i);
 extern void (*op_run)(struct op_call *c);

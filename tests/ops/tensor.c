@@ -12,6 +12,14 @@ bool op_contains(const char *list, const char *name)
     return false;
 }
 
+const struct meg_op_field *op_field_of(const struct meg_op_row *row, const char *name)
+{
+    for (const struct meg_op_field *f = row->field; f->name; f++)
+        if (!strcmp(f->name, name))
+            return f;
+    return NULL;
+}
+
 struct op_tensor *op_find(struct op_call *c, const char *name)
 {
     for (int i = 0; i < c->n; i++)
