@@ -74,6 +74,8 @@ static void bind_norm(struct meg_binder *b, struct meg_norm_weights *norm, const
                       const char *name)
 {
     norm->type = d->norm;
+    norm->has_weight = true;
+    norm->has_bias = !meg_norm_is_rms(d->norm);
     norm->eps = (float)d->norm_eps;
     if (name)
         meg_bind_norm(b, norm, name, d->h);
