@@ -12,7 +12,10 @@ void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *
     d->positions = c->position_embedding_type == MEG_POSITION_LEARNED ? c->max_position_embeddings : 0;
     d->init = c->init_method_xavier_uniform ? meg_init_xavier : meg_init_normal;
     d->std = c->init_method_std;
+    d->embedding_multiplier = 1;
     d->norm = c->normalization;
+    d->norm_has_weight = true;
+    d->norm_has_bias = !meg_norm_is_rms(d->norm);
     d->norm_eps = c->norm_epsilon;
     d->hidden_dropout = c->hidden_dropout;
     d->rope = (struct meg_rope_conf){ meg_model_rope_half(c), c->max_position_embeddings, c->rotary };
