@@ -70,10 +70,6 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "language-model-type disable-vision-class-token allow-missing-vision-projection-checkpoint" },
     { NOT_YET("other normalization of queries and keys"),
       "qk-* apply-wd-to-qk-layernorm no-weight-decay-cond-type" },
-    { NOT_YET("norms with zero-centered weights"),
-      "apply-layernorm-1p" },
-    { NOT_YET("norm of the embeddings"),
-      "embed-layernorm" },
     { NOT_YET("activations other than GELU, ReLU, SwiGLU, GEGLU and ReGLU"),
       "squared-relu quick-geglu onnx-safe glu-linear-offset=0.0 activation-func-clamp-value "
       "use-fused-weighted-squared-relu" },
