@@ -100,7 +100,7 @@ static const struct ckpt_hf_choice activations[] = { { "relu", MLP_OPTIONS("no",
 /* Write the two parts of feed_forward_proj: whether it is gated, and its function.  That of gated-gelu is gelu_new. */
 static json_t *write_part(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
 {
-    const char *name = ckpt_hf_choice_of(m, activations);
+    const char *name = ckpt_hf_choice_of(m, activations, NULL);
     const size_t n = strncmp(name, "gated-", 6) == 0 ? 6 : 0;
 
     if (strcmp(row->key, "is_gated_act") == 0)
