@@ -1,4 +1,7 @@
-/* glm.c - GLM: Llama with gate and up in one tensor, and rotation of half of the channels, in adjacent pairs. */
+/*
+ * glm.c - GLM: Llama with gate and up in one tensor, and rotation of half of the channels, in adjacent pairs.  GLM-4
+ * also has norms of the outputs of attention and MLP.
+ */
 #include "ckpt/hf/rows.h"
 
 #define FOREIGN "model.layers.#."
@@ -9,6 +12,8 @@ static const struct ckpt_rename names[] = {
     CKPT_HF_QKV(FOREIGN "self_attn.q_proj", FOREIGN "self_attn.k_proj", FOREIGN "self_attn.v_proj"),
     CKPT_HF_BOTH(CKPT_HF_LAYER "self_attention.linear_proj", FOREIGN "self_attn.o_proj", CKPT_SAME),
     CKPT_HF_WEIGHT(CKPT_HF_LAYER "pre_mlp_layernorm", FOREIGN "post_attention_layernorm", CKPT_SAME),
+    CKPT_HF_WEIGHT(CKPT_HF_LAYER "post_self_attn_layernorm", FOREIGN "post_self_attn_layernorm", CKPT_SAME),
+    CKPT_HF_WEIGHT(CKPT_HF_LAYER "post_mlp_layernorm", FOREIGN "post_mlp_layernorm", CKPT_SAME),
     CKPT_HF_WEIGHT(CKPT_HF_LAYER "mlp.linear_fc1", FOREIGN "mlp.gate_up_proj", CKPT_SAME),
     CKPT_HF_WEIGHT(CKPT_HF_LAYER "mlp.linear_fc2", FOREIGN "mlp.down_proj", CKPT_SAME),
     CKPT_HF_WEIGHT("decoder.final_layernorm", "model.norm", CKPT_SAME),
@@ -34,8 +39,12 @@ static const struct ckpt_hf_row rows[] = {
 };
 /* clang-format on */
 
-const struct ckpt_hf_family ckpt_hf_glm = { .model_type = "glm",
-                                            .class_name = "GlmForCausalLM",
-                                            .options = CKPT_HF_LLAMA_OPTIONS "rotary-interleaved = yes\n",
-                                            .rows = rows,
-                                            .format = &format };
+#define GLM_OPTIONS CKPT_HF_LLAMA_OPTIONS "rotary-interleaved = yes\n"
+const struct ckpt_hf_family ckpt_hf_glm = {
+    .model_type = "glm", .class_name = "GlmForCausalLM", .options = GLM_OPTIONS, .rows = rows, .format = &format
+};
+const struct ckpt_hf_family ckpt_hf_glm4 = { .model_type = "glm4",
+                                             .class_name = "Glm4ForCausalLM",
+                                             .options = GLM_OPTIONS "norm-placement = sandwich\n",
+                                             .rows = rows,
+                                             .format = &format };

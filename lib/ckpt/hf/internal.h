@@ -56,7 +56,8 @@ struct ckpt_hf_family {
     const struct ckpt_hf_row *rows;
     const char *constants; /* JSON object of the members that are written for every model; NULL: none */
     const struct ckpt_format *format;
-    const struct ckpt_format *gated_format; /* T5: the format if the MLP is gated */
+    const struct ckpt_format *gated_format;    /* T5: the format if the MLP is gated */
+    const struct ckpt_format *two_norm_format; /* Falcon: the format with --parallel-residual two-norms */
     /*
      * Adapt a model that config.json describes to the tensors in the files of c, and set c->lacks_head.  NULL:
      * config.json determines the model.
@@ -81,11 +82,19 @@ struct ckpt_hf_family {
     F(mistral)                                                                                                         \
     F(qwen2)                                                                                                           \
     F(qwen3)                                                                                                           \
+    F(granite)                                                                                                         \
+    F(olmo)                                                                                                            \
+    F(cohere)                                                                                                          \
+    F(gemma)                                                                                                           \
+    F(opt)                                                                                                             \
+    F(gpt_neox)                                                                                                        \
+    F(falcon)                                                                                                          \
     F(gpt_bigcode)                                                                                                     \
     F(seed_oss)                                                                                                        \
     F(ernie4_5)                                                                                                        \
     F(helium)                                                                                                          \
     F(glm)                                                                                                             \
+    F(glm4)                                                                                                            \
     F(phi3)                                                                                                            \
     F(exaone)                                                                                                          \
     F(internlm2)                                                                                                       \

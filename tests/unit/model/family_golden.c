@@ -11,9 +11,11 @@
 #include "infer/generate.h"
 #include "optim/optim.h"
 
-static const char *const folders[] = { "gpt2-tiny",     "llama-tiny",    "qwen2-tiny",
-                                       "qwen3-tiny",    "ernie4_5-tiny", "glm-tiny",
-                                       "seed-oss-tiny", "stablelm-tiny", "gpt-bigcode-tiny" };
+static const char *const folders[] = { "gpt2-tiny",        "llama-tiny",   "qwen2-tiny",    "qwen3-tiny",
+                                       "ernie4_5-tiny",    "glm-tiny",     "seed-oss-tiny", "stablelm-tiny",
+                                       "gpt-bigcode-tiny", "granite-tiny", "olmo-tiny",     "cohere-tiny",
+                                       "gemma-tiny",       "opt-tiny",     "gpt-neox-tiny", "falcon-tiny",
+                                       "glm4-tiny" };
 
 /* Variants of the expected numbers, and the model options that they change; "padded" is checked in every folder. */
 static const struct variant {
@@ -26,6 +28,12 @@ static const struct variant {
     { "llama-tiny", "rotary-interleaved", "rotary-interleaved = yes" },
     { "llama-tiny", "rotary-interp-4", "rotary-seq-len-interpolation-factor = 4" },
     { "llama-tiny", "rope-scaling-llama3", "use-rope-scaling = yes" },
+    { "granite-tiny", "embedding_multiplier", "embedding-multiplier = 1" },
+    { "granite-tiny", "logits_scaling", "logit-multiplier = 1" },
+    { "granite-tiny", "residual_multiplier", "residual-multiplier = 1" },
+    { "granite-tiny", "attention_multiplier", "softmax-scale = 1" },
+    { "cohere-tiny", "logit-scale-1", "logit-multiplier = 1" },
+    { "gpt-neox-tiny", "no-parallel-residual", "parallel-residual = none" },
 };
 
 static const float *expected_grad(const struct family_golden *g, const struct foreign *f)
