@@ -210,9 +210,20 @@ void meg_cuda_norm_bwd(struct meg_stream *st, const struct meg_norm_bwd_args *a)
 {
     const int64_t n = a->x.cols, ld = ceil_div(n, VEC) * VEC;
     const int nsums = a->db ? 2 : 1;
-    struct norm_bwd q = { a->dx,           a->skip, a->dy, a->x, row_vector(a->w, a->dy.dtype, n),
-                          a->mean,         a->rstd, NULL,  ld,   meg_norm_offset(a->type, a->w),
-                          1.0f / (float)n, meg_norm_is_rms(a->type), nsums, 0 };
+    struct norm_bwd q = { a->dx,
+                          a->skip,
+                          a->dy,
+                          a->x,
+                          row_vector(a->w, a->dy.dtype, n),
+                          a->mean,
+                          a->rstd,
+                          NULL,
+                          ld,
+                          meg_norm_offset(a->type, a->w),
+                          1.0f / (float)n,
+                          meg_norm_is_rms(a->type),
+                          nsums,
+                          0 };
     unsigned blocks = 0;
 
     if (!n)

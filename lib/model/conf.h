@@ -122,7 +122,7 @@ static inline bool meg_model_norms_output(const struct meg_model_conf *c)
     return c->norm_placement == MEG_NORM_PLACEMENT_OUTPUT || c->norm_placement == MEG_NORM_PLACEMENT_SANDWICH;
 }
 
-/* Return the factors of the word embedding, of the outputs of attention and MLP, and of the input of the output layer. */
+/* Return the factor of the word embedding, of the outputs of attention and MLP, or of the input of the output layer. */
 double meg_model_embedding_multiplier(const struct meg_model_conf *c);
 static inline double meg_model_residual_multiplier(const struct meg_model_conf *c)
 {

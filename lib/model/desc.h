@@ -27,8 +27,8 @@ struct meg_block {
     const char *post_norm; /* name of the norm of the mixer's output; NULL: none */
     float scale;           /* factor of the output, after this norm; 0: none */
     /*
-     * The mixer is parallel to that of the previous block: its output is added to that of the previous block.  If it has
-     * a norm, it reads the norm of the same x, as in GPT-NeoX; otherwise it has the same input as the mixer of the
+     * The mixer is parallel to that of the previous block: its output is added to that of the previous block.  If it
+     * has a norm, it reads the norm of the same x, as in GPT-NeoX; otherwise it has the same input as the mixer of the
      * previous block: x + drop(attention(y) + mlp(y)), y = norm(x), is the layer of GPT-J and Falcon.  The dropout is
      * that of the first of the parallel blocks.
      */

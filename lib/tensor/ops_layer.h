@@ -24,8 +24,8 @@ static inline MEG_HOST_DEVICE bool meg_norm_is_1p(enum meg_norm type)
 }
 
 /*
- * Return the number that is added to each stored weight of a norm: 1 for the 1P types, else 0.  If w is NULL, the stored
- * weights count as 0, and the number is 1.
+ * Return the number that is added to each stored weight of a norm: 1 for the 1P types, else 0.  If w is NULL, the
+ * stored weights count as 0, and the number is 1.
  */
 static inline MEG_HOST_DEVICE float meg_norm_offset(enum meg_norm type, const void *w)
 {
@@ -181,8 +181,8 @@ struct meg_qk_norm_bwd_args {
 /*
  * LayerNorm (Ba et al. 2016): y = (x - mean) * rstd * w + b, rstd = 1/sqrt(var + eps), with the biased variance.
  * RMSNorm (Zhang and Sennrich 2019): y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); b is NULL and mean is not
- * written.  With a 1P type, 1 + w replaces w.  A norm without weights or without a bias has w or b NULL, which counts as
- * 1 or 0.  y is computed in f32 and rounded once.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 are outputs, kept for
+ * written.  With a 1P type, 1 + w replaces w.  A norm without weights or without a bias has w or b NULL, which counts
+ * as 1 or 0.  y is computed in f32 and rounded once.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 are outputs, kept for
  * norm_bwd.
  */
 struct meg_norm_fwd_args {
@@ -196,8 +196,8 @@ struct meg_norm_fwd_args {
 
 /*
  * dx [n,h] = skip + the gradient of x, computed from dy, the gradient of y.  skip [n,h] may be dx; if skip.p is NULL,
- * nothing is added.  Unless they are NULL, compute the gradients dw [h] of w and db [h] of b, both of type `grad`; db is
- * NULL if dw is, and for RMSNorm.
+ * nothing is added.  Unless they are NULL, compute the gradients dw [h] of w and db [h] of b, both of type `grad`; db
+ * is NULL if dw is, and for RMSNorm.
  */
 struct meg_norm_bwd_args {
     enum meg_norm type;
