@@ -75,6 +75,9 @@ effect log '^> .* lm loss' --swiglu
 effect log '^> .* lm loss' --glu-activation geglu
 effect log '^> .* lm loss' --activation-func relu
 effect log_t5 '^> .* lm loss' --softmax-scale 2
+effect dry '^>   all  *30 ' --softmax-type learnable
+effect log '^> .* lm loss' --attn-logit-softcapping 0.5
+effect log '^> .* lm loss' --final-logit-softcapping 0.5
 effect log_t5 '^> .* lm loss' --logits-scale 2
 effect dry '^>   all  *20 ' --disable-bias-linear
 effect dry_unbiased '^>   all  *22 ' --add-qkv-bias

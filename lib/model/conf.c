@@ -28,10 +28,10 @@ const struct meg_opt meg_model_opts[] = {
       "use grouped-query attention, in which several query heads use the same key and value head" },
     { "num-query-groups", 0, MEG_I64(C, attn.g), "N", NULL,
       "number of key and value heads; requires --group-query-attention; default: 1" },
-    { "position-embedding-type", 0, MEG_ENUM(C, position_embedding_type), "learned_absolute|rope|relative",
+    { "position-embedding-type", 0, MEG_ENUM(C, position_embedding_type), "learned_absolute|rope|relative|alibi",
       "learned_absolute",
       "position embedding: a learned table, rotation of queries and keys (RoPE), or a bias of attention scores that "
-      "depends on the distance (T5)" },
+      "depends on the distance, either learned (T5) or linear (ALiBi)" },
     { "relative-attention-num-buckets", 0, MEG_I64(C, relative_attention_num_buckets), "N", "32",
       "number of buckets of distances with --position-embedding-type relative" },
     { "relative-attention-max-distance", 0, MEG_I64(C, relative_attention_max_distance), "N", "128",
@@ -70,6 +70,13 @@ const struct meg_opt meg_model_opts[] = {
       "activation function of an MLP without gated linear unit" },
     { "softmax-scale", 0, MEG_F64(C, attn.scale), "X", NULL,
       "multiply attention scores by X before the softmax; default: 1 / sqrt(--kv-channels)" },
+    { "softmax-type", 0, MEG_ENUM(C, attn.softmax_type), "vanilla|off-by-one|learnable", "vanilla",
+      "softmax of the attention scores: as usual, with 1 added to the denominator, or with the exponential of a "
+      "trained number of each head added (attention sink)" },
+    { "attn-logit-softcapping", 0, MEG_F64(C, attn.softcap), "X", NULL,
+      "limit attention scores to the range from -X to X by X * tanh(score / X); default: no limit" },
+    { "final-logit-softcapping", 0, MEG_F64(C, logit_softcap), "X", NULL,
+      "limit the logits to the range from -X to X by X * tanh(logit / X); default: no limit" },
     { "logits-scale", 0, MEG_F64(C, logits_scale), "X", NULL,
       "multiply the input of the output layer of T5, and so the logits without their bias, by X; default: 1" },
     { "disable-bias-linear", 0, MEG_STORE_FALSE(C, has_bias), NULL, "no",
@@ -221,6 +228,8 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         (r = check_range(c->attn.dropout, 0, 1, "attention-dropout", e)) < 0 ||
         (r = check_range(c->hidden_dropout, 0, 1, "hidden-dropout", e)) < 0 ||
         (r = check_factor(c->attn.scale, "softmax-scale", e)) < 0 ||
+        (r = check_factor(c->attn.softcap, "attn-logit-softcapping", e)) < 0 ||
+        (r = check_factor(c->logit_softcap, "final-logit-softcapping", e)) < 0 ||
         (r = check_factor(c->logits_scale, "logits-scale", e)) < 0)
         return r;
     if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
@@ -274,6 +283,10 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
     c->add_qkv_bias = c->add_qkv_bias && !c->has_bias;
     if (!(c->attn.scale > 0))
         c->attn.scale = NAN;
+    if (!(c->attn.softcap > 0))
+        c->attn.softcap = NAN;
+    if (!(c->logit_softcap > 0))
+        c->logit_softcap = NAN;
     if (!(c->logits_scale > 0) || c->logits_scale == 1)
         c->logits_scale = NAN;
 }

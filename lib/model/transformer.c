@@ -16,6 +16,7 @@ void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *
     d->norm_eps = c->norm_epsilon;
     d->hidden_dropout = c->hidden_dropout;
     d->rope = (struct meg_rope_conf){ meg_model_rope_half(c), c->max_position_embeddings, c->rotary };
+    d->alibi_heads = c->position_embedding_type == MEG_POSITION_ALIBI ? c->attn.a : 0;
     d->is_untied = c->is_untied;
 }
 

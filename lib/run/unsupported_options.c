@@ -83,8 +83,6 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "no-rope-freq position-embedding-type:none" },
     { NOT_YET("sliding-window attention"),
       "window-*" },
-    { NOT_YET("attention with a softmax offset"),
-      "softmax-type=vanilla" },
     { NOT_YET("sparse and linear attention"),
       "experimental-attention-variant attention-output-gate dsa-* no-dsa-* disable-dsa-*" },
     { NOT_YET("hyper-connections"),

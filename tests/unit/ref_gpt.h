@@ -128,6 +128,31 @@ static inline void ref_rotate(const struct meg_model_conf *c, double *x, int64_t
     }
 }
 
+/* Return x, or cap * tanh(x / cap) if the cap is set. */
+static inline double ref_softcap(double x, double cap)
+{
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
+/*
+ * Return the slope of ALiBi of head j of n (Press et al. 2022): the first heads have those of p heads, p the largest
+ * power of two that is at most n, and the others every second one of those of 2 p heads.
+ */
+static inline double ref_alibi_slope(int64_t j, int64_t n)
+{
+    const double p = exp2(floor(log2((double)n)));
+
+    return (double)j < p ? pow(2, -8 * (double)(j + 1) / p) : pow(2, -8 * (2 * ((double)j - p) + 1) / (2 * p));
+}
+
+/* Return the exponential of the sink of head j, which is added to the denominator of the softmax. */
+static inline double ref_sink(const struct ref_gpt *m, int layer, int64_t j)
+{
+    const double *sink = ref_find(m, "decoder.layers.%d.self_attention.core_attention.softmax_offset", layer);
+
+    return m->c->attn.softmax_type == MEG_SOFTMAX_OFF_BY_ONE ? 1 : sink ? exp(sink[j]) : 0;
+}
+
 /*
  * Compute attention o [s,b,a d] from qkv [s,b,g (a/g + 2) d]; a row of qkv has the queries, key and value of each
  * group.  Queries and keys are rotated in place if the model has rotary embeddings.
@@ -148,14 +173,15 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
             const int64_t t = n / x->b, i = n % x->b, first = x->doc_start ? x->doc_start[n] : 0;
             const double *q = qkv + n * ld + (j / r * (r + 2) + j % r) * d;
             const double *key = qkv + i * ld + (j / r * (r + 2) + r) * d, *value = key + d;
-            double sum = 0;
+            const double slope = c->position_embedding_type == MEG_POSITION_ALIBI ? ref_alibi_slope(j, a) : 0;
+            double sum = ref_sink(m, layer, j);
 
             for (int64_t k = first; k <= t; k++) {
                 double dot = 0;
 
                 for (int64_t e = 0; e < d; e++)
                     dot += q[e] * key[k * x->b * ld + e];
-                sum += p[k] = exp(dot / sqrt((double)d));
+                sum += p[k] = exp(ref_softcap(dot / sqrt((double)d), c->attn.softcap) - slope * (double)(t - k));
             }
             for (int64_t k = first; k <= t; k++)
                 p[k] *= ref_drop(m, c->attn.dropout, layer, MEG_DROP_ATTN, j * keys + k, t, i) / sum;
@@ -240,6 +266,8 @@ static inline double ref_loss(const struct ref_gpt *g)
         ref_layer(g, h, l);
     ref_norm(g, y, h, ref_find(g, "decoder.final_layernorm.weight"), ref_find(g, "decoder.final_layernorm.bias"));
     ref_linear(logits, y, out ? out : word, NULL, n, v, hidden);
+    for (int64_t k = 0; k < n * v; k++)
+        logits[k] = ref_softcap(logits[k], c->logit_softcap);
     for (int64_t r = 0; r < n; r++) {
         double sum = 0;
 

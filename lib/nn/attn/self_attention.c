@@ -81,9 +81,11 @@ static struct nn_core core_of(const struct meg_ctx *c, const struct meg_attn_act
                          .q = h.q,
                          .k = h.k,
                          .v = h.v,
-                         .lse = a->lse };
+                         .lse = a->lse,
+                         .d_sink = nn_sink_grad(c, l, 0) };
 
-    x.desc.scale = l->scale;
+    nn_set_scores(&x.desc, l, 0);
+    x.desc.sink = nn_sink(c, l, 0);
     x.desc.doc_start = c->call.doc_start;
     x.desc.key_length = c->call.key_length;
     x.desc.window_right = l->is_bidirectional ? -1 : 0;
@@ -100,6 +102,7 @@ static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, bool
 {
     const struct nn_core x = core_of(c, a, c->call.b, l);
 
+    nn_begin_sinks(c, l, false);
     if (meg_cp_is_on(l->cp))
         nn_cp_attn_fwd(c, l, a, is_recomputed);
     else
@@ -112,6 +115,7 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_acts *d, cons
 {
     const struct nn_core dx = core_of(c, d, c->call.b, l), x = core_of(c, a, c->call.b, l);
 
+    nn_begin_sinks(c, l, true);
     if (meg_cp_is_on(l->cp))
         nn_cp_attn_bwd(c, l, a, d);
     else
@@ -133,6 +137,7 @@ static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, co
     MEG_CALL(c->op, c->stream, copy_heads, .dst = nn_heads(added, 1, 2, l->d, 0),
              .dst_offset = nn_layer_offset(kv, kv->added_offset, l->layer_in_stack), .src = x.k, .s = kv->s, .b = kv->b,
              .g = l->g, .d = 2 * l->d);
+    nn_begin_sinks(c, l, false);
     x.desc.q0 = kv->position0;
     x.desc.query_start = kv->position;
     nn_cached_attn_fwd(c, &x, all, nn_layer_offset(kv, kv->tokens_offset, l->layer_in_stack));
@@ -189,6 +194,16 @@ static void bind_qk_norm(struct meg_binder *b, void **w, void **dw, const char *
         row->grad_is_partial_over_tp = true;
 }
 
+/* Declare the sinks of `heads` heads. */
+static void bind_sink(struct meg_binder *b, struct meg_attn *l, int64_t heads)
+{
+    struct meg_param *row =
+        meg_bind_vector(b, &l->sink.w, &l->sink.dw, "self_attention.core_attention.softmax_offset", heads, 0);
+
+    if (row)
+        row->sharding[0] = meg_equal_parts(heads, 1, MEG_AXIS_TP);
+}
+
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
     const struct meg_attn_conf *c = conf;
@@ -213,6 +228,8 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
         bind_qk_norm(b, &l->q_norm.w, &l->q_norm.dw, "self_attention.q_layernorm.weight", c->d);
         bind_qk_norm(b, &l->k_norm.w, &l->k_norm.dw, "self_attention.k_layernorm.weight", c->d);
     }
+    if (c->softmax_type == MEG_SOFTMAX_LEARNABLE)
+        bind_sink(b, l, c->a);
     if (b->step != MEG_BIND_POINTERS)
         return;
     l->qk_norm_eps = c->qk_layernorm ? (float)env->norm_eps : 0;
@@ -225,6 +242,9 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     l->layer_in_stack = env->layer_in_stack;
     l->dropout = c->dropout;
     l->scale = c->scale > 0 ? (float)c->scale : 1 / sqrtf((float)c->d);
+    l->softcap = c->softcap > 0 ? (float)c->softcap : 0;
+    l->softmax_type = c->softmax_type;
+    l->alibi_slope = env->alibi_slope;
     l->rel_bias = env->rel_bias;
     l->is_bidirectional = c->is_bidirectional;
     l->cp = env->cp;
@@ -251,7 +271,10 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
 {
     const struct meg_attn_conf *c = conf;
     const int64_t heads = c->a / a->tp, groups = c->g / a->tp;
-    const struct meg_attn_size size = { a->dtype, a->n, a->s, a->b, heads, groups, c->d, c->buckets, a->is_training };
+    const struct meg_attn_size size = { a->dtype,      a->n,       a->s,
+                                        a->b,          heads,      groups,
+                                        c->d,          c->buckets, c->softmax_type != MEG_SOFTMAX_VANILLA,
+                                        a->is_training };
     struct meg_attn_acts *acts = to;
     struct meg_attn *l = to;
 

@@ -36,13 +36,22 @@ struct meg_rel_bias {
     bool is_bidirectional;
 };
 
+/* Type of the softmax of attention scores (Megatron's --softmax-type); see the sinks of struct meg_attn_desc. */
+enum meg_softmax_type {
+    MEG_SOFTMAX_VANILLA,    /* no sink */
+    MEG_SOFTMAX_OFF_BY_ONE, /* a sink of 0: the denominator is 1 + the sum of the exponentials */
+    MEG_SOFTMAX_LEARNABLE   /* one trained sink for each head (GPT-OSS) */
+};
+
 /* Configuration of the block types meg_attn_block and meg_cross_attn_block, with the sizes of the complete model. */
 struct meg_attn_conf {
     /* options */
     int64_t a, g, d;   /* query heads, key-value groups, head size */
     bool qk_layernorm; /* normalize each query and key head with RMSNorm (Qwen3) */
     double scale;      /* of the scores; not above 0: 1 / sqrt(d) */
-    double dropout;    /* dropout probability of the attention weights */
+    double softcap;    /* of the scores (struct meg_attn_desc); not above 0: none */
+    enum meg_softmax_type softmax_type;
+    double dropout; /* dropout probability of the attention weights */
     /* set by the description of the model */
     int64_t h;           /* width of the residual stream */
     double std, std_out; /* standard deviation of the initial weights of qkv and proj */
@@ -64,13 +73,18 @@ struct meg_attn {
     struct {
         void *w, *dw; /* [d] weight and its gradient, for all heads */
     } q_norm, k_norm;
-    float qk_norm_eps; /* 0: queries and keys are not normalized */
+    enum meg_softmax_type softmax_type;
+    struct {
+        void *w, *dw; /* [a] sinks of MEG_SOFTMAX_LEARNABLE and their gradient */
+    } sink;
+    const float *alibi_slope; /* [a] slopes of this rank's heads (struct meg_attn_desc), or NULL */
+    float qk_norm_eps;        /* 0: queries and keys are not normalized */
     const struct meg_rope *rope;
     int64_t a, g, d;           /* query heads and key-value groups of this rank, head size */
     int64_t head0;             /* global index of this rank's first query head */
     int layer, layer_in_stack; /* index of the layer in the model and in its stack */
     double dropout;            /* dropout probability of the attention weights */
-    float scale;
+    float scale, softcap;
     bool is_bidirectional;
     const struct meg_rel_bias *rel_bias;
     const struct meg_cp *cp;
