@@ -37,12 +37,13 @@ log_t5() { run meg-train -q --config t5.conf --train-iters 1 --eval-iters 0 --lr
 
 # ---- network ----
 dry_two_groups() { dry --group-query-attention --num-query-groups 2 "$@"; }
-log_rms() { log --normalization RMSNorm "$@"; }
 log_rope() { log --position-embedding-type rope "$@"; }
 log_long_rope() { log_rope --rotary-base 50000 "$@"; }
 log_llama3() { log_long_rope --use-rope-scaling "$@"; }
 log_relative() { log_t5 --position-embedding-type relative --init-method-std 0.5 "$@"; }
 dry_unbiased() { dry --disable-bias-linear "$@"; }
+dry_qk_norm() { dry --qk-layernorm "$@"; }
+log_rope_qk_norm() { log_rope --qk-layernorm --init-method-std 1 "$@"; }
 log_exact() { log --no-bias-gelu-fusion "$@"; }
 effect dry_bert '^> model  *GPT: ' --model gpt
 effect dry '^> model .*: 3 layers' --num-layers 3
@@ -67,7 +68,9 @@ effect log_long_rope '^> .* lm loss' --use-rope-scaling
 effect log_llama3 '^> .* lm loss' --rope-scaling-factor 2
 effect log '^> .* lm loss' --normalization RMSNorm
 effect log '^> .* lm loss' --norm-epsilon 0.1
-effect log_rms '^> .* lm loss' --qk-layernorm
+effect log '^> .* lm loss' --qk-layernorm
+effect dry_qk_norm '^>   all  *36  *29472' --qk-norm-scope width
+effect log_rope_qk_norm '^> .* lm loss' --qk-norm-after-rope
 effect log '^> .* params norm: ' --init-method-std 0.1
 effect log '^> .* params norm: ' --init-method-xavier-uniform
 effect dry '^>   all  *29 ' --untie-embeddings-and-output-weights

@@ -55,8 +55,12 @@ const struct meg_opt meg_model_opts[] = {
       "epsilon added to the variance in normalization layers" },
     MEG_ALIAS("layernorm-epsilon", "norm-epsilon"),
     { "qk-layernorm", 0, MEG_BOOL(C, attn.qk_layernorm), NULL, "no",
-      "normalize each head of queries and keys before RoPE, with one weight for all heads (Qwen3); requires "
-      "--normalization RMSNorm" },
+      "normalize queries and keys, by default each head before RoPE, with one weight for all heads (Qwen3)" },
+    { "qk-norm-scope", 0, MEG_ENUM(C, attn.qk_norm_scope), "head|per-head-weight|width", "head",
+      "with --qk-layernorm: normalize each head, with one weight for all heads or with one for each of them, or "
+      "normalize all heads of a token together" },
+    { "qk-norm-after-rope", 0, MEG_BOOL(C, attn.qk_norm_after_rope), NULL, "no",
+      "with --qk-layernorm: normalize after RoPE instead of before" },
     { "init-method-std", 0, MEG_F64(C, init_method_std), "X", "0.02", "standard deviation of the initial weights" },
     { "init-method-xavier-uniform", 0, MEG_BOOL(C, init_method_xavier_uniform), NULL, "no",
       "draw initial weights from the Xavier uniform distribution instead of a normal distribution" },
@@ -234,8 +238,10 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         return r;
     if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
         return r;
-    if (c->attn.qk_layernorm && c->normalization != MEG_NORM_RMS)
-        return meg_fail(e, MEG_EUSAGE, "--qk-layernorm: requires --normalization RMSNorm");
+    if (c->attn.qk_norm_scope == MEG_QK_NORM_PER_HEAD_WEIGHT && c->normalization != MEG_NORM_RMS)
+        return meg_fail(e, MEG_EUSAGE, "--qk-norm-scope per-head-weight: requires --normalization RMSNorm");
+    if (c->attn.qk_norm_after_rope && !meg_model_is_rotary(c))
+        return meg_fail(e, MEG_EUSAGE, "--qk-norm-after-rope: requires --position-embedding-type rope");
     if (c->swiglu && c->glu_activation != MEG_GLU_ACTIVATION_NONE)
         return meg_fail(e, MEG_EUSAGE, "--glu-activation: cannot be combined with --swiglu");
     if (meg_model_is_gated(c) && c->activation_func != MEG_ACTIVATION_FUNC_GELU)
@@ -278,6 +284,10 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
     if (c->position_embedding_type != MEG_POSITION_RELATIVE) {
         c->relative_attention_num_buckets = def.relative_attention_num_buckets;
         c->relative_attention_max_distance = def.relative_attention_max_distance;
+    }
+    if (!c->attn.qk_layernorm) {
+        c->attn.qk_norm_scope = def.attn.qk_norm_scope;
+        c->attn.qk_norm_after_rope = false;
     }
     normalize_gelu(c);
     c->add_qkv_bias = c->add_qkv_bias && !c->has_bias;

@@ -23,7 +23,7 @@ const struct meg_family meg_gpt_family = {
     .name = "gpt",
     .title = "GPT",
     .samples = MEG_SAMPLES_GPT,
-    .options = "qk-layernorm group-query-attention apply-residual-connection-post-layernorm reset-position-ids "
+    .options = "qk-* group-query-attention apply-residual-connection-post-layernorm reset-position-ids "
                "reset-attention-mask eod-mask-loss calculate-per-token-loss context-parallel-size softmax-type "
                "attn-logit-softcapping final-logit-softcapping position-embedding-type=alibi",
     .describe = describe,

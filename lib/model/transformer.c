@@ -26,6 +26,7 @@ static struct meg_attn_conf attention(const struct meg_model_conf *c, const stru
     struct meg_attn_conf attn = c->attn;
 
     attn.h = c->hidden_size;
+    attn.norm = c->normalization;
     attn.std = c->init_method_std;
     attn.std_out = std_out;
     attn.has_qkv_bias = c->has_bias || c->add_qkv_bias;

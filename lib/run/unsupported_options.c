@@ -69,7 +69,7 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "dataloader-type:external use-te prompt-path dataloader-save tokenizer-prompt-format freeze-LM freeze-ViT "
       "language-model-type disable-vision-class-token allow-missing-vision-projection-checkpoint" },
     { NOT_YET("other normalization of queries and keys"),
-      "qk-* apply-wd-to-qk-layernorm no-weight-decay-cond-type" },
+      "qk-l2-norm qk-clip* apply-wd-to-qk-layernorm no-weight-decay-cond-type" },
     { NOT_YET("norms with zero-centered weights"),
       "apply-layernorm-1p" },
     { NOT_YET("norm of the embeddings"),

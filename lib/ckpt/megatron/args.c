@@ -170,7 +170,7 @@ static bool is_option(const char *name)
 
 struct meg_model_conf ckpt_supported_options(const struct meg_model_conf *model, enum meg_ckpt_names names)
 {
-    const char *missing = names == MEG_CKPT_NAMES_LEGACY ? "position-embedding-type=relative qk-layernorm softmax-type"
+    const char *missing = names == MEG_CKPT_NAMES_LEGACY ? "position-embedding-type=relative qk-* softmax-type"
                                                          : "apply-residual-connection-post-layernorm";
     struct meg_model_conf m = *model;
 

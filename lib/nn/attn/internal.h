@@ -79,6 +79,25 @@ struct meg_mat nn_f32_sum(struct meg_mat m, float *buffer);
 /* Convert `sum`, which nn_f32_sum returned for m, to the dtype of m, and store the result in m. */
 void nn_from_f32(struct meg_ctx *c, struct meg_mat m, struct meg_mat sum);
 
+/* ---- qk_norm.c ---- */
+
+/* Copy the queries and keys in the rows of qkv to a->q and a->k, which backward needs. */
+void nn_qk_norm_keep(struct meg_ctx *c, struct meg_mat qkv, const struct meg_attn_acts *a, const struct meg_attn *l);
+/* Normalize the queries and keys in the rows of qkv, in place.  Keep what backward needs in a. */
+void nn_qk_norm_fwd(struct meg_ctx *c, struct meg_mat qkv, const struct meg_attn_acts *a, const struct meg_attn *l);
+/* Replace the gradients of the normalized queries and keys, in d_qkv, by those before the norms. */
+void nn_qk_norm_bwd(struct meg_ctx *c, struct meg_mat d_qkv, const struct meg_attn_acts *a, const struct meg_attn *l);
+/* Return whether the operations qk_norm_fwd and qk_norm_bwd compute these norms, together with rotary positions. */
+static inline bool nn_qk_norm_is_fused(enum meg_norm type, enum meg_qk_norm_scope scope, bool is_after_rope)
+{
+    return type == MEG_NORM_RMS && scope == MEG_QK_NORM_HEAD && !is_after_rope;
+}
+/* Declare the parameters of the norms, with this epsilon. */
+void nn_qk_norm_bind(struct meg_binder *b, struct meg_attn *l, const struct meg_attn_conf *c, double eps);
+void nn_qk_norm_suballoc_acts(struct meg_attn_acts *acts, const struct meg_block_arena *a,
+                              const struct meg_attn_conf *c);
+void nn_qk_norm_suballoc_workspace(struct meg_attn *l, const struct meg_block_arena *a, const struct meg_attn_conf *c);
+
 /* ---- cp_attention.c ---- */
 
 /*
