@@ -81,6 +81,7 @@ struct ckpt_hf_family {
     F(mistral)                                                                                                         \
     F(qwen2)                                                                                                           \
     F(qwen3)                                                                                                           \
+    F(hunyuan)                                                                                                         \
     F(bert)                                                                                                            \
     F(megatron_bert)                                                                                                   \
     F(t5)
