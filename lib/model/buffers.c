@@ -418,6 +418,8 @@ static void suballoc_workspace(struct meg_model_state *st, const struct arena *a
     st->position_of_row = meg_suballoc(a->mem, (size_t)d->most.s * sizeof *st->position_of_row);
     st->rope.cos = meg_suballoc(a->mem, rope_nbytes);
     st->rope.sin = meg_suballoc(a->mem, rope_nbytes);
+    if (st->desc.alibi_heads)
+        st->alibi_slope = meg_suballoc(a->mem, (size_t)(st->desc.alibi_heads / d->tp) * sizeof *st->alibi_slope);
     if (run->is_training) {
         st->d_residual = alloc_residual(a);
         st->d_norm = alloc_sublayer_out(a);

@@ -30,10 +30,10 @@ const struct meg_opt meg_model_opts[] = {
       "use grouped-query attention, in which several query heads use the same key and value head" },
     { "num-query-groups", 0, MEG_I64(C, attn.g), "N", NULL,
       "number of key and value heads; requires --group-query-attention; default: 1" },
-    { "position-embedding-type", 0, MEG_ENUM(C, position_embedding_type), "learned_absolute|rope|relative",
+    { "position-embedding-type", 0, MEG_ENUM(C, position_embedding_type), "learned_absolute|rope|relative|alibi",
       "learned_absolute",
       "position embedding: a learned table, rotation of queries and keys (RoPE), or a bias of attention scores that "
-      "depends on the distance (T5)" },
+      "depends on the distance, either learned (T5) or linear (ALiBi)" },
     { "relative-attention-num-buckets", 0, MEG_I64(C, relative_attention_num_buckets), "N", "32",
       "number of buckets of distances with --position-embedding-type relative" },
     { "relative-attention-max-distance", 0, MEG_I64(C, relative_attention_max_distance), "N", "128",
@@ -75,8 +75,12 @@ const struct meg_opt meg_model_opts[] = {
     { "residual-multiplier", 0, MEG_F64(C, residual_multiplier), "X", "1.0",
       "multiply the outputs of attention and MLP by X before the residual addition (Granite)" },
     { "qk-layernorm", 0, MEG_BOOL(C, attn.qk_layernorm), NULL, "no",
-      "normalize each head of queries and keys before RoPE, with one weight for all heads (Qwen3); requires "
-      "--normalization RMSNorm" },
+      "normalize queries and keys, by default each head before RoPE, with one weight for all heads (Qwen3)" },
+    { "qk-norm-scope", 0, MEG_ENUM(C, attn.qk_norm_scope), "head|per-head-weight|width", "head",
+      "with --qk-layernorm: normalize each head, with one weight for all heads or with one for each of them, or "
+      "normalize all heads of a token together" },
+    { "qk-norm-after-rope", 0, MEG_BOOL(C, attn.qk_norm_after_rope), NULL, "no",
+      "with --qk-layernorm: normalize after RoPE instead of before" },
     { "init-method-std", 0, MEG_F64(C, init_method_std), "X", "0.02", "standard deviation of the initial weights" },
     { "init-method-xavier-uniform", 0, MEG_BOOL(C, init_method_xavier_uniform), NULL, "no",
       "draw initial weights from the Xavier uniform distribution instead of a normal distribution" },
@@ -90,6 +94,13 @@ const struct meg_opt meg_model_opts[] = {
       "activation function of an MLP without gated linear unit" },
     { "softmax-scale", 0, MEG_F64(C, attn.scale), "X", NULL,
       "multiply attention scores by X before the softmax; default: 1 / sqrt(--kv-channels)" },
+    { "softmax-type", 0, MEG_ENUM(C, attn.softmax_type), "vanilla|off-by-one|learnable", "vanilla",
+      "softmax of the attention scores: as usual, with 1 added to the denominator, or with the exponential of a "
+      "trained number of each head added (attention sink)" },
+    { "attn-logit-softcapping", 0, MEG_F64(C, attn.softcap), "X", NULL,
+      "limit attention scores to the range from -X to X by X * tanh(score / X); default: no limit" },
+    { "final-logit-softcapping", 0, MEG_F64(C, logit_softcap), "X", NULL,
+      "limit the logits to the range from -X to X by X * tanh(logit / X); default: no limit" },
     { "logit-multiplier", 0, MEG_F64(C, logit_multiplier), "X", NULL,
       "multiply the input of the output layer, and so the logits without their bias, by X; default: 1" },
     MEG_ALIAS("logits-scale", "logit-multiplier"),
@@ -205,9 +216,11 @@ static int check_norm(const struct meg_model_conf *c, struct meg_err *e)
 {
     const bool is_rms = c->normalization == MEG_NORM_RMS;
     const struct meg_opt_rule rules[] = {
-        { c->attn.qk_layernorm && !is_rms, "qk-layernorm", ": requires --normalization RMSNorm" },
-        { c->attn.qk_layernorm && (c->apply_layernorm_1p || c->norm_no_weight), "qk-layernorm",
-          ": cannot be combined with --apply-layernorm-1p or --norm-no-weight" },
+        { c->attn.qk_layernorm && c->norm_no_weight, "qk-layernorm", ": cannot be combined with --norm-no-weight" },
+        { c->attn.qk_norm_scope == MEG_QK_NORM_PER_HEAD_WEIGHT && !is_rms, "qk-norm-scope",
+          ": requires --normalization RMSNorm" },
+        { c->attn.qk_norm_after_rope && !meg_model_is_rotary(c), "qk-norm-after-rope",
+          ": requires --position-embedding-type rope" },
         { c->norm_no_weight && c->apply_layernorm_1p, "norm-no-weight",
           ": cannot be combined with --apply-layernorm-1p, because there are no weights to store" },
         { c->norm_no_weight && !is_rms && !c->norm_no_bias, "norm-no-weight",
@@ -300,6 +313,8 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         (r = check_range(c->attn.dropout, 0, 1, "attention-dropout", e)) < 0 ||
         (r = check_range(c->hidden_dropout, 0, 1, "hidden-dropout", e)) < 0 ||
         (r = check_factor(c->attn.scale, "softmax-scale", e)) < 0 ||
+        (r = check_factor(c->attn.softcap, "attn-logit-softcapping", e)) < 0 ||
+        (r = check_factor(c->logit_softcap, "final-logit-softcapping", e)) < 0 ||
         (r = check_factor(c->residual_multiplier, "residual-multiplier", e)) < 0 ||
         (r = check_factor(c->logit_multiplier, "logit-multiplier", e)) < 0)
         return r;
@@ -351,6 +366,10 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
         c->relative_attention_max_distance = def.relative_attention_max_distance;
     }
     c->norm_no_bias = c->norm_no_bias && c->normalization != MEG_NORM_RMS;
+    if (!c->attn.qk_layernorm) {
+        c->attn.qk_norm_scope = def.attn.qk_norm_scope;
+        c->attn.qk_norm_after_rope = false;
+    }
     normalize_gelu(c);
     c->add_qkv_bias = c->add_qkv_bias && !c->has_bias;
     if (!(c->attn.scale > 0))
@@ -363,4 +382,8 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
         c->position_embedding_offset = 0;
     if (meg_model_logit_multiplier(c) == 1)
         c->logit_multiplier = NAN;
+    if (!(c->attn.softcap > 0))
+        c->attn.softcap = NAN;
+    if (!(c->logit_softcap > 0))
+        c->logit_softcap = NAN;
 }

@@ -18,7 +18,7 @@
 
 /* Indices of the families (model/family.h), in the order of the choices of --model. */
 enum meg_model_family { MEG_FAMILY_GPT, MEG_FAMILY_BERT, MEG_FAMILY_T5 };
-enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE, MEG_POSITION_RELATIVE };
+enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE, MEG_POSITION_RELATIVE, MEG_POSITION_ALIBI };
 enum meg_activation_func { MEG_ACTIVATION_FUNC_GELU, MEG_ACTIVATION_FUNC_RELU };
 enum meg_glu_activation { MEG_GLU_ACTIVATION_NONE, MEG_GLU_ACTIVATION_GEGLU, MEG_GLU_ACTIVATION_REGLU };
 
@@ -73,6 +73,7 @@ struct meg_model_conf {
     bool embed_layernorm;                     /* norm of the word embedding */
     enum meg_norm_placement norm_placement;
     enum meg_parallel_residual parallel_residual;
+    double logit_softcap;                     /* --final-logit-softcapping; not above 0: none */
     bool has_bias; /* attention and MLP have biases; if it is false, only qkv can have one (add_qkv_bias) */
     bool add_qkv_bias;
     bool bias_gelu_fusion; /* with has_bias, the GELU of an MLP without gate is the tanh approximation */

@@ -91,6 +91,7 @@ struct meg_model_desc {
     bool norm_has_weight, norm_has_bias;
     double norm_eps, hidden_dropout;
     struct meg_rope_conf rope;
+    int64_t alibi_heads; /* attention heads of a layer, whose scores have the slopes of ALiBi; 0: they have none */
     int64_t rel_bias_buckets, rel_bias_heads, rel_bias_max_distance;
     struct meg_stack stack[MEG_MAX_STACKS];
     int nstacks;

@@ -9,6 +9,7 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         .v = c->vocab_size,
         .tied = c->is_untied ? NULL : "embedding.word_embeddings.weight",
         .scale = meg_model_logit_multiplier(c) != 1 ? (float)meg_model_logit_multiplier(c) : 0,
+        .softcap = c->logit_softcap > 0 ? (float)c->logit_softcap : 0,
         .std = c->init_method_std,
     };
     const struct meg_transformer decoder = { .name = "decoder", .layers = c->num_layers };
@@ -24,8 +25,9 @@ const struct meg_family meg_gpt_family = {
     .title = "GPT",
     .samples = MEG_SAMPLES_GPT,
     .options = "apply-layernorm-1p norm-no-* norm-placement parallel-residual embed-layernorm "
-               "embedding-multiplier residual-multiplier logit-multiplier position-embedding-offset qk-layernorm "
+               "embedding-multiplier residual-multiplier logit-multiplier position-embedding-offset qk-* "
                "group-query-attention apply-residual-connection-post-layernorm reset-position-ids "
-               "reset-attention-mask eod-mask-loss calculate-per-token-loss context-parallel-size",
+               "reset-attention-mask eod-mask-loss calculate-per-token-loss context-parallel-size softmax-type "
+               "attn-logit-softcapping final-logit-softcapping position-embedding-type=alibi",
     .describe = describe,
 };

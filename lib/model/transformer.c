@@ -32,6 +32,7 @@ void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *
     d->norm_eps = c->norm_epsilon;
     d->hidden_dropout = c->hidden_dropout;
     d->rope = (struct meg_rope_conf){ meg_model_rope_half(c), c->max_position_embeddings, c->rotary };
+    d->alibi_heads = c->position_embedding_type == MEG_POSITION_ALIBI ? c->attn.a : 0;
     d->is_untied = c->is_untied;
 }
 
@@ -41,6 +42,8 @@ static struct meg_attn_conf attention(const struct meg_model_conf *c, const stru
     struct meg_attn_conf attn = c->attn;
 
     attn.h = c->hidden_size;
+    attn.norm = norm_type(c);
+    attn.norm_has_bias = !c->norm_no_bias && !meg_norm_is_rms(attn.norm);
     attn.std = c->init_method_std;
     attn.std_out = std_out;
     attn.has_qkv_bias = c->has_bias || c->add_qkv_bias;

@@ -69,7 +69,7 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "dataloader-type:external use-te prompt-path dataloader-save tokenizer-prompt-format freeze-LM freeze-ViT "
       "language-model-type disable-vision-class-token allow-missing-vision-projection-checkpoint" },
     { NOT_YET("other normalization of queries and keys"),
-      "qk-* apply-wd-to-qk-layernorm no-weight-decay-cond-type" },
+      "qk-l2-norm qk-clip* apply-wd-to-qk-layernorm no-weight-decay-cond-type" },
     { NOT_YET("activations other than GELU, ReLU, SwiGLU, GEGLU and ReGLU"),
       "squared-relu quick-geglu onnx-safe glu-linear-offset=0.0 activation-func-clamp-value "
       "use-fused-weighted-squared-relu" },
@@ -79,8 +79,6 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "no-rope-freq position-embedding-type:none" },
     { NOT_YET("sliding-window attention"),
       "window-*" },
-    { NOT_YET("attention with a softmax offset"),
-      "softmax-type=vanilla" },
     { NOT_YET("sparse and linear attention"),
       "experimental-attention-variant attention-output-gate dsa-* no-dsa-* disable-dsa-*" },
     { NOT_YET("hyper-connections"),

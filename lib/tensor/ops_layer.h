@@ -113,6 +113,12 @@ struct meg_scale_args {
     float factor;
 };
 
+/* y [n,f] = cap * tanh(x / cap), the soft cap of Gemma 2; y may be x, and cap is above 0. */
+struct meg_softcap_args {
+    struct meg_mat y, x;
+    float cap;
+};
+
 /* Compute the output y [n,f] of a gated linear unit from x [n,2f] = [gate | up]. */
 struct meg_glu_fwd_args {
     const struct meg_glu *unit;
@@ -322,14 +328,15 @@ struct meg_xent_combine_args {
 
 /*
  * Replace the logits by their gradient: (softmax * (1 + 2 * z_loss * lse) - onehot(target)) times the weight of the
- * row, or 0 if the target is -1.
+ * row, or 0 if the target is -1.  If softcap is above 0, the logits are outputs of the operation softcap with this cap;
+ * replace them by the gradient of its input, which has the additional factor 1 - (logit / softcap)^2.
  */
 struct meg_xent_bwd_args {
     struct meg_mat logits;
     const float *lse;
     const int32_t *target;
     int64_t v0;
-    float z_loss;
+    float z_loss, softcap;
     struct meg_loss_weight weight;
 };
 
@@ -341,14 +348,14 @@ struct meg_xent_fwd_bwd_args {
     float *loss;
     struct meg_mat logits;
     const int32_t *target;
-    float z_loss;
+    float z_loss, softcap;
     struct meg_loss_weight weight;
 };
 
 /* clang-format off */
 /* The operations of this file (MEG_ISA_OPS). */
 #define MEG_LAYER_OPS(X)                                                                                               \
-    X(linear_fwd) X(linear_bwd_data) X(linear_bwd_weight) X(act_bwd) X(scale) X(glu_fwd) X(glu_bwd) X(rope)            \
+    X(linear_fwd) X(linear_bwd_data) X(linear_bwd_weight) X(act_bwd) X(scale) X(softcap) X(glu_fwd) X(glu_bwd) X(rope) \
     X(qk_norm_fwd) X(qk_norm_bwd) X(norm_fwd) X(norm_bwd) X(add_fwd) X(add_bwd) X(add_norm_fwd) X(embed_fwd)           \
     X(embed_bwd) X(position_fwd) X(position_bwd) X(xent_partial) X(xent_combine) X(xent_bwd) X(xent_fwd_bwd)
 /* clang-format on */
@@ -375,6 +382,8 @@ MEG_OP_ROW(act_bwd, check_act_bwd,
     VALUE(act_bwd, act))
 MEG_OP_ROW(scale, NULL,
     FIELD(scale, y, OUT, "n f") FIELD(scale, x, IN | IN_PLACE, "n f") VALUE(scale, factor))
+MEG_OP_ROW(softcap, NULL,
+    FIELD(softcap, y, OUT, "n f") FIELD(softcap, x, IN | IN_PLACE, "n f") VALUE(softcap, cap))
 MEG_OP_ROW(glu_fwd, NULL,
     VALUE(glu_fwd, unit) FIELD(glu_fwd, y, OUT, "n f") FIELD(glu_fwd, x, IN, "n 2f"))
 MEG_OP_ROW(glu_bwd, NULL,
@@ -435,10 +444,10 @@ MEG_OP_ROW(xent_combine, check_xent_combine,
     FIELD(xent_combine, target, IN, "n") VALUE(xent_combine, nparts) VALUE(xent_combine, n))
 MEG_OP_ROW(xent_bwd, NULL,
     FIELD(xent_bwd, logits, INOUT, "n v") FIELD(xent_bwd, lse, IN, "n") FIELD(xent_bwd, target, IN, "n")
-    VALUE(xent_bwd, v0) VALUE(xent_bwd, z_loss) FIELD(xent_bwd, weight.mask, IN | OPTIONAL, "n"))
+    VALUE(xent_bwd, v0) VALUE(xent_bwd, z_loss) VALUE(xent_bwd, softcap) FIELD(xent_bwd, weight.mask, IN | OPTIONAL, "n"))
 MEG_OP_ROW(xent_fwd_bwd, NULL,
     FIELD(xent_fwd_bwd, loss, OUT, "n") FIELD(xent_fwd_bwd, logits, INOUT, "n v") FIELD(xent_fwd_bwd, target, IN, "n")
-    VALUE(xent_fwd_bwd, z_loss) FIELD(xent_fwd_bwd, weight.mask, IN | OPTIONAL, "n"))
+    VALUE(xent_fwd_bwd, z_loss) VALUE(xent_fwd_bwd, softcap) FIELD(xent_fwd_bwd, weight.mask, IN | OPTIONAL, "n"))
 /* clang-format on */
 #endif
 
@@ -450,6 +459,7 @@ MEG_PLACEMENT_RULE(linear_bwd_weight, "dw", .factors = "dy x", .linear = "dy x")
 MEG_PLACEMENT_RULE(linear_bwd_weight, "dbias", .factors = "dy", .linear = "dy")
 MEG_PLACEMENT_RULE(act_bwd, "dx", .factors = "dy pre", .linear = "dy")
 MEG_PLACEMENT_RULE(scale, "y", .factors = "x", .linear = "x")
+MEG_PLACEMENT_RULE(softcap, "y", .factors = "x")
 MEG_PLACEMENT_RULE(glu_fwd, "y", .factors = "x")
 MEG_PLACEMENT_RULE(glu_bwd, "dx", .factors = "dy x", .linear = "dy")
 MEG_PLACEMENT_RULE(rope, "x", .factors = "x", .linear = "x")

@@ -129,6 +129,70 @@ static inline void ref_rotate(const struct meg_model_conf *c, double *x, int64_t
 }
 
 /*
+ * Normalize x [n], the columns of one norm of queries or keys, which begin at column `first` of all its heads.  Weight
+ * and bias belong to column first % nw of each norm, nw being their number.
+ */
+static inline void ref_head_norm(const struct ref_gpt *m, double *x, int64_t n, int64_t first, const char *name, int l)
+{
+    const bool is_rms = m->c->normalization == MEG_NORM_RMS;
+    const double *w = ref_find(m, "decoder.layers.%d.self_attention.%s.weight", l, name);
+    const double *bias = ref_find(m, "decoder.layers.%d.self_attention.%s.bias", l, name);
+    double mean = 0, var = 0;
+
+    first = m->c->attn.qk_norm_scope == MEG_QK_NORM_PER_HEAD_WEIGHT ? first : 0;
+    for (int64_t i = 0; i < n && !is_rms; i++)
+        mean += x[i] / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        var += (x[i] - mean) * (x[i] - mean) / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (x[i] - mean) / sqrt(var + m->c->norm_epsilon) * (w ? w[first + i] : 1) + (bias ? bias[first + i] : 0);
+}
+
+/* Normalize the queries (r heads of a group, from head 0) or keys (one head, head r) of a row of qkv. */
+static inline void ref_qk_norm(const struct ref_gpt *m, double *row, bool is_key, int l)
+{
+    const int64_t g = m->c->attn.g, d = m->c->attn.d, r = m->c->attn.a / g, per = is_key ? 1 : r, n = g * per;
+    const bool is_wide = m->c->attn.qk_norm_scope == MEG_QK_NORM_WIDTH;
+    double *x = meg_new((size_t)(n * d) * sizeof *x);
+
+    for (int is_back = 0; is_back < 2; is_back++) {
+        for (int64_t k = 0; k < n * d; k++) {
+            double *in_row = row + (k / d / per * (r + 2) + (is_key ? r : k / d % per)) * d + k % d;
+
+            *(is_back ? in_row : &x[k]) = *(is_back ? &x[k] : in_row);
+        }
+        for (int64_t j = 0; j < (is_wide ? 1 : n) && !is_back; j++)
+            ref_head_norm(m, x + j * d, is_wide ? n * d : d, j * d, is_key ? "k_layernorm" : "q_layernorm", l);
+    }
+    free(x);
+}
+
+/* Return x, or cap * tanh(x / cap) if the cap is set. */
+static inline double ref_softcap(double x, double cap)
+{
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
+/*
+ * Return the slope of ALiBi of head j of n (Press et al. 2022): the first heads have those of p heads, p the largest
+ * power of two that is at most n, and the others every second one of those of 2 p heads.
+ */
+static inline double ref_alibi_slope(int64_t j, int64_t n)
+{
+    const double p = exp2(floor(log2((double)n)));
+
+    return (double)j < p ? pow(2, -8 * (double)(j + 1) / p) : pow(2, -8 * (2 * ((double)j - p) + 1) / (2 * p));
+}
+
+/* Return the exponential of the sink of head j, which is added to the denominator of the softmax. */
+static inline double ref_sink(const struct ref_gpt *m, int layer, int64_t j)
+{
+    const double *sink = ref_find(m, "decoder.layers.%d.self_attention.core_attention.softmax_offset", layer);
+
+    return m->c->attn.softmax_type == MEG_SOFTMAX_OFF_BY_ONE ? 1 : sink ? exp(sink[j]) : 0;
+}
+
+/*
  * Compute attention o [s,b,a d] from qkv [s,b,g (a/g + 2) d]; a row of qkv has the queries, key and value of each
  * group.  Queries and keys are rotated in place if the model has rotary embeddings.
  */
@@ -140,22 +204,27 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
     const int64_t ld = g * (r + 2) * d, keys = (x->s + 7) / 8 * 8;
     double *p = meg_new((size_t)x->s * sizeof *p);
 
+    for (int64_t n = 0; n < 2 * x->s * x->b && c->attn.qk_layernorm && !c->attn.qk_norm_after_rope; n++)
+        ref_qk_norm(m, qkv + n / 2 * ld, n % 2, layer);
     for (int64_t n = 0; n < x->s * x->b && meg_model_is_rotary(c); n++)
         for (int64_t j = 0; j < g * (r + 1); j++)
             ref_rotate(c, qkv + n * ld + (j / (r + 1) * (r + 2) + j % (r + 1)) * d, x->position_ids[n]);
+    for (int64_t n = 0; n < 2 * x->s * x->b && c->attn.qk_layernorm && c->attn.qk_norm_after_rope; n++)
+        ref_qk_norm(m, qkv + n / 2 * ld, n % 2, layer);
     for (int64_t n = 0; n < x->s * x->b; n++)
         for (int64_t j = 0; j < a; j++) {
             const int64_t t = n / x->b, i = n % x->b, first = x->doc_start ? x->doc_start[n] : 0;
             const double *q = qkv + n * ld + (j / r * (r + 2) + j % r) * d;
             const double *key = qkv + i * ld + (j / r * (r + 2) + r) * d, *value = key + d;
-            double sum = 0;
+            const double slope = c->position_embedding_type == MEG_POSITION_ALIBI ? ref_alibi_slope(j, a) : 0;
+            double sum = ref_sink(m, layer, j);
 
             for (int64_t k = first; k <= t; k++) {
                 double dot = 0;
 
                 for (int64_t e = 0; e < d; e++)
                     dot += q[e] * key[k * x->b * ld + e];
-                sum += p[k] = exp(dot / sqrt((double)d));
+                sum += p[k] = exp(ref_softcap(dot / sqrt((double)d), c->attn.softcap) - slope * (double)(t - k));
             }
             for (int64_t k = first; k <= t; k++)
                 p[k] *= ref_drop(m, c->attn.dropout, layer, MEG_DROP_ATTN, j * keys + k, t, i) / sum;
@@ -240,6 +309,8 @@ static inline double ref_loss(const struct ref_gpt *g)
         ref_layer(g, h, l);
     ref_norm(g, y, h, ref_find(g, "decoder.final_layernorm.weight"), ref_find(g, "decoder.final_layernorm.bias"));
     ref_linear(logits, y, out ? out : word, NULL, n, v, hidden);
+    for (int64_t k = 0; k < n * v; k++)
+        logits[k] = ref_softcap(logits[k], c->logit_softcap);
     for (int64_t r = 0; r < n; r++) {
         double sum = 0;
 

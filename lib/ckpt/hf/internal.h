@@ -89,6 +89,7 @@ struct ckpt_hf_family {
     F(opt)                                                                                                             \
     F(gpt_neox)                                                                                                        \
     F(falcon)                                                                                                          \
+    F(hunyuan)                                                                                                         \
     F(gpt_bigcode)                                                                                                     \
     F(seed_oss)                                                                                                        \
     F(ernie4_5)                                                                                                        \

@@ -210,7 +210,6 @@ static const struct pair {
     { "linear_attention_type", { "null" }, { "\"gated_delta_net\"" } },
     { "linear_attention_freq", { "null", "[0,0]" }, { "4", "[1,0]" } },
     { "attention_output_gate", { "false" }, { "true" } },
-    { "softmax_type", { "\"vanilla\"" }, { "\"off-by-one\"", "\"learnable\"" } },
     { "window_size", { "null", "[-1,-1]", "[-1,0]" }, { "[127,0]", "[8,8]" } },
     { "window_attn_skip_freq", { "null", "[0,0]" }, { "2", "[1,0]" } },
     { "qk_l2_norm", { "false" }, { "true" } },

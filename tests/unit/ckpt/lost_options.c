@@ -89,8 +89,10 @@ static void print_block(struct meg_str *s, const struct meg_block *block)
     if (block->type == &meg_attn_block) {
         const struct meg_attn_conf *c = block->conf;
 
-        meg_str_printf(s, "%d %d %d %d %d %g %d %d %d", (int)c->a, (int)c->g, (int)c->d, c->has_qkv_bias,
-                       c->has_proj_bias, c->scale, c->is_bidirectional, (int)c->buckets, c->qk_layernorm);
+        meg_str_printf(s, "%d %d %d %d %d %g %g %d %d %d %d %d %d", (int)c->a, (int)c->g, (int)c->d, c->has_qkv_bias,
+                       c->has_proj_bias, c->scale, c->softcap, c->softmax_type, c->is_bidirectional, (int)c->buckets,
+                       c->qk_layernorm, c->qk_layernorm ? (int)c->qk_norm_scope : 0,
+                       c->qk_layernorm && c->qk_norm_after_rope);
     } else if (block->type == &meg_cross_attn_block) {
         const struct meg_attn_conf *c = block->conf;
 
@@ -120,6 +122,7 @@ static struct meg_str print_model(const struct meg_model_conf *m)
         meg_str_printf(&s, "rope %d %d %.17g %g %g %d\n", (int)d.rope.half, (int)d.rope.positions, d.rope.o.base,
                        (double)d.rope.o.interpolation, d.rope.o.is_scaled ? d.rope.o.scaling_factor : 0,
                        d.rope.o.is_interleaved);
+    meg_str_printf(&s, "alibi %d\n", (int)d.alibi_heads);
     if (d.stack[0].rel_bias)
         meg_str_printf(&s, "bias %d %d\n", (int)d.rel_bias_buckets, (int)d.rel_bias_max_distance);
     for (int i = 0; i < d.nblocks; i++)
@@ -131,8 +134,8 @@ static struct meg_str print_model(const struct meg_model_conf *m)
 
         meg_str_printf(&s, "%s\n", d.loss[d.head[i].loss].name);
         if (d.head[i].type == &meg_lm_head)
-            meg_str_printf(&s, "%d %d %d %.17g\n", c->has_bias, c->is_transformed, c->is_transformed ? (int)c->act : 0,
-                           (double)c->scale);
+            meg_str_printf(&s, "%d %d %d %.17g %.17g\n", c->has_bias, c->is_transformed,
+                           c->is_transformed ? (int)c->act : 0, (double)c->scale, (double)c->softcap);
     }
     meg_model_desc_free(&d);
     return s;
@@ -244,10 +247,11 @@ static void try_option(void (*try)(struct outcome *o, const char *base, const st
                        struct outcome *o, const char *base, const struct meg_opt *row)
 {
     struct meg_model_conf m;
-    char value[32], *words, *save = NULL;
+    char value[32], *words, *was, *save = NULL;
     const void *field = (const char *)&m + row->offset;
 
     make_model(&m, base, "", NULL);
+    was = meg_opt_value(row, &m);
     switch (row->type) {
     case MEG_OPT_I64:
         snprintf(value, sizeof value, "%d", *(const int64_t *)field > 0 ? 2 * (int)*(const int64_t *)field : 3);
@@ -263,12 +267,13 @@ static void try_option(void (*try)(struct outcome *o, const char *base, const st
     case MEG_OPT_ENUM:
         words = strdup(row->metavar);
         for (char *w = strtok_r(words, "|", &save); w; w = strtok_r(NULL, "|", &save))
-            if (strcmp(w, meg_opt_choice(meg_model_opts, row->name, &m)) != 0)
+            if (strcmp(w, was) != 0)
                 try(o, base, row, w);
         free(words);
         break;
     default: break;
     }
+    free(was);
 }
 
 static void every_option_is_kept_or_refused_by_name(void **state)
@@ -319,7 +324,8 @@ static void try_effect(struct outcome *o, const char *base, const struct meg_opt
 
 /* Options that have effects only with others. */
 static const char *const enablers[] = { "", "disable-bias-linear = yes\n", "no-bias-gelu-fusion = yes\n",
-                                        "position-embedding-type = rope\nuse-rope-scaling = yes\n" };
+                                        "position-embedding-type = rope\nuse-rope-scaling = yes\n",
+                                        "position-embedding-type = rope\nqk-layernorm = yes\n" };
 
 static void every_option_has_an_effect_or_is_refused_by_the_family(void **state)
 {

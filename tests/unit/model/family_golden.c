@@ -15,7 +15,7 @@ static const char *const folders[] = { "gpt2-tiny",        "llama-tiny",   "qwen
                                        "ernie4_5-tiny",    "glm-tiny",     "seed-oss-tiny", "stablelm-tiny",
                                        "gpt-bigcode-tiny", "granite-tiny", "olmo-tiny",     "cohere-tiny",
                                        "gemma-tiny",       "opt-tiny",     "gpt-neox-tiny", "falcon-tiny",
-                                       "glm4-tiny" };
+                                       "glm4-tiny",        "hunyuan-tiny" };
 
 /* Variants of the expected numbers, and the model options that they change; "padded" is checked in every folder. */
 static const struct variant {
