@@ -81,7 +81,13 @@ static inline void ref_linear(double *y, const double *x, const double *w, const
         }
 }
 
-/* Normalize rows of x [n,h] into y: LayerNorm if bias is not NULL, else RMSNorm. */
+/* Return weight i of a norm; w is NULL if the norm has none. */
+static inline double ref_norm_weight(const struct ref_gpt *g, const double *w, int64_t i)
+{
+    return w ? w[i] + g->c->apply_layernorm_1p : 1;
+}
+
+/* Normalize rows of x [n,h] into y, which may be x; weight and bias may be NULL. */
 static inline void ref_norm(const struct ref_gpt *g, double *y, const double *x, const double *w, const double *bias)
 {
     const int64_t h = g->c->hidden_size;
@@ -89,12 +95,13 @@ static inline void ref_norm(const struct ref_gpt *g, double *y, const double *x,
     for (int64_t r = 0; r < g->x->s * g->x->b; r++) {
         double mean = 0, var = 0;
 
-        for (int64_t i = 0; bias && i < h; i++)
+        for (int64_t i = 0; g->c->normalization == MEG_NORM_LAYER && i < h; i++)
             mean += x[r * h + i] / (double)h;
         for (int64_t i = 0; i < h; i++)
             var += (x[r * h + i] - mean) * (x[r * h + i] - mean) / (double)h;
         for (int64_t i = 0; i < h; i++)
-            y[r * h + i] = (x[r * h + i] - mean) / sqrt(var + g->c->norm_epsilon) * w[i] + (bias ? bias[i] : 0);
+            y[r * h + i] = (x[r * h + i] - mean) / sqrt(var + g->c->norm_epsilon) * ref_norm_weight(g, w, i) +
+                           (bias ? bias[i] : 0);
     }
 }
 
@@ -145,7 +152,8 @@ static inline void ref_head_norm(const struct ref_gpt *m, double *x, int64_t n, 
     for (int64_t i = 0; i < n; i++)
         var += (x[i] - mean) * (x[i] - mean) / (double)n;
     for (int64_t i = 0; i < n; i++)
-        x[i] = (x[i] - mean) / sqrt(var + m->c->norm_epsilon) * (w ? w[first + i] : 1) + (bias ? bias[first + i] : 0);
+        x[i] = (x[i] - mean) / sqrt(var + m->c->norm_epsilon) * ref_norm_weight(m, w, first + i) +
+               (bias ? bias[first + i] : 0);
 }
 
 /* Normalize the queries (r heads of a group, from head 0) or keys (one head, head r) of a row of qkv. */
@@ -261,6 +269,32 @@ static inline double *ref_rows(const struct ref_gpt *g, int64_t cols)
     return meg_new((size_t)(g->x->s * g->x->b * cols) * sizeof(double));
 }
 
+/* Set x to the norm of h.  With post placement, also replace h by it.  Without input norms, copy h. */
+static inline void ref_input(const struct ref_gpt *g, double *x, double *h, const char *name, int l)
+{
+    const bool is_first = l == 0 && strcmp(name, "input_layernorm") == 0;
+    const bool is_post = g->c->norm_placement == MEG_NORM_PLACEMENT_POST;
+    const size_t nbytes = (size_t)(g->x->s * g->x->b * g->c->hidden_size) * sizeof *x;
+
+    memcpy(x, h, nbytes);
+    if (!meg_model_norms_input(g->c) || (is_post && is_first))
+        return;
+    ref_norm(g, x, h, ref_find(g, "decoder.layers.%d.%s.weight", l, name),
+             ref_find(g, "decoder.layers.%d.%s.bias", l, name));
+    if (is_post)
+        memcpy(h, x, nbytes);
+}
+
+/* Apply the norm of the output and the factor to y, the output of attention or MLP. */
+static inline void ref_output(const struct ref_gpt *g, double *y, const char *name, int l)
+{
+    if (meg_model_norms_output(g->c))
+        ref_norm(g, y, y, ref_find(g, "decoder.layers.%d.%s.weight", l, name),
+                 ref_find(g, "decoder.layers.%d.%s.bias", l, name));
+    for (int64_t k = 0; k < g->x->s * g->x->b * g->c->hidden_size; k++)
+        y[k] *= meg_model_residual_multiplier(g->c);
+}
+
 /* Run h [s,b,h] through one layer, in place. */
 static inline void ref_layer(const struct ref_gpt *g, double *h, int l)
 {
@@ -272,16 +306,21 @@ static inline void ref_layer(const struct ref_gpt *g, double *h, int l)
     double *x = ref_rows(g, hidden), *y = ref_rows(g, hidden), *qkv = ref_rows(g, qkv_cols), *o = ref_rows(g, ad);
     double *pre = ref_rows(g, fc1), *mid = ref_rows(g, f);
 
-    ref_norm(g, x, h, P("input_layernorm.weight"), P("input_layernorm.bias"));
+    ref_input(g, x, h, "input_layernorm", l);
     ref_linear(qkv, x, P("self_attention.linear_qkv.weight"), P("self_attention.linear_qkv.bias"), n, qkv_cols, hidden);
     ref_attention(g, o, qkv, l);
     ref_linear(y, o, P("self_attention.linear_proj.weight"), P("self_attention.linear_proj.bias"), n, hidden, ad);
+    ref_output(g, y, "post_self_attn_layernorm", l);
+    if (c->parallel_residual == MEG_PARALLEL_RESIDUAL_TWO_NORMS)
+        ref_input(g, x, h, "pre_mlp_layernorm", l);
     ref_add(g, h, y, l, MEG_DROP_ATTN_OUT);
-    ref_norm(g, x, h, P("pre_mlp_layernorm.weight"), P("pre_mlp_layernorm.bias"));
+    if (c->parallel_residual == MEG_PARALLEL_RESIDUAL_NONE)
+        ref_input(g, x, h, "pre_mlp_layernorm", l);
     ref_linear(pre, x, P("mlp.linear_fc1.weight"), P("mlp.linear_fc1.bias"), n, fc1, hidden);
     ref_activation(c, mid, pre, n);
     ref_linear(y, mid, P("mlp.linear_fc2.weight"), P("mlp.linear_fc2.bias"), n, hidden, f);
-    ref_add(g, h, y, l, MEG_DROP_MLP_OUT);
+    ref_output(g, y, "post_mlp_layernorm", l);
+    ref_add(g, h, y, l, c->parallel_residual == MEG_PARALLEL_RESIDUAL_NONE ? MEG_DROP_MLP_OUT : MEG_DROP_ATTN_OUT);
     free(x);
     free(y);
     free(qkv);
@@ -302,12 +341,18 @@ static inline double ref_loss(const struct ref_gpt *g)
     double *h = ref_rows(g, hidden), *y = ref_rows(g, hidden), *logits = ref_rows(g, v), loss = 0;
 
     for (int64_t k = 0; k < n * hidden; k++)
-        y[k] = word[x->tokens[k / hidden] * hidden + k % hidden] +
-               (position ? position[x->position_ids[k / hidden] * hidden + k % hidden] : 0);
+        y[k] = word[x->tokens[k / hidden] * hidden + k % hidden] * meg_model_embedding_multiplier(c);
+    if (c->embed_layernorm)
+        ref_norm(g, y, y, ref_find(g, "embedding.word_embeddings.norm.weight"),
+                 ref_find(g, "embedding.word_embeddings.norm.bias"));
+    for (int64_t k = 0; k < n * hidden && position; k++)
+        y[k] += position[(x->position_ids[k / hidden] + c->position_embedding_offset) * hidden + k % hidden];
     ref_add(g, h, y, 0, MEG_DROP_EMBED);
     for (int l = 0; l < c->num_layers; l++)
         ref_layer(g, h, l);
     ref_norm(g, y, h, ref_find(g, "decoder.final_layernorm.weight"), ref_find(g, "decoder.final_layernorm.bias"));
+    for (int64_t k = 0; k < n * hidden; k++)
+        y[k] *= meg_model_logit_multiplier(c);
     ref_linear(logits, y, out ? out : word, NULL, n, v, hidden);
     for (int64_t k = 0; k < n * v; k++)
         logits[k] = ref_softcap(logits[k], c->logit_softcap);
