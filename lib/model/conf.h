@@ -73,8 +73,8 @@ struct meg_model_conf {
     bool embed_layernorm;                     /* norm of the word embedding */
     enum meg_norm_placement norm_placement;
     enum meg_parallel_residual parallel_residual;
-    double logit_softcap;                     /* --final-logit-softcapping; not above 0: none */
-    bool has_bias; /* attention and MLP have biases; if it is false, only qkv can have one (add_qkv_bias) */
+    double logit_softcap; /* --final-logit-softcapping; not above 0: none */
+    bool has_bias;        /* attention and MLP have biases; if it is false, only qkv can have one (add_qkv_bias) */
     bool add_qkv_bias;
     bool bias_gelu_fusion; /* with has_bias, the GELU of an MLP without gate is the tanh approximation */
     double hidden_dropout;
