@@ -37,12 +37,15 @@ log_t5() { run meg-train -q --config t5.conf --train-iters 1 --eval-iters 0 --lr
 
 # ---- network ----
 dry_two_groups() { dry --group-query-attention --num-query-groups 2 "$@"; }
-log_rms() { log --normalization RMSNorm "$@"; }
 log_rope() { log --position-embedding-type rope "$@"; }
 log_long_rope() { log_rope --rotary-base 50000 "$@"; }
 log_llama3() { log_long_rope --use-rope-scaling "$@"; }
 log_relative() { log_t5 --position-embedding-type relative --init-method-std 0.5 "$@"; }
 dry_unbiased() { dry --disable-bias-linear "$@"; }
+log_unbiased() { log --disable-bias-linear "$@"; }
+dry_norm_unbiased() { dry --norm-no-bias "$@"; }
+dry_qk_norm() { dry --qk-layernorm "$@"; }
+log_rope_qk_norm() { log_rope --qk-layernorm --init-method-std 1 "$@"; }
 log_exact() { log --no-bias-gelu-fusion "$@"; }
 effect dry_bert '^> model  *GPT: ' --model gpt
 effect dry '^> model .*: 3 layers' --num-layers 3
@@ -53,6 +56,7 @@ effect dry '^> model .* 2 heads of 16,' --num-attention-heads 2
 effect dry '^> model .* 4 heads of 24,' --kv-channels 24
 # 10 more positions of 32 elements
 effect dry '^>   all  *28  *29536' --max-position-embeddings 26
+effect dry '^>   all  *28  *29536' --position-embedding-offset 10
 effect dry '^>   all  *28  *26048' --group-query-attention --num-query-groups 1
 effect dry_two_groups '^>   all  *28  *26048' --num-query-groups 1
 effect log '^> .* lm loss' --position-embedding-type rope
@@ -66,8 +70,18 @@ effect log_rope '^> .* lm loss' --rotary-seq-len-interpolation-factor 4
 effect log_long_rope '^> .* lm loss' --use-rope-scaling
 effect log_llama3 '^> .* lm loss' --rope-scaling-factor 2
 effect log '^> .* lm loss' --normalization RMSNorm
+effect log '^> .* params norm: ' --apply-layernorm-1p
+effect dry '^>   all  *23 ' --norm-no-bias
+effect dry_norm_unbiased '^>   all  *18 ' --norm-no-weight
+effect log '^> .* lm loss' --norm-placement post
+effect log '^> .* lm loss' --parallel-residual two-norms
+effect dry '^>   all  *30 ' --embed-layernorm
+effect log '^> .* lm loss' --embedding-multiplier sqrt
+effect log_unbiased '^> .* lm loss' --residual-multiplier 0.5
 effect log '^> .* lm loss' --norm-epsilon 0.1
-effect log_rms '^> .* lm loss' --qk-layernorm
+effect log '^> .* lm loss' --qk-layernorm
+effect dry_qk_norm '^>   all  *36  *29472' --qk-norm-scope width
+effect log_rope_qk_norm '^> .* lm loss' --qk-norm-after-rope
 effect log '^> .* params norm: ' --init-method-std 0.1
 effect log '^> .* params norm: ' --init-method-xavier-uniform
 effect dry '^>   all  *29 ' --untie-embeddings-and-output-weights
@@ -75,7 +89,10 @@ effect log '^> .* lm loss' --swiglu
 effect log '^> .* lm loss' --glu-activation geglu
 effect log '^> .* lm loss' --activation-func relu
 effect log_t5 '^> .* lm loss' --softmax-scale 2
-effect log_t5 '^> .* lm loss' --logits-scale 2
+effect log '^> .* lm loss' --logit-multiplier 2
+effect dry '^>   all  *30 ' --softmax-type learnable
+effect log '^> .* lm loss' --attn-logit-softcapping 0.5
+effect log '^> .* lm loss' --final-logit-softcapping 0.5
 effect dry '^>   all  *20 ' --disable-bias-linear
 effect dry_unbiased '^>   all  *22 ' --add-qkv-bias
 effect log '^> .* lm loss' --no-bias-gelu-fusion

@@ -54,4 +54,32 @@ done
 status 'Megatron before core has no such norms' 2 \
     meg-convert --load-dir "$T/one.d" --save-dir "$T/legacy" --saver megatron
 like 'the message names the option' "$(cat "$T/err")" '--qk-layernorm yes would be read as no'
+
+# other norms
+variant() { # OPTIONS: lines of the configuration; then compare layouts and decode
+    rm -rf "$T/one.d"
+    sed '/train-iters/d' "$T/conf" >"$T/variant"
+    printf '%s\n' 'train-iters = 20' "$@" >>"$T/variant"
+    mv "$T/variant" "$T/conf"
+    train_ranks one 1 --save "$T/one.d"
+    is "one rank trains with $*" $? 0
+    equals_one_rank 2 --context-parallel-size 2 --cp-comm-type a2a
+    equals_one_rank 2 --pipeline-model-parallel-size 2 --recompute-granularity full --recompute-method uniform \
+        --recompute-num-layers 1 --micro-batch-size 1
+    is 'tokens are decoded as one by one' "$(extended '1 2 3 4' 2)" "$(extended "$(extended '1 2 3 4' 1)" 1)"
+}
+tensor_parallel() {
+    equals_one_rank 2 --tensor-model-parallel-size 2 --sequence-parallel
+    equals_one_rank 4 --tensor-model-parallel-size 2 --context-parallel-size 2
+}
+variant 'qk-norm-after-rope = yes'
+tensor_parallel
+variant 'qk-norm-scope = per-head-weight'
+tensor_parallel
+variant 'normalization = LayerNorm' 'qk-norm-scope = head'
+tensor_parallel
+variant 'qk-norm-scope = width'
+status 'width requires all heads on a rank' 2 meg-train --config "$T/conf" --dry-run --world-size 2 \
+    --tensor-model-parallel-size 2
+like 'the message names the option' "$(cat "$T/err")" 'must be 1 with --qk-norm-scope width'
 done_testing

@@ -183,6 +183,23 @@ void MEG_FN(scale)(struct meg_stream *st, const struct meg_scale_args *a)
         }
 }
 
+void MEG_FN(softcap)(struct meg_stream *st, const struct meg_softcap_args *a)
+{
+    const float cap = a->cap;
+    (void)st;
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < a->y.rows; r++)
+        for (int64_t c0 = 0; c0 < a->y.cols; c0 += COL_BLOCK) {
+            const int64_t n = meg_min64(COL_BLOCK, a->y.cols - c0);
+            float buf[COL_BLOCK], *out = row_out(a->y, r, c0, buf);
+            const float *in = row_read(a->x, r, c0, n, buf);
+
+            for (int64_t c = 0; c < n; c++)
+                out[c] = cap * vtanh(in[c] / cap);
+            row_store(a->y, r, c0, n, out);
+        }
+}
+
 /* Compute a block of y and of a->pre, which is `pre` if it is written. */
 static void fwd_block(const struct meg_linear_fwd_args *a, struct meg_mat pre, struct block b)
 {

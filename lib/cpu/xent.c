@@ -56,6 +56,12 @@ void MEG_FN(xent_combine)(struct meg_stream *st, const struct meg_xent_combine_a
     }
 }
 
+/* Return the derivative of softcap * tanh(x / softcap), where y is its value; 1 if softcap is 0. */
+static inline float softcap_grad(float y, float softcap)
+{
+    return softcap > 0.0f ? 1.0f - (y / softcap) * (y / softcap) : 1.0f;
+}
+
 void MEG_FN(xent_bwd)(struct meg_stream *st, const struct meg_xent_bwd_args *a)
 {
     const double scale = (a->weight.scale ? *a->weight.scale : 1) * (a->weight.loss_scale ? *a->weight.loss_scale : 1);
@@ -67,15 +73,16 @@ void MEG_FN(xent_bwd)(struct meg_stream *st, const struct meg_xent_bwd_args *a)
             float buf[VOCAB_BLOCK], *x = row_load(a->logits, r, c0, n, buf);
             const float l = a->lse[r], w = (float)(a->weight.mask ? scale * (double)a->weight.mask[r] : scale);
             const float w_softmax = a->z_loss != 0.0f ? w * (1.0f + 2.0f * a->z_loss * l) : w;
+            const float target_grad = t >= 0 && t < n ? w * softcap_grad(x[t], a->softcap) : 0.0f;
             if (a->target[r] < 0) {
                 memset(x, 0, (size_t)n * sizeof *x);
             } else {
 #pragma omp simd
                 for (int64_t c = 0; c < n; c++)
-                    x[c] = w_softmax * vexp(x[c] - l);
+                    x[c] = w_softmax * vexp(x[c] - l) * softcap_grad(x[c], a->softcap);
             }
             if (t >= 0 && t < n)
-                x[t] -= w;
+                x[t] -= target_grad;
             row_store(a->logits, r, c0, n, x);
         }
 }
@@ -93,6 +100,6 @@ void MEG_FN(xent_fwd_bwd)(struct meg_stream *st, const struct meg_xent_fwd_bwd_a
         MEG_FN(xent_partial)(st, &(struct meg_xent_partial_args){ part, rows, target, 0 });
         MEG_FN(xent_combine)
         (st, &(struct meg_xent_combine_args){ a->loss + r, lse, part, target, 1, n, a->z_loss });
-        MEG_FN(xent_bwd)(st, &(struct meg_xent_bwd_args){ rows, lse, target, 0, a->z_loss, w });
+        MEG_FN(xent_bwd)(st, &(struct meg_xent_bwd_args){ rows, lse, target, 0, a->z_loss, a->softcap, w });
     }
 }

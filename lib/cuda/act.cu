@@ -96,6 +96,32 @@ static __global__ void scale(struct meg_mat y, struct meg_mat x, float factor, b
     });
 }
 
+template <class Y, class X>
+static __global__ void softcap(struct meg_mat y, struct meg_mat x, float cap, bool is_aligned)
+{
+    for_each_vector(x.rows, x.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
+        float v[VEC];
+
+        load(v, (const X *)x.p + r * x.ld, c, end, is_vector);
+#pragma unroll
+        for (int j = 0; j < VEC; j++)
+            v[j] = cap * tanhf(v[j] / cap);
+        store((Y *)y.p + r * y.ld, v, c, end, is_vector);
+    });
+}
+
+void meg_cuda_softcap(struct meg_stream *st, const struct meg_softcap_args *a)
+{
+    const bool is_aligned = has_aligned_rows(a->y) && has_aligned_rows(a->x);
+
+    with_type(a->y.dtype, [&](auto ty) {
+        with_type(a->x.dtype, [&](auto tx) {
+            launch_elementwise(st, softcap<decltype(ty), decltype(tx)>, a->x.rows, a->x.cols, a->y, a->x, a->cap,
+                               is_aligned);
+        });
+    });
+}
+
 void meg_cuda_scale(struct meg_stream *st, const struct meg_scale_args *a)
 {
     const bool is_aligned = has_aligned_rows(a->y) && has_aligned_rows(a->x);

@@ -157,16 +157,25 @@ void meg_cuda_xent_combine(struct meg_stream *st, const struct meg_xent_combine_
                a->target, a->nparts, a->n, a->z_loss);
 }
 
-/* The gradient of a row: w_softmax * exp(x - lse), minus w at column `target`. */
+/*
+ * The gradient of a row: w_softmax * exp(x - lse), minus w at column `target`, times 1 - (x * inv_cap)^2 if inv_cap, the
+ * inverse of the soft cap, is not 0.
+ */
 struct row_gradient {
-    float lse, w, w_softmax;
+    float lse, w, w_softmax, inv_cap;
     int64_t target;
     bool is_ignored; /* the gradient is 0 */
 };
 
-static __device__ inline row_gradient gradient_of(float lse, float w, float z_loss, int32_t target, int64_t v0)
+static __device__ inline row_gradient gradient_of(float lse, float w, float z_loss, float softcap, int32_t target,
+                                                  int64_t v0)
 {
-    return { lse, w, z_loss != 0.0f ? w * (1.0f + 2.0f * z_loss * lse) : w, target - v0, target < 0 };
+    return { lse,
+             w,
+             z_loss != 0.0f ? w * (1.0f + 2.0f * z_loss * lse) : w,
+             softcap > 0.0f ? 1.0f / softcap : 0.0f,
+             target - v0,
+             target < 0 };
 }
 
 /* The weights of rows, in struct meg_loss_weight. */
@@ -200,14 +209,21 @@ static __device__ inline void replace_vectors(T *row, const T *from, int64_t c0,
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const int64_t c = c0 + i * step;
+        float slope[VEC];
 
 #pragma unroll
-        for (int j = 0; j < VEC; j++)
+        for (int j = 0; j < VEC; j++) {
+            slope[j] = 1.0f - x[i][j] * g.inv_cap * (x[i][j] * g.inv_cap);
             x[i][j] = g.is_ignored ? 0.0f : g.w_softmax * exp_of(x[i][j] - g.lse);
+        }
         if (g.target >= c && g.target < c + VEC)
 #pragma unroll
             for (int j = 0; j < VEC; j++)
                 x[i][j] -= c + j == g.target ? g.w : 0.0f;
+        if (g.inv_cap != 0.0f && !g.is_ignored)
+#pragma unroll
+            for (int j = 0; j < VEC; j++)
+                x[i][j] *= slope[j];
         store(row, x[i], c, v, ALIGNED);
         then(c);
     }
@@ -228,13 +244,13 @@ static __device__ void replace_row(T *row, const T *from, int64_t v, const row_g
 
 template <class T>
 static __global__ void xent_bwd(struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
-                                float z_loss, struct meg_loss_weight weight, bool aligned)
+                                float z_loss, float softcap, struct meg_loss_weight weight, bool aligned)
 {
     const row_weights weights(weight);
 
     for (int64_t r = blockIdx.x; r < logits.rows; r += gridDim.x) {
         T *row = (T *)logits.p + r * logits.ld;
-        const row_gradient g = gradient_of(lse[r], weights.of(r), z_loss, target[r], v0);
+        const row_gradient g = gradient_of(lse[r], weights.of(r), z_loss, softcap, target[r], v0);
         const auto then = [](int64_t) {};
 
         if (aligned)
@@ -250,8 +266,8 @@ void meg_cuda_xent_bwd(struct meg_stream *st, const struct meg_xent_bwd_args *a)
         return;
     with_type(a->logits.dtype, [&](auto t) {
         launch(st, xent_bwd<decltype(t)>, grid_size(a->logits.rows, INT32_MAX),
-               num_threads(a->logits.cols, MAX_THREADS), 0, a->logits, a->lse, a->target, a->v0, a->z_loss, a->weight,
-               has_aligned_rows(a->logits));
+               num_threads(a->logits.cols, MAX_THREADS), 0, a->logits, a->lse, a->target, a->v0, a->z_loss, a->softcap,
+               a->weight, has_aligned_rows(a->logits));
     });
 }
 
@@ -272,8 +288,8 @@ enum { FUSED_THREADS = 1024, FUSED_UNROLL = 2, BUF_NBYTES = FUSED_THREADS / WARP
  */
 template <bool ALIGNED, class T>
 static __global__ void __launch_bounds__(FUSED_THREADS)
-    xent_fwd_bwd(float *loss, struct meg_mat logits, const int32_t *target, float z_loss, struct meg_loss_weight weight,
-                 int kept)
+    xent_fwd_bwd(float *loss, struct meg_mat logits, const int32_t *target, float z_loss, float softcap,
+                 struct meg_loss_weight weight, int kept)
 {
     SHARED(char, shared);
     float *const buf = (float *)shared;
@@ -313,7 +329,7 @@ static __global__ void __launch_bounds__(FUSED_THREADS)
         } else if (threadIdx.x == 0) {
             loss[r] = 0.0f;
         }
-        g = gradient_of(lse, w, z_loss, t, 0);
+        g = gradient_of(lse, w, z_loss, softcap, t, 0);
         replace_row<FUSED_UNROLL, true>(row, copy, kept, g, [&](int64_t c) {
             if (is_next_used)
                 fetch(next, c);
@@ -339,6 +355,6 @@ void meg_cuda_xent_fwd_bwd(struct meg_stream *st, const struct meg_xent_fwd_bwd_
 
         launch(st, aligned ? xent_fwd_bwd<true, T> : xent_fwd_bwd<false, T>,
                grid_size(a->logits.rows, meg_cuda_device.num_sms * (int64_t)(FUSED_THREADS / threads)), threads,
-               (size_t)nbytes, a->loss, a->logits, a->target, a->z_loss, a->weight, (int)kept);
+               (size_t)nbytes, a->loss, a->logits, a->target, a->z_loss, a->softcap, a->weight, (int)kept);
     });
 }

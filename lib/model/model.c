@@ -38,6 +38,32 @@ static void fill_rope(struct meg_model *g)
     free(sine);
 }
 
+/*
+ * Return the slope of head j of n, as in BLOOM: with p the largest power of two that is at most n, the slopes of the
+ * first p heads are 2^(-8/p), 2^(-16/p), ..., and those of the other heads are 2^(-4/p), 2^(-12/p), 2^(-20/p), ...
+ */
+static double alibi_slope(int64_t j, int64_t n)
+{
+    int64_t p = 1;
+
+    while (2 * p <= n)
+        p *= 2;
+    return exp2(-4 * (double)(j < p ? 2 * (j + 1) : 2 * (j - p) + 1) / (double)p);
+}
+
+/* Compute the slopes of ALiBi of this rank's heads. */
+static void fill_alibi(struct meg_model *g)
+{
+    struct meg_model_state *st = g->state;
+    const int64_t heads = st->desc.alibi_heads, n = heads / st->dim.tp;
+    float *slope = meg_new((size_t)n * sizeof *slope);
+
+    for (int64_t j = 0; j < n; j++)
+        slope[j] = (float)alibi_slope(st->dim.tp_rank * n + j, heads);
+    g->op->upload(st->ctx.stream, st->alibi_slope, slope, (size_t)n * sizeof *slope);
+    free(slope);
+}
+
 /* Run a step of the binder (params/binder.h) for all parts of the model on this rank. */
 static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err *e)
 {
@@ -57,6 +83,7 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
         .tp = st->dim.tp,
         .tp_rank = st->dim.tp_rank,
         .rope = &st->rope,
+        .alibi_slope = st->alibi_slope,
         .norm_eps = st->desc.norm_eps,
         .recomputes_core = g->run.recompute == MEG_RECOMPUTE_SELECTIVE,
     };
@@ -133,6 +160,12 @@ static int alloc_arenas(struct meg_model *g, struct meg_suballoc *activations, s
     return 0;
 }
 
+/* Round x to a data type. */
+static float rounded(float x, enum meg_dtype t)
+{
+    return t == MEG_DTYPE_BF16 ? meg_from_bf16(meg_to_bf16(x)) : t == MEG_DTYPE_F16 ? meg_from_f16(meg_to_f16(x)) : x;
+}
+
 /* Create the state of the model for the dimensions in g->run, and allocate its memory.  Free it with close_state. */
 static int open_state(struct meg_model *g, struct meg_err *e)
 {
@@ -153,8 +186,13 @@ static int open_state(struct meg_model *g, struct meg_err *e)
     st->embed.v0 = meg_partition_begin(st->desc.v, st->dim.tp, st->dim.tp_rank);
     st->embed.is_tied = !st->desc.is_untied && st->dim.has_head;
     st->embed.dropout = st->desc.hidden_dropout;
+    st->embed.multiplier = (float)st->desc.embedding_multiplier;
+    if (st->desc.rounds_embedding_multiplier)
+        st->embed.multiplier = rounded(st->embed.multiplier, g->run.dtype);
     if (st->desc.rope.half)
         fill_rope(g);
+    if (st->desc.alibi_heads)
+        fill_alibi(g);
     st->ctx.tp = g->mesh->tp;
     st->ctx.ep = g->mesh->ep;
     st->ctx.etp = g->mesh->etp;

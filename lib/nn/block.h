@@ -23,6 +23,7 @@ struct meg_block_env {
     const struct meg_cp *cp;             /* context parallelism of the layer */
     const struct meg_rope *rope;         /* rotary tables of the model */
     const struct meg_rel_bias *rel_bias; /* of attention scores in the stack of the layer */
+    const float *alibi_slope;            /* [heads of the rank] slopes of ALiBi, or NULL */
     double norm_eps;                     /* epsilon of the norms of the model */
     bool recomputes_core;                /* selective recomputation (enum meg_recompute) */
 };

@@ -40,6 +40,8 @@ struct meg_mat meg_lm_head_logits(struct meg_ctx *c, const struct meg_lm_head_we
     const struct meg_mat y = rows_like(l->logits, x);
 
     MEG_LINEAR(c, &l->out, local_fwd, .y = y, .x = x);
+    if (l->softcap != 0)
+        MEG_CALL(c->op, c->stream, softcap, .y = y, .x = y, .cap = l->softcap);
     return y;
 }
 
@@ -87,11 +89,11 @@ static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct me
         if (c->tp->size == 1) {
             y = meg_lm_head_logits(c, l, xc);
             MEG_CALL(c->op, c->stream, xent_fwd_bwd, .loss = loss + i, .logits = y, .target = in->labels + i,
-                     .weight = weight);
+                     .softcap = l->softcap, .weight = weight);
         } else {
             y = chunk_logits(c, loss + i, xc, in->labels + i, l);
             MEG_CALL(c->op, c->stream, xent_bwd, .logits = y, .lse = l->lse, .target = in->labels + i, .v0 = l->v0,
-                     .weight = weight);
+                     .softcap = l->softcap, .weight = weight);
         }
         chunk_ctx.call.accumulates_grads |= i > 0;
         MEG_LINEAR(&chunk_ctx, &l->out, local_bwd, .dx = meg_mat_rows(partial, i, rows), .dy = y, .x = xc);
@@ -118,12 +120,14 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     meg_bind_linear(b, &l->out, "output_layer", &out);
     l->v0 = meg_partition_begin(c->v, env->tp, env->tp_rank);
     l->scale = c->scale;
+    l->softcap = c->softcap;
     l->is_transformed = c->is_transformed;
     l->activation = c->act;
     if (!c->is_transformed)
         return;
     meg_bind_linear(b, &l->dense, "lm_head.dense", &dense);
     l->norm.type = MEG_NORM_LAYER;
+    l->norm.has_weight = l->norm.has_bias = true;
     l->norm.eps = (float)c->norm_eps;
     meg_bind_norm(b, &l->norm, "lm_head.layer_norm", c->h);
 }

@@ -1,7 +1,8 @@
 /*
  * lm_head.h - language-model head: logits = x w^T + bias, and the cross-entropy of each token.  BERT's head first
- * transforms x, and the head of T5 v1.0 scales x:
+ * transforms x, and the heads of T5 v1.0, Granite and Cohere scale x:
  *   x' = LayerNorm(GELU(dense(x))), or x' = scale * x
+ * The head of Gemma 2 caps the logits.
  *
  * The vocabulary is split over tensor-parallel ranks.  Rows are processed in chunks, and only the logits of one chunk
  * are stored at a time (logits_rows in tensor/ops.h): the gradient of the logits overwrites the logits.  A chunk has at
@@ -19,6 +20,7 @@ struct meg_lm_head_conf {
     bool is_transformed; /* x is transformed; the parameters are lm_head.dense and lm_head.layer_norm */
     enum meg_act act;    /* of the transform */
     float scale;         /* factor of x, without the transform; 0: none */
+    float softcap;       /* cap of the logits: softcap * tanh(logit / softcap) (Gemma 2); 0: none */
     double std;          /* of the initial weights */
     double norm_eps;
 };
@@ -33,7 +35,8 @@ struct meg_lm_head_weights {
     float *lse;            /* [chunk], workspace */
     float *partial_stats;  /* [tp,2,chunk], workspace: log-sum-exp and target logit, computed by each rank */
     float scale;           /* if it is not 0, x' = scale * x is stored in y */
-    bool is_transformed;   /* x is transformed; the following fields are used */
+    float softcap;
+    bool is_transformed; /* x is transformed; the following fields are used */
     enum meg_act activation;
     struct meg_linear dense;
     struct meg_norm_weights norm;

@@ -247,6 +247,9 @@ static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout
                              m->heads);
     if (m->groups % tp)
         return layout_refuse("tensor-model-parallel-size", tp, e, "must divide --num-query-groups %" PRId64, m->groups);
+    if (m->has_wide_qk_norm && tp > 1)
+        return layout_refuse("tensor-model-parallel-size", tp, e,
+                             "must be 1 with --qk-norm-scope width, because a norm includes all heads");
     if (m->ffn % tp)
         return layout_refuse("tensor-model-parallel-size", tp, e, "must divide --ffn-hidden-size %" PRId64, m->ffn);
     if (m->vocab < tp)

@@ -89,6 +89,7 @@ struct meg_layout_model {
     /* layers: of all stacks; s: sequence length; groups: key-value groups */
     int64_t layers, s, heads, groups, ffn, vocab;
     int64_t encoder_layers, s_decoder; /* of an encoder-decoder model, in which s is the encoder's; otherwise 0 */
+    bool has_wide_qk_norm;             /* --qk-norm-scope width */
 };
 
 /* Set the group sizes and the rank order for `world` ranks.  Return MEG_EUSAGE if a size is invalid. */

@@ -148,7 +148,9 @@ static int fit_layout(struct meg_run_spec *s, struct meg_err *e)
                                       .heads = m->attn.a,
                                       .groups = m->attn.g,
                                       .ffn = m->mlp.f,
-                                      .vocab = m->vocab_size };
+                                      .vocab = m->vocab_size,
+                                      .has_wide_qk_norm =
+                                          m->attn.qk_layernorm && m->attn.qk_norm_scope == MEG_QK_NORM_WIDTH };
     struct meg_model_desc d;
 
     meg_model_describe(&d, m);

@@ -51,16 +51,14 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "head-lr-mult mask-type mask-factor iter-per-epoch mrope-section position-embedding-type:mrope "
       "dataloader-type:external use-te prompt-path dataloader-save tokenizer-prompt-format freeze-LM freeze-ViT "
       "language-model-type disable-vision-class-token allow-missing-vision-projection-checkpoint" },
-    { NOT_YET("other normalization of queries and keys"), "qk-* apply-wd-to-qk-layernorm no-weight-decay-cond-type" },
-    { NOT_YET("norms with zero-centered weights"), "apply-layernorm-1p" },
-    { NOT_YET("norm of the embeddings"), "embed-layernorm" },
+    { NOT_YET("other normalization of queries and keys"),
+      "qk-l2-norm qk-clip* apply-wd-to-qk-layernorm no-weight-decay-cond-type" },
     { NOT_YET("activations other than GELU, ReLU, SwiGLU, GEGLU and ReGLU"),
       "squared-relu quick-geglu onnx-safe glu-linear-offset=0.0 activation-func-clamp-value "
       "use-fused-weighted-squared-relu" },
     { NOT_YET("YaRN"), "yarn-* no-yarn-* rope-type=rope position-embedding-type:yarn" },
     { NOT_YET("layers without position embeddings"), "no-rope-freq position-embedding-type:none" },
     { NOT_YET("sliding-window attention"), "window-*" },
-    { NOT_YET("attention with a softmax offset"), "softmax-type=vanilla" },
     { NOT_YET("sparse and linear attention"),
       "experimental-attention-variant attention-output-gate dsa-* no-dsa-* disable-dsa-*" },
     { NOT_YET("hyper-connections"), "enable-mhc-connections mhc-*" },

@@ -18,10 +18,18 @@ static inline MEG_HOST_DEVICE bool meg_norm_is_rms(enum meg_norm type)
     return type == MEG_NORM_RMS || type == MEG_NORM_RMS_1P;
 }
 
-/* Return the number that is added to each stored weight of a norm: 1 for the 1P types, else 0. */
-static inline MEG_HOST_DEVICE float meg_norm_offset(enum meg_norm type)
+static inline MEG_HOST_DEVICE bool meg_norm_is_1p(enum meg_norm type)
 {
-    return type == MEG_NORM_LAYER_1P || type == MEG_NORM_RMS_1P ? 1.0f : 0.0f;
+    return type == MEG_NORM_LAYER_1P || type == MEG_NORM_RMS_1P;
+}
+
+/*
+ * Return the number that is added to each stored weight of a norm: 1 for the 1P types, else 0.  If w is NULL, the
+ * stored weights count as 0, and the number is 1.
+ */
+static inline MEG_HOST_DEVICE float meg_norm_offset(enum meg_norm type, const void *w)
+{
+    return meg_norm_is_1p(type) || !w ? 1.0f : 0.0f;
 }
 
 /* The activation function of a gated linear unit. */
@@ -105,6 +113,12 @@ struct meg_scale_args {
     float factor;
 };
 
+/* y [n,f] = cap * tanh(x / cap), the soft cap of Gemma 2; y may be x, and cap is above 0. */
+struct meg_softcap_args {
+    struct meg_mat y, x;
+    float cap;
+};
+
 /* Compute the output y [n,f] of a gated linear unit from x [n,2f] = [gate | up]. */
 struct meg_glu_fwd_args {
     const struct meg_glu *unit;
@@ -173,7 +187,9 @@ struct meg_qk_norm_bwd_args {
 /*
  * LayerNorm (Ba et al. 2016): y = (x - mean) * rstd * w + b, rstd = 1/sqrt(var + eps), with the biased variance.
  * RMSNorm (Zhang and Sennrich 2019): y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); b is NULL and mean is not
- * written.  With a 1P type, 1 + w replaces w.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 are outputs, kept for norm_bwd.
+ * written.  With a 1P type, 1 + w replaces w.  A norm without weights or without a bias has w or b NULL, which counts
+ * as 1 or 0.  y is computed in f32 and rounded once.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 are outputs, kept for
+ * norm_bwd.
  */
 struct meg_norm_fwd_args {
     enum meg_norm type;
@@ -186,8 +202,8 @@ struct meg_norm_fwd_args {
 
 /*
  * dx [n,h] = skip + the gradient of x, computed from dy, the gradient of y.  skip [n,h] may be dx; if skip.p is NULL,
- * nothing is added.  Unless dw is NULL, compute the gradients dw [h] of w and db [h] of b, both of type `grad`; db is
- * NULL if dw is, and for RMSNorm.
+ * nothing is added.  Unless they are NULL, compute the gradients dw [h] of w and db [h] of b, both of type `grad`; db
+ * is NULL if dw is, and for RMSNorm.
  */
 struct meg_norm_bwd_args {
     enum meg_norm type;
@@ -312,14 +328,15 @@ struct meg_xent_combine_args {
 
 /*
  * Replace the logits by their gradient: (softmax * (1 + 2 * z_loss * lse) - onehot(target)) times the weight of the
- * row, or 0 if the target is -1.
+ * row, or 0 if the target is -1.  If softcap is above 0, the logits are outputs of the operation softcap with this cap;
+ * replace them by the gradient of its input, which has the additional factor 1 - (logit / softcap)^2.
  */
 struct meg_xent_bwd_args {
     struct meg_mat logits;
     const float *lse;
     const int32_t *target;
     int64_t v0;
-    float z_loss;
+    float z_loss, softcap;
     struct meg_loss_weight weight;
 };
 
@@ -331,14 +348,14 @@ struct meg_xent_fwd_bwd_args {
     float *loss;
     struct meg_mat logits;
     const int32_t *target;
-    float z_loss;
+    float z_loss, softcap;
     struct meg_loss_weight weight;
 };
 
 /* clang-format off */
 /* The operations of this file (MEG_ISA_OPS). */
 #define MEG_LAYER_OPS(X)                                                                                               \
-    X(linear_fwd) X(linear_bwd_data) X(linear_bwd_weight) X(act_bwd) X(scale) X(glu_fwd) X(glu_bwd) X(rope)            \
+    X(linear_fwd) X(linear_bwd_data) X(linear_bwd_weight) X(act_bwd) X(scale) X(softcap) X(glu_fwd) X(glu_bwd) X(rope) \
     X(qk_norm_fwd) X(qk_norm_bwd) X(norm_fwd) X(norm_bwd) X(add_fwd) X(add_bwd) X(add_norm_fwd) X(embed_fwd)           \
     X(embed_bwd) X(position_fwd) X(position_bwd) X(xent_partial) X(xent_combine) X(xent_bwd) X(xent_fwd_bwd)
 /* clang-format on */
@@ -365,6 +382,8 @@ MEG_OP_ROW(act_bwd, check_act_bwd,
     VALUE(act_bwd, act))
 MEG_OP_ROW(scale, NULL,
     FIELD(scale, y, OUT, "n f") FIELD(scale, x, IN | IN_PLACE, "n f") VALUE(scale, factor))
+MEG_OP_ROW(softcap, NULL,
+    FIELD(softcap, y, OUT, "n f") FIELD(softcap, x, IN | IN_PLACE, "n f") VALUE(softcap, cap))
 MEG_OP_ROW(glu_fwd, NULL,
     VALUE(glu_fwd, unit) FIELD(glu_fwd, y, OUT, "n f") FIELD(glu_fwd, x, IN, "n 2f"))
 MEG_OP_ROW(glu_bwd, NULL,
@@ -385,13 +404,13 @@ MEG_OP_ROW(qk_norm_bwd, NULL,
     FIELD(qk_norm_bwd, rstd, IN, "s b g heads") VALUE(qk_norm_bwd, accumulate))
 MEG_OP_ROW(norm_fwd, check_norm_fwd,
     VALUE(norm_fwd, type) FIELD(norm_fwd, y, OUT, "n h") FIELD(norm_fwd, mean, OUT | OPTIONAL, "n")
-    FIELD(norm_fwd, rstd, OUT, "n") FIELD(norm_fwd, x, IN, "n h") FIELD(norm_fwd, w, IN, "h", "y")
+    FIELD(norm_fwd, rstd, OUT, "n") FIELD(norm_fwd, x, IN, "n h") FIELD(norm_fwd, w, IN | OPTIONAL, "h", "y")
     FIELD(norm_fwd, b, IN | OPTIONAL, "h", "y"))
 MEG_OP_ROW(norm_bwd, check_norm_bwd,
     VALUE(norm_bwd, type) FIELD(norm_bwd, dx, OUT, "n h") FIELD(norm_bwd, dw, OUT | OPTIONAL, "h", "grad")
     FIELD(norm_bwd, db, OUT | OPTIONAL, "h", "grad") VALUE(norm_bwd, grad)
     FIELD(norm_bwd, skip, IN | IN_PLACE | OPTIONAL, "n h") FIELD(norm_bwd, dy, IN, "n h") FIELD(norm_bwd, x, IN, "n h")
-    FIELD(norm_bwd, w, IN, "h", "dy") FIELD(norm_bwd, mean, IN | OPTIONAL, "n") FIELD(norm_bwd, rstd, IN, "n")
+    FIELD(norm_bwd, w, IN | OPTIONAL, "h", "dy") FIELD(norm_bwd, mean, IN | OPTIONAL, "n") FIELD(norm_bwd, rstd, IN, "n")
     VALUE(norm_bwd, accumulate))
 MEG_OP_ROW(add_fwd, NULL,
     FIELD(add_fwd, z, OUT, "n h") FIELD(add_fwd, x, IN | IN_PLACE, "n h") FIELD(add_fwd, y, IN, "n h")
@@ -404,7 +423,7 @@ MEG_OP_ROW(add_norm_fwd, check_add_norm_fwd,
     FIELD(add_norm_fwd, mean, OUT | OPTIONAL, "n") FIELD(add_norm_fwd, rstd, OUT, "n")
     FIELD(add_norm_fwd, x, IN | IN_PLACE, "n h") FIELD(add_norm_fwd, sublayer_out, IN, "n h")
     FIELD(add_norm_fwd, bias, IN | OPTIONAL, "h", "sublayer_out") VALUE(add_norm_fwd, drop)
-    FIELD(add_norm_fwd, w, IN, "h", "y") FIELD(add_norm_fwd, b, IN | OPTIONAL, "h", "y"))
+    FIELD(add_norm_fwd, w, IN | OPTIONAL, "h", "y") FIELD(add_norm_fwd, b, IN | OPTIONAL, "h", "y"))
 MEG_OP_ROW(embed_fwd, NULL,
     FIELD(embed_fwd, x, OUT, "n h") FIELD(embed_fwd, token, IN, "n") FIELD(embed_fwd, word, IN, "v h")
     VALUE(embed_fwd, v0))
@@ -425,10 +444,10 @@ MEG_OP_ROW(xent_combine, check_xent_combine,
     FIELD(xent_combine, target, IN, "n") VALUE(xent_combine, nparts) VALUE(xent_combine, n))
 MEG_OP_ROW(xent_bwd, NULL,
     FIELD(xent_bwd, logits, INOUT, "n v") FIELD(xent_bwd, lse, IN, "n") FIELD(xent_bwd, target, IN, "n")
-    VALUE(xent_bwd, v0) VALUE(xent_bwd, z_loss) FIELD(xent_bwd, weight.mask, IN | OPTIONAL, "n"))
+    VALUE(xent_bwd, v0) VALUE(xent_bwd, z_loss) VALUE(xent_bwd, softcap) FIELD(xent_bwd, weight.mask, IN | OPTIONAL, "n"))
 MEG_OP_ROW(xent_fwd_bwd, NULL,
     FIELD(xent_fwd_bwd, loss, OUT, "n") FIELD(xent_fwd_bwd, logits, INOUT, "n v") FIELD(xent_fwd_bwd, target, IN, "n")
-    VALUE(xent_fwd_bwd, z_loss) FIELD(xent_fwd_bwd, weight.mask, IN | OPTIONAL, "n"))
+    VALUE(xent_fwd_bwd, z_loss) VALUE(xent_fwd_bwd, softcap) FIELD(xent_fwd_bwd, weight.mask, IN | OPTIONAL, "n"))
 /* clang-format on */
 #endif
 
@@ -440,6 +459,7 @@ MEG_PLACEMENT_RULE(linear_bwd_weight, "dw", .factors = "dy x", .linear = "dy x")
 MEG_PLACEMENT_RULE(linear_bwd_weight, "dbias", .factors = "dy", .linear = "dy")
 MEG_PLACEMENT_RULE(act_bwd, "dx", .factors = "dy pre", .linear = "dy")
 MEG_PLACEMENT_RULE(scale, "y", .factors = "x", .linear = "x")
+MEG_PLACEMENT_RULE(softcap, "y", .factors = "x")
 MEG_PLACEMENT_RULE(glu_fwd, "y", .factors = "x")
 MEG_PLACEMENT_RULE(glu_bwd, "dx", .factors = "dy x", .linear = "dy")
 MEG_PLACEMENT_RULE(rope, "x", .factors = "x", .linear = "x")

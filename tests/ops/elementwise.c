@@ -1,4 +1,4 @@
-/* elementwise.c - cases of act_bwd, scale and cast. */
+/* elementwise.c - cases of act_bwd, scale, softcap and cast. */
 #include <stdlib.h>
 #include "ops.h"
 
@@ -161,6 +161,54 @@ static double equal_cuda(const struct op_call *c, const struct op_tensor *t)
 
 OP_TEST(scale, .fill = scale_fill, .ref = scale_ref, .cuda = equal_cuda, .bench = scale_bench,
         .group = { { "types", scale_types }, { "shapes", scale_shapes } });
+
+/* ---- softcap ---- */
+
+static void softcap_ref(struct op_call *c)
+{
+    const double cap = (double)((const struct meg_softcap_args *)c->args)->cap;
+    struct op_tensor *y = op_find(c, "y");
+
+    for (int64_t i = 0; i < y->numel; i++) {
+        y->want[i] = cap * tanh(op_in(c, "x")[i] / cap);
+        y->tol[i] = 8 * EPS * fabs(y->want[i]);
+    }
+}
+
+static void softcap_one(enum meg_dtype ty, enum meg_dtype tx, struct shape s, bool has_space, float cap)
+{
+    OP_CASE(softcap, 0, .y = op_mat(ty, s.n, s.f, has_space ? s.pad + 8 : s.pad), .x = op_mat(tx, s.n, s.f, s.pad),
+            .cap = cap);
+}
+
+static void softcap_types(void)
+{
+    for (int i = 0; i < OP_FLOATS * OP_FLOATS; i++)
+        for (int s = 0; s < SMALL_SHAPES; s++) {
+            softcap_one((enum meg_dtype)(i / 3), (enum meg_dtype)(i % 3), shapes[s], true, 0.7f);
+            softcap_one((enum meg_dtype)(i / 3), (enum meg_dtype)(i % 3), shapes[s], false, 30);
+        }
+}
+
+static void softcap_shapes(void)
+{
+    for (size_t i = 0; i < LEN(shapes); i++)
+        softcap_one(MEG_DTYPE_BF16, MEG_DTYPE_BF16, shapes[i], false, 2);
+}
+
+static void softcap_bench(void)
+{
+    softcap_one(MEG_DTYPE_BF16, MEG_DTYPE_BF16, (struct shape){ 16384, 4096, 0 }, false, 30);
+}
+
+static double softcap_cuda(const struct op_call *c, const struct op_tensor *t)
+{
+    (void)c;
+    return t->dtype == MEG_DTYPE_F32 ? 1e-6 : op_tolerance(t->dtype);
+}
+
+OP_TEST(softcap, .fill = scale_fill, .ref = softcap_ref, .cuda = softcap_cuda, .bench = softcap_bench,
+        .group = { { "types and caps", softcap_types }, { "shapes", softcap_shapes } });
 
 /* ---- cast ---- */
 

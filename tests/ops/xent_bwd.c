@@ -32,9 +32,15 @@ static double weight_of(struct op_call *c, int64_t r)
     return (mask ? mask[r] : 1) * (scale ? *scale : 1) * (loss_scale ? *loss_scale : 1);
 }
 
+/* The factors in the loss, and the soft cap that computed the logits; 0: none. */
+struct loss_type {
+    double z, softcap;
+};
+
 /* Compute the gradient of a row whose target is column t, or on another shard. */
-static void gradient_of_row(struct op_call *c, int64_t r, double lse, int64_t t, double z, double error)
+static void gradient_of_row(struct op_call *c, int64_t r, double lse, int64_t t, struct loss_type type, double error)
 {
+    const double z = type.z;
     struct op_tensor *x = op_find(c, "logits");
     const int64_t v = x->size[1];
     const double weight = weight_of(c, r);
@@ -45,7 +51,9 @@ static void gradient_of_row(struct op_call *c, int64_t r, double lse, int64_t t,
     /* The relative error of probabilities is the absolute error of lse; z-loss multiplies probabilities. */
     error += (most < 2 ? 16 : 8 * fmax(most, fabs(lse))) * EPS * (1 + 2 * fabs(z) * fmax(most, 10)) + 1e-8;
     for (int64_t k = 0; k < v; k++) {
-        x->want[r * v + k] = weight * (exp(x->v[r * v + k] - lse) * (1 + 2 * z * lse) - (k == t));
+        const double y = type.softcap > 0 ? x->v[r * v + k] / type.softcap : 0;
+
+        x->want[r * v + k] = weight * (1 - y * y) * (exp(x->v[r * v + k] - lse) * (1 + 2 * z * lse) - (k == t));
         x->tol[r * v + k] = error * fabs(weight);
     }
 }
@@ -77,7 +85,8 @@ static void bwd_ref(struct op_call *c)
         if (op_in(c, "target")[r] < 0)
             ignore_row(c, r);
         else
-            gradient_of_row(c, r, op_in(c, "lse")[r], (int64_t)op_in(c, "target")[r] - a->v0, (double)a->z_loss, 0);
+            gradient_of_row(c, r, op_in(c, "lse")[r], (int64_t)op_in(c, "target")[r] - a->v0,
+                            (struct loss_type){ (double)a->z_loss, (double)a->softcap }, 0);
 }
 
 /* The weights of rows that a bit mask selects. */
@@ -158,6 +167,16 @@ static void bwd_weights(void)
                     i & 8 ? 1e-3f : 0, i & ALL_WEIGHTS);
 }
 
+/* Logits that a soft cap computed: those of SMALL are less than 1. */
+static void bwd_softcap(void)
+{
+    xent_split_targets(XENT_ROWS, 8192);
+    for (int t = 0; t < OP_FLOATS; t++)
+        for (int i = 0; i < 2; i++)
+            OP_CASE(xent_bwd, SMALL, .logits = op_mat((enum meg_dtype)t, XENT_ROWS, i ? 8192 : 67, 8), .v0 = XENT_V0,
+                    .z_loss = 1e-2f, .softcap = i ? 1 : 1.5f, .weight = weights(MASK));
+}
+
 /*
  * Without a target on this shard, the gradient is the softmax.  With a target, an error of the softmax would be small
  * compared with the gradient of the target's logit.
@@ -204,6 +223,7 @@ OP_TEST(xent_bwd, .fill = bwd_fill, .ref = bwd_ref, .parts = bwd_parts, .same = 
         .group = { { "small shapes", bwd_small, .is_cpu_only = true },
                    { "shapes and types", bwd_shapes },
                    { "mask, loss scale and z-loss", bwd_weights },
+                   { "soft cap", bwd_softcap },
                    { "softmax without a target", bwd_softmax },
                    { "ignored rows, logits that are not finite, no rows", bwd_special } });
 
@@ -232,7 +252,8 @@ static double weighted_loss(struct op_call *c)
 
 static void fwd_bwd_ref(struct op_call *c)
 {
-    const double z = (double)((const struct meg_xent_fwd_bwd_args *)c->args)->z_loss;
+    const struct meg_xent_fwd_bwd_args *a = c->args;
+    const double z = (double)a->z_loss;
     struct op_tensor *const loss = op_find(c, "loss");
     const int64_t v = op_size(c, "v");
 
@@ -246,7 +267,8 @@ static void fwd_bwd_ref(struct op_call *c)
             continue;
         }
         loss->tol[r] = 8 * EPS * (fabs(lse) + 1 + z * lse * lse) + xent_sum_error(v) * (1 + 2 * z * fabs(lse));
-        gradient_of_row(c, r, lse, t, z, xent_sum_error(v) * (1 + 2 * z * fabs(lse)));
+        gradient_of_row(c, r, lse, t, (struct loss_type){ z, (double)a->softcap },
+                        xent_sum_error(v) * (1 + 2 * z * fabs(lse)));
     }
 }
 
@@ -260,7 +282,7 @@ static void fwd_bwd_parts(const struct meg_ops *op, struct meg_stream *st, const
     MEG_CALL(op, st, xent_combine, .loss = a->loss, .lse = lse, .part = part, .target = a->target, .nparts = 1, .n = n,
              .z_loss = a->z_loss);
     MEG_CALL(op, st, xent_bwd, .logits = a->logits, .lse = lse, .target = a->target, .z_loss = a->z_loss,
-             .weight = a->weight);
+             .softcap = a->softcap, .weight = a->weight);
     free(part);
     free(lse);
 }
@@ -310,6 +332,16 @@ static void fwd_bwd_weights(void)
                         i & ALL_WEIGHTS);
 }
 
+/* There are too many logits for central differences, because these do not include the soft cap. */
+static void fwd_bwd_softcap(void)
+{
+    unsplit_targets(5, 8192);
+    for (int t = 0; t < OP_FLOATS; t++)
+        for (int i = 0; i < 2; i++)
+            OP_CASE(xent_fwd_bwd, SMALL, .logits = op_mat((enum meg_dtype)t, 5, 8192, i ? 8 : 5), .z_loss = 1e-2f,
+                    .softcap = i ? 1 : 1.5f, .weight = weights(MASK));
+}
+
 /*
  * With a large z-loss, the gradient is almost the softmax.  Otherwise, an error of the softmax would be small compared
  * with the gradient of the target's logit.
@@ -355,5 +387,6 @@ OP_TEST(xent_fwd_bwd, .fill = xent_fill, .ref = fwd_bwd_ref, .loss = weighted_lo
                    { "shapes and types", fwd_bwd_shapes, .num_sms = 1 },
                    { "many rows", fwd_bwd_many_rows, .is_cpu_only = true },
                    { "mask, loss scale and z-loss", fwd_bwd_weights, .num_sms = 1 },
+                   { "soft cap", fwd_bwd_softcap, .num_sms = 1 },
                    { "softmax", fwd_bwd_softmax, .num_sms = 1 },
                    { "ignored rows, logits that are not finite, no rows", fwd_bwd_special, .num_sms = 1 } });

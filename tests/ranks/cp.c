@@ -84,7 +84,7 @@ struct run {
 /* Allocate the tensors of a run of s positions from arena, or count their bytes if arena->base is NULL. */
 static void alloc_run(struct run *r, struct meg_suballoc *arena, const struct meg_cp *cp, int64_t s, enum meg_dtype t)
 {
-    const struct meg_attn_size size = { t, s * B, s, B, A, G, D, 0, true };
+    const struct meg_attn_size size = { t, s * B, s, B, A, G, D, 0, false, true };
 
     r->x = meg_suballoc_mat(arena, t, s * B, H);
     r->y = meg_suballoc_mat(arena, t, s * B, H);

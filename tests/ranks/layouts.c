@@ -64,6 +64,9 @@ static const struct value values[OPTIONS][8] = {
     [SHAPE] = { { "gpt", TINY, 8 },
                 { "llama", TINY LLAMA, 4 }, /* n: key-value groups */
                 { "qwen3", TINY LLAMA "--qk-layernorm ", 4 },
+                { "sinks",
+                  TINY LLAMA "--softmax-type learnable --attn-logit-softcapping 2 --final-logit-softcapping 2 ", 4 },
+                { "alibi", TINY LLAMA "--position-embedding-type alibi --softmax-type off-by-one ", 4 },
                 { "bert", TINY BERT, 8 },
                 { "t5", TINY T5, 8 } },
     [TP] = { { "", "", 1 },

@@ -81,7 +81,13 @@ static inline void ref_linear(double *y, const double *x, const double *w, const
         }
 }
 
-/* Normalize rows of x [n,h] into y: LayerNorm if bias is not NULL, else RMSNorm. */
+/* Return weight i of a norm; w is NULL if the norm has none. */
+static inline double ref_norm_weight(const struct ref_gpt *g, const double *w, int64_t i)
+{
+    return w ? w[i] + g->c->apply_layernorm_1p : 1;
+}
+
+/* Normalize rows of x [n,h] into y, which may be x; weight and bias may be NULL. */
 static inline void ref_norm(const struct ref_gpt *g, double *y, const double *x, const double *w, const double *bias)
 {
     const int64_t h = g->c->hidden_size;
@@ -89,12 +95,13 @@ static inline void ref_norm(const struct ref_gpt *g, double *y, const double *x,
     for (int64_t r = 0; r < g->x->s * g->x->b; r++) {
         double mean = 0, var = 0;
 
-        for (int64_t i = 0; bias && i < h; i++)
+        for (int64_t i = 0; g->c->normalization == MEG_NORM_LAYER && i < h; i++)
             mean += x[r * h + i] / (double)h;
         for (int64_t i = 0; i < h; i++)
             var += (x[r * h + i] - mean) * (x[r * h + i] - mean) / (double)h;
         for (int64_t i = 0; i < h; i++)
-            y[r * h + i] = (x[r * h + i] - mean) / sqrt(var + g->c->norm_epsilon) * w[i] + (bias ? bias[i] : 0);
+            y[r * h + i] = (x[r * h + i] - mean) / sqrt(var + g->c->norm_epsilon) * ref_norm_weight(g, w, i) +
+                           (bias ? bias[i] : 0);
     }
 }
 
@@ -129,6 +136,71 @@ static inline void ref_rotate(const struct meg_model_conf *c, double *x, int64_t
 }
 
 /*
+ * Normalize x [n], the columns of one norm of queries or keys, which begin at column `first` of all its heads.  Weight
+ * and bias belong to column first % nw of each norm, nw being their number.
+ */
+static inline void ref_head_norm(const struct ref_gpt *m, double *x, int64_t n, int64_t first, const char *name, int l)
+{
+    const bool is_rms = m->c->normalization == MEG_NORM_RMS;
+    const double *w = ref_find(m, "decoder.layers.%d.self_attention.%s.weight", l, name);
+    const double *bias = ref_find(m, "decoder.layers.%d.self_attention.%s.bias", l, name);
+    double mean = 0, var = 0;
+
+    first = m->c->attn.qk_norm_scope == MEG_QK_NORM_PER_HEAD_WEIGHT ? first : 0;
+    for (int64_t i = 0; i < n && !is_rms; i++)
+        mean += x[i] / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        var += (x[i] - mean) * (x[i] - mean) / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (x[i] - mean) / sqrt(var + m->c->norm_epsilon) * ref_norm_weight(m, w, first + i) +
+               (bias ? bias[first + i] : 0);
+}
+
+/* Normalize the queries (r heads of a group, from head 0) or keys (one head, head r) of a row of qkv. */
+static inline void ref_qk_norm(const struct ref_gpt *m, double *row, bool is_key, int l)
+{
+    const int64_t g = m->c->attn.g, d = m->c->attn.d, r = m->c->attn.a / g, per = is_key ? 1 : r, n = g * per;
+    const bool is_wide = m->c->attn.qk_norm_scope == MEG_QK_NORM_WIDTH;
+    double *x = meg_new((size_t)(n * d) * sizeof *x);
+
+    for (int is_back = 0; is_back < 2; is_back++) {
+        for (int64_t k = 0; k < n * d; k++) {
+            double *in_row = row + (k / d / per * (r + 2) + (is_key ? r : k / d % per)) * d + k % d;
+
+            *(is_back ? in_row : &x[k]) = *(is_back ? &x[k] : in_row);
+        }
+        for (int64_t j = 0; j < (is_wide ? 1 : n) && !is_back; j++)
+            ref_head_norm(m, x + j * d, is_wide ? n * d : d, j * d, is_key ? "k_layernorm" : "q_layernorm", l);
+    }
+    free(x);
+}
+
+/* Return x, or cap * tanh(x / cap) if the cap is set. */
+static inline double ref_softcap(double x, double cap)
+{
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
+/*
+ * Return the slope of ALiBi of head j of n (Press et al. 2022): the first heads have those of p heads, p the largest
+ * power of two that is at most n, and the others every second one of those of 2 p heads.
+ */
+static inline double ref_alibi_slope(int64_t j, int64_t n)
+{
+    const double p = exp2(floor(log2((double)n)));
+
+    return (double)j < p ? pow(2, -8 * (double)(j + 1) / p) : pow(2, -8 * (2 * ((double)j - p) + 1) / (2 * p));
+}
+
+/* Return the exponential of the sink of head j, which is added to the denominator of the softmax. */
+static inline double ref_sink(const struct ref_gpt *m, int layer, int64_t j)
+{
+    const double *sink = ref_find(m, "decoder.layers.%d.self_attention.core_attention.softmax_offset", layer);
+
+    return m->c->attn.softmax_type == MEG_SOFTMAX_OFF_BY_ONE ? 1 : sink ? exp(sink[j]) : 0;
+}
+
+/*
  * Compute attention o [s,b,a d] from qkv [s,b,g (a/g + 2) d]; a row of qkv has the queries, key and value of each
  * group.  Queries and keys are rotated in place if the model has rotary embeddings.
  */
@@ -140,22 +212,27 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
     const int64_t ld = g * (r + 2) * d, keys = (x->s + 7) / 8 * 8;
     double *p = meg_new((size_t)x->s * sizeof *p);
 
+    for (int64_t n = 0; n < 2 * x->s * x->b && c->attn.qk_layernorm && !c->attn.qk_norm_after_rope; n++)
+        ref_qk_norm(m, qkv + n / 2 * ld, n % 2, layer);
     for (int64_t n = 0; n < x->s * x->b && meg_model_is_rotary(c); n++)
         for (int64_t j = 0; j < g * (r + 1); j++)
             ref_rotate(c, qkv + n * ld + (j / (r + 1) * (r + 2) + j % (r + 1)) * d, x->position_ids[n]);
+    for (int64_t n = 0; n < 2 * x->s * x->b && c->attn.qk_layernorm && c->attn.qk_norm_after_rope; n++)
+        ref_qk_norm(m, qkv + n / 2 * ld, n % 2, layer);
     for (int64_t n = 0; n < x->s * x->b; n++)
         for (int64_t j = 0; j < a; j++) {
             const int64_t t = n / x->b, i = n % x->b, first = x->doc_start ? x->doc_start[n] : 0;
             const double *q = qkv + n * ld + (j / r * (r + 2) + j % r) * d;
             const double *key = qkv + i * ld + (j / r * (r + 2) + r) * d, *value = key + d;
-            double sum = 0;
+            const double slope = c->position_embedding_type == MEG_POSITION_ALIBI ? ref_alibi_slope(j, a) : 0;
+            double sum = ref_sink(m, layer, j);
 
             for (int64_t k = first; k <= t; k++) {
                 double dot = 0;
 
                 for (int64_t e = 0; e < d; e++)
                     dot += q[e] * key[k * x->b * ld + e];
-                sum += p[k] = exp(dot / sqrt((double)d));
+                sum += p[k] = exp(ref_softcap(dot / sqrt((double)d), c->attn.softcap) - slope * (double)(t - k));
             }
             for (int64_t k = first; k <= t; k++)
                 p[k] *= ref_drop(m, c->attn.dropout, layer, MEG_DROP_ATTN, j * keys + k, t, i) / sum;
@@ -192,6 +269,32 @@ static inline double *ref_rows(const struct ref_gpt *g, int64_t cols)
     return meg_new((size_t)(g->x->s * g->x->b * cols) * sizeof(double));
 }
 
+/* Set x to the norm of h.  With post placement, also replace h by it.  Without input norms, copy h. */
+static inline void ref_input(const struct ref_gpt *g, double *x, double *h, const char *name, int l)
+{
+    const bool is_first = l == 0 && strcmp(name, "input_layernorm") == 0;
+    const bool is_post = g->c->norm_placement == MEG_NORM_PLACEMENT_POST;
+    const size_t nbytes = (size_t)(g->x->s * g->x->b * g->c->hidden_size) * sizeof *x;
+
+    memcpy(x, h, nbytes);
+    if (!meg_model_norms_input(g->c) || (is_post && is_first))
+        return;
+    ref_norm(g, x, h, ref_find(g, "decoder.layers.%d.%s.weight", l, name),
+             ref_find(g, "decoder.layers.%d.%s.bias", l, name));
+    if (is_post)
+        memcpy(h, x, nbytes);
+}
+
+/* Apply the norm of the output and the factor to y, the output of attention or MLP. */
+static inline void ref_output(const struct ref_gpt *g, double *y, const char *name, int l)
+{
+    if (meg_model_norms_output(g->c))
+        ref_norm(g, y, y, ref_find(g, "decoder.layers.%d.%s.weight", l, name),
+                 ref_find(g, "decoder.layers.%d.%s.bias", l, name));
+    for (int64_t k = 0; k < g->x->s * g->x->b * g->c->hidden_size; k++)
+        y[k] *= meg_model_residual_multiplier(g->c);
+}
+
 /* Run h [s,b,h] through one layer, in place. */
 static inline void ref_layer(const struct ref_gpt *g, double *h, int l)
 {
@@ -203,16 +306,21 @@ static inline void ref_layer(const struct ref_gpt *g, double *h, int l)
     double *x = ref_rows(g, hidden), *y = ref_rows(g, hidden), *qkv = ref_rows(g, qkv_cols), *o = ref_rows(g, ad);
     double *pre = ref_rows(g, fc1), *mid = ref_rows(g, f);
 
-    ref_norm(g, x, h, P("input_layernorm.weight"), P("input_layernorm.bias"));
+    ref_input(g, x, h, "input_layernorm", l);
     ref_linear(qkv, x, P("self_attention.linear_qkv.weight"), P("self_attention.linear_qkv.bias"), n, qkv_cols, hidden);
     ref_attention(g, o, qkv, l);
     ref_linear(y, o, P("self_attention.linear_proj.weight"), P("self_attention.linear_proj.bias"), n, hidden, ad);
+    ref_output(g, y, "post_self_attn_layernorm", l);
+    if (c->parallel_residual == MEG_PARALLEL_RESIDUAL_TWO_NORMS)
+        ref_input(g, x, h, "pre_mlp_layernorm", l);
     ref_add(g, h, y, l, MEG_DROP_ATTN_OUT);
-    ref_norm(g, x, h, P("pre_mlp_layernorm.weight"), P("pre_mlp_layernorm.bias"));
+    if (c->parallel_residual == MEG_PARALLEL_RESIDUAL_NONE)
+        ref_input(g, x, h, "pre_mlp_layernorm", l);
     ref_linear(pre, x, P("mlp.linear_fc1.weight"), P("mlp.linear_fc1.bias"), n, fc1, hidden);
     ref_activation(c, mid, pre, n);
     ref_linear(y, mid, P("mlp.linear_fc2.weight"), P("mlp.linear_fc2.bias"), n, hidden, f);
-    ref_add(g, h, y, l, MEG_DROP_MLP_OUT);
+    ref_output(g, y, "post_mlp_layernorm", l);
+    ref_add(g, h, y, l, c->parallel_residual == MEG_PARALLEL_RESIDUAL_NONE ? MEG_DROP_MLP_OUT : MEG_DROP_ATTN_OUT);
     free(x);
     free(y);
     free(qkv);
@@ -233,13 +341,21 @@ static inline double ref_loss(const struct ref_gpt *g)
     double *h = ref_rows(g, hidden), *y = ref_rows(g, hidden), *logits = ref_rows(g, v), loss = 0;
 
     for (int64_t k = 0; k < n * hidden; k++)
-        y[k] = word[x->tokens[k / hidden] * hidden + k % hidden] +
-               (position ? position[x->position_ids[k / hidden] * hidden + k % hidden] : 0);
+        y[k] = word[x->tokens[k / hidden] * hidden + k % hidden] * meg_model_embedding_multiplier(c);
+    if (c->embed_layernorm)
+        ref_norm(g, y, y, ref_find(g, "embedding.word_embeddings.norm.weight"),
+                 ref_find(g, "embedding.word_embeddings.norm.bias"));
+    for (int64_t k = 0; k < n * hidden && position; k++)
+        y[k] += position[(x->position_ids[k / hidden] + c->position_embedding_offset) * hidden + k % hidden];
     ref_add(g, h, y, 0, MEG_DROP_EMBED);
     for (int l = 0; l < c->num_layers; l++)
         ref_layer(g, h, l);
     ref_norm(g, y, h, ref_find(g, "decoder.final_layernorm.weight"), ref_find(g, "decoder.final_layernorm.bias"));
+    for (int64_t k = 0; k < n * hidden; k++)
+        y[k] *= meg_model_logit_multiplier(c);
     ref_linear(logits, y, out ? out : word, NULL, n, v, hidden);
+    for (int64_t k = 0; k < n * v; k++)
+        logits[k] = ref_softcap(logits[k], c->logit_softcap);
     for (int64_t r = 0; r < n; r++) {
         double sum = 0;
 

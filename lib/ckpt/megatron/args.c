@@ -26,7 +26,6 @@ static const struct rule {
     { "linear_attention_type", "", "linear attention" },
     { "linear_attention_freq", "0", "linear attention" },
     { "attention_output_gate", "False", "a gate on the attention output" },
-    { "softmax_type", "vanilla", "an offset in the softmax" },
     { "window_size", "(-1,-1) (-1,0)", "sliding-window attention" },
     { "window_attn_skip_freq", "0", "sliding-window attention" },
     { "qk_l2_norm", "False", "normalized queries and keys" },
@@ -35,7 +34,6 @@ static const struct rule {
     { "rope_type", "rope", "a different type of RoPE scaling" },
     { "enable_gpt_oss", "False", "a different type of RoPE scaling" },
     { "mrope_section", "", "multimodal RoPE" },
-    { "apply_layernorm_1p", "False", "norms that multiply by 1 + weight" },
     { "layernorm_zero_centered_gamma", "False", "norms that multiply by 1 + weight" },
     { "enable_mhc_connections", "False", "several residual streams" },
     { "squared_relu", "False", "another activation function" },
@@ -171,15 +169,17 @@ static bool is_option(const char *name)
 
 struct meg_model_conf ckpt_supported_options(const struct meg_model_conf *model, enum meg_ckpt_names names)
 {
-    const char *missing = names == MEG_CKPT_NAMES_LEGACY ? "position-embedding-type=relative qk-layernorm"
+    const char *missing = names == MEG_CKPT_NAMES_LEGACY ? "position-embedding-type=relative qk-* softmax-type"
                                                          : "apply-residual-connection-post-layernorm";
     struct meg_model_conf m = *model;
 
     for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
+        const struct meg_opt one[] = { *row, { 0 } };
+        const struct meg_optgroup groups[] = { { "model", one, &m }, { 0 } };
         char *value = meg_opt_value(row, &m);
 
         if (meg_opt_is_listed(missing, row->name, value))
-            MEG_ASSERT(meg_opt_set(row, &m, row->default_value, NULL) == 0);
+            meg_opt_defaults(groups);
         free(value);
     }
     return m;

@@ -177,6 +177,7 @@ static void add_row(const struct meg_param **list, int *n, const struct meg_para
 static int list_registered(const struct meg_param **list, const struct meg_params *p)
 {
     static const char *const layer[] = { "input_layernorm",
+                                         "self_attention.core_attention.softmax_offset",
                                          "self_attention.linear_proj",
                                          "self_attention.linear_qkv",
                                          "self_attention.q_layernorm",
@@ -184,7 +185,7 @@ static int list_registered(const struct meg_param **list, const struct meg_param
                                          "pre_mlp_layernorm",
                                          "mlp.linear_fc1",
                                          "mlp.linear_fc2" };
-    static const char *const type[] = { "weight", "bias" };
+    static const char *const type[] = { "", ".weight", ".bias" };
     char name[CKPT_NAME_CHARS];
     int n = 0, before = -1;
 
@@ -192,8 +193,8 @@ static int list_registered(const struct meg_param **list, const struct meg_param
     add_row(list, &n, p, "embedding.position_embeddings.weight");
     for (int i = 0; n != before; i++) {
         before = n;
-        for (size_t k = 0; k < 2 * sizeof layer / sizeof *layer; k++) {
-            snprintf(name, sizeof name, "decoder.layers.%d.%s.%s", i, layer[k / 2], type[k % 2]);
+        for (size_t k = 0; k < 3 * sizeof layer / sizeof *layer; k++) {
+            snprintf(name, sizeof name, "decoder.layers.%d.%s%s", i, layer[k / 3], type[k % 3]);
             add_row(list, &n, p, name);
         }
     }

@@ -57,6 +57,7 @@ void nn_core_bwd(struct meg_ctx *c, const struct nn_core *d, const struct nn_cor
                                             .v = x->v,
                                             .workspace = workspace,
                                             .d_rel_bias = d_rel_bias,
+                                            .d_sink = d->d_sink,
                                             .accumulate_params = true };
 
     c->op->attn_bwd(c->stream, &args);
@@ -81,6 +82,37 @@ void nn_cached_attn_fwd(struct meg_ctx *c, const struct nn_core *x, struct meg_m
     y.k = nn_heads(kv, 1, 2, x->desc.d, 0);
     y.v = nn_heads(kv, 1, 2, x->desc.d, 1);
     nn_core_fwd(c, &y);
+}
+
+void nn_set_scores(struct meg_attn_desc *desc, const struct meg_attn *l, int64_t a0)
+{
+    desc->scale = l->scale;
+    desc->softcap = l->softcap;
+    desc->alibi_slope = l->alibi_slope ? l->alibi_slope + a0 : NULL;
+}
+
+/* Return elements a0, a0 + 1, ... of an array at p, which may be NULL. */
+static struct meg_array array_from(void *p, enum meg_dtype t, int64_t a0)
+{
+    return (struct meg_array){ p ? meg_element(p, a0, t) : NULL, t };
+}
+
+struct meg_array nn_sink(const struct meg_ctx *c, const struct meg_attn *l, int64_t a0)
+{
+    return array_from(l->softmax_type == MEG_SOFTMAX_OFF_BY_ONE ? l->workspace.zero_sink : l->sink.w, c->dtype, a0);
+}
+
+struct meg_array nn_sink_grad(const struct meg_ctx *c, const struct meg_attn *l, int64_t a0)
+{
+    return array_from(l->sink.dw, c->grad_dtype, a0);
+}
+
+void nn_begin_sinks(struct meg_ctx *c, const struct meg_attn *l, bool is_backward)
+{
+    if (l->softmax_type == MEG_SOFTMAX_OFF_BY_ONE)
+        c->op->zero(c->stream, l->workspace.zero_sink, (size_t)l->a * meg_dtype_size(c->dtype));
+    if (is_backward && l->sink.dw && !c->call.accumulates_grads)
+        c->op->zero(c->stream, l->sink.dw, (size_t)l->a * meg_dtype_size(c->grad_dtype));
 }
 
 struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d)

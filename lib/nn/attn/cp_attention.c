@@ -43,10 +43,11 @@ static struct nn_cp_attn start_attn(struct meg_ctx *c, const struct meg_attn *l,
     p.a = l->a / cp->a2a_size;
     p.g = l->g / cp->a2a_size;
     p.d = l->d;
+    p.a0 = cp->a2a->rank * p.a;
     p.qkv = nn_qkv_heads(a2a_shape(cp, qkv), p.b, p.a / p.g, p.d);
     p.doc_start = nn_a2a_doc_start(c, l);
     p.drop = meg_ctx_drop(c, l->dropout, l->layer, MEG_DROP_ATTN);
-    p.drop.unit0 = l->head0 + cp->a2a->rank * p.a;
+    p.drop.unit0 = l->head0 + p.a0;
     p.nq_chunks = 2;
     p.nk_chunks = cp->ring_size > 1 ? 2 : 1;
     rank_chunks(p.q_chunk, p.nq_chunks, p.s, cp->ring->rank, cp->ring_size);
@@ -64,7 +65,7 @@ static struct meg_attn_desc descriptor(const struct nn_cp_attn *p, const struct 
 {
     struct meg_attn_desc desc = nn_causal_desc(p->s * p->l->cp->ring_size, p->b, p->a, p->g, p->d);
 
-    desc.scale = p->l->scale;
+    nn_set_scores(&desc, p->l, p->a0);
     desc.s_q = q->s;
     desc.s_k = k->s;
     desc.q0 = q->position0;
@@ -92,18 +93,20 @@ static int64_t stats_offset(const struct nn_cp_attn *p, const struct nn_cp_chunk
 }
 
 /*
- * Compute the attention of query chunk i over key chunk j.  If is_first, write o and lse; otherwise merge the result
- * into o and lse.
+ * Compute the attention of query chunk i over key chunk j.  If is_first, write o and lse, and include the sinks;
+ * otherwise merge the result into o and lse.
  */
 static void attn_chunk_fwd(struct nn_cp_attn *p, struct meg_mat o, float *lse, int64_t i, int64_t j, bool is_first)
 {
     const struct nn_cp_chunk *q = &p->q_chunk[i], *k = &p->k_chunk[j];
-    const struct meg_attn_desc desc = descriptor(p, q, k);
     const struct meg_attn_workspace *w = &p->l->workspace;
     const struct meg_heads out = outputs(p, o, q->row0);
     const struct meg_heads part = outputs(p, meg_mat(w->o_part, MEG_DTYPE_F32, o.rows / 2, o.cols), 0);
+    struct meg_attn_desc desc = descriptor(p, q, k);
     float *out_lse = lse + stats_offset(p, q);
 
+    if (is_first)
+        desc.sink = nn_sink(p->c, p->l, p->a0);
     MEG_CALL(p->c->op, p->c->stream, attn_fwd, .desc = &desc, .o = is_first ? out : part,
              .lse = is_first ? out_lse : w->lse_part, .q = rows_from(p->qkv.q, q->row0),
              .k = rows_from(p->kv.k, k->row0), .v = rows_from(p->kv.v, k->row0), .drop = &p->drop);
@@ -150,12 +153,15 @@ static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *de
     nn_a2a_stats(c, l, delta);
 }
 
-/* Add the gradients of the attention of query chunk i over key chunk j to p->dqkv and to the gradient block dkv. */
-static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, struct meg_mat d_o, const float *delta,
-                           const float *lse, int64_t i, int64_t j)
+/*
+ * Add the gradients of the attention of query chunk i over key chunk j to p->dqkv and to the gradient block dkv.  If
+ * is_first, attn_chunk_fwd included the sinks; add to their gradient.
+ */
+static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, struct meg_mat d_o, const float *lse,
+                           int64_t i, int64_t j, bool is_first)
 {
     const struct nn_cp_chunk *q = &p->q_chunk[i], *k = &p->k_chunk[j];
-    const struct meg_attn_desc desc = descriptor(p, q, k);
+    struct meg_attn_desc desc = descriptor(p, q, k);
     struct meg_attn_bwd_args args = { .desc = &desc, .drop = &p->drop };
 
     args.dq = rows_from(p->dqkv.q, q->row0);
@@ -164,11 +170,16 @@ static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, 
     args.accumulate = 1;
     args.d_o = outputs(p, d_o, q->row0);
     args.lse = lse + stats_offset(p, q);
-    args.delta = delta + stats_offset(p, q);
+    args.delta = p->l->workspace.delta + stats_offset(p, q);
     args.q = rows_from(p->qkv.q, q->row0);
     args.k = rows_from(p->kv.k, k->row0);
     args.v = rows_from(p->kv.v, k->row0);
     args.workspace = p->l->workspace.bwd;
+    args.accumulate_params = true;
+    if (is_first) {
+        desc.sink = nn_sink(p->c, p->l, p->a0);
+        args.d_sink = nn_sink_grad(p->c, p->l, p->a0);
+    }
     p->c->op->attn_bwd(p->c->stream, &args);
 }
 
@@ -180,10 +191,10 @@ size_t nn_attn_bwd_nbytes(const struct meg_ops *op, const struct meg_attn_size *
 
     desc.rel_bias.rows = size->buckets;
     if (!meg_cp_is_on(cp))
-        return op->attn_bwd_nbytes(&desc, size->dtype, size->buckets > 0);
+        return op->attn_bwd_nbytes(&desc, size->dtype, size->buckets > 0 || size->has_sink);
     desc.s_q = s / 2;
     desc.s_k = cp->ring_size > 1 ? s / 2 : s;
-    return op->attn_bwd_nbytes(&desc, MEG_DTYPE_F32, false);
+    return op->attn_bwd_nbytes(&desc, MEG_DTYPE_F32, size->has_sink);
 }
 
 void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a,
@@ -192,10 +203,9 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
     const struct nn_kv_exchange *exchange = nn_kv_exchange_select(l->cp);
     const struct meg_mat d_o = a2a_shape(l->cp, d->o), dqkv = a2a_shape(l->cp, d->qkv);
     const struct meg_mat sum = nn_f32_sum(dqkv, l->workspace.dqkv);
-    float *delta = l->workspace.delta;
     struct nn_cp_attn p = start_attn(c, l, a->qkv);
 
-    compute_delta(c, l, delta, d->o, a->o);
+    compute_delta(c, l, l->workspace.delta, d->o, a->o);
     nn_a2a_seq_to_heads(c, l, d->o);
     p.dqkv = nn_qkv_heads(sum, p.b, p.a / p.g, p.d);
     c->op->zero(c->stream, sum.p, (size_t)(sum.rows * sum.cols) * sizeof(float));
@@ -207,7 +217,7 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
         for (int64_t i = 0; i < p.nq_chunks; i++)
             for (int64_t j = 0; j < p.nk_chunks; j++)
                 if (is_visible(&p.q_chunk[i], &p.k_chunk[j]))
-                    attn_chunk_bwd(&p, &dkv, d_o, delta, a->lse, i, j);
+                    attn_chunk_bwd(&p, &dkv, d_o, a->lse, i, j, step == 0 && j == 0);
         exchange->send_grads(&p, step);
     }
     exchange->return_grads(&p);

@@ -47,6 +47,8 @@ void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suball
     }
     if (ring_size > 1 && size->dtype != MEG_DTYPE_F32)
         w->o = meg_suballoc(arena, (size_t)(rows * o) * sizeof *w->o);
+    if (size->has_sink)
+        w->zero_sink = meg_suballoc(arena, (size_t)size->a * element);
     if (!size->is_training)
         return;
     for (int i = 0; i < n; i++) {

@@ -42,6 +42,7 @@ struct meg_attn_size {
     int64_t n, s, b; /* rows, positions and sequences of a micro-batch; for inference, n >= s * b */
     int64_t a, g, d; /* query heads and groups before any all-to-all; head size */
     int64_t buckets; /* rows of the relative bias of attention scores; 0: none */
+    bool has_sink;   /* the scores have sinks */
     bool is_training;
 };
 
@@ -54,6 +55,7 @@ struct meg_attn_workspace {
     float *o_part, *lse_part;  /* partial o and lse of one query chunk and one key chunk, before merging */
     float *delta;              /* sum of d_o * o over the columns of each head, with the shape of lse */
     float *o, *dqkv;           /* f32 sums [n, a d] and [n, (a+2g)d] over chunks; NULL if dtype is f32 */
+    void *zero_sink;           /* [a] zeros, the sinks of MEG_SOFTMAX_OFF_BY_ONE */
     struct meg_workspace bwd;  /* workspace of attn_bwd */
 };
 

@@ -29,6 +29,7 @@ struct nn_core {
     struct meg_drop drop;
     struct meg_heads o, q, k, v;
     float *lse;
+    struct meg_array d_sink; /* gradient of desc.sink, to which backward adds; p may be NULL */
 };
 /* Compute o = dropout(softmax(scores)) v, and lse, the log-sum-exp of each query's scores (meg_attn_desc). */
 void nn_core_fwd(struct meg_ctx *c, const struct nn_core *x);
@@ -53,6 +54,21 @@ static inline const int64_t *nn_layer_offset(const struct meg_kv_step *kv, const
  */
 void nn_cached_attn_fwd(struct meg_ctx *c, const struct nn_core *x, struct meg_mat kv, const int64_t *offset);
 
+/*
+ * Set the fields of desc that describe the scores of heads [a0, a0 + desc->a) of this rank: the scale, the soft cap and
+ * the slopes of ALiBi, but not the sinks, because a descriptor of some of the keys may have none.
+ */
+void nn_set_scores(struct meg_attn_desc *desc, const struct meg_attn *l, int64_t a0);
+/*
+ * Return the sinks of the heads of this rank from a0 on; without sinks, p is NULL.  nn_begin_sinks must have been
+ * called in this pass.
+ */
+struct meg_array nn_sink(const struct meg_ctx *c, const struct meg_attn *l, int64_t a0);
+/* Return the gradient of nn_sink, to which backward adds; p is NULL unless it is needed. */
+struct meg_array nn_sink_grad(const struct meg_ctx *c, const struct meg_attn *l, int64_t a0);
+/* Set the sinks that are 0, and in a backward pass their gradients, unless the pass accumulates gradients. */
+void nn_begin_sinks(struct meg_ctx *c, const struct meg_attn *l, bool is_backward);
+
 /* Return the descriptor of causal attention over b sequences of s tokens, without a scale, which the caller sets. */
 struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d);
 
@@ -62,6 +78,25 @@ struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, 
 struct meg_mat nn_f32_sum(struct meg_mat m, float *buffer);
 /* Convert `sum`, which nn_f32_sum returned for m, to the dtype of m, and store the result in m. */
 void nn_from_f32(struct meg_ctx *c, struct meg_mat m, struct meg_mat sum);
+
+/* ---- qk_norm.c ---- */
+
+/* Copy the queries and keys in the rows of qkv to a->q and a->k, which backward needs. */
+void nn_qk_norm_keep(struct meg_ctx *c, struct meg_mat qkv, const struct meg_attn_acts *a, const struct meg_attn *l);
+/* Normalize the queries and keys in the rows of qkv, in place.  Keep what backward needs in a. */
+void nn_qk_norm_fwd(struct meg_ctx *c, struct meg_mat qkv, const struct meg_attn_acts *a, const struct meg_attn *l);
+/* Replace the gradients of the normalized queries and keys, in d_qkv, by those before the norms. */
+void nn_qk_norm_bwd(struct meg_ctx *c, struct meg_mat d_qkv, const struct meg_attn_acts *a, const struct meg_attn *l);
+/* Return whether the operations qk_norm_fwd and qk_norm_bwd compute these norms, together with rotary positions. */
+static inline bool nn_qk_norm_is_fused(enum meg_norm type, enum meg_qk_norm_scope scope, bool is_after_rope)
+{
+    return type == MEG_NORM_RMS && scope == MEG_QK_NORM_HEAD && !is_after_rope;
+}
+/* Declare the parameters of the norms, with this epsilon. */
+void nn_qk_norm_bind(struct meg_binder *b, struct meg_attn *l, const struct meg_attn_conf *c, double eps);
+void nn_qk_norm_suballoc_acts(struct meg_attn_acts *acts, const struct meg_block_arena *a,
+                              const struct meg_attn_conf *c);
+void nn_qk_norm_suballoc_workspace(struct meg_attn *l, const struct meg_block_arena *a, const struct meg_attn_conf *c);
 
 /* ---- cp_attention.c ---- */
 
@@ -108,6 +143,7 @@ struct nn_cp_attn {
     struct meg_ctx *c;
     const struct meg_attn *l;
     int64_t s, b, a, g, d; /* positions, sequences, query heads, groups on this rank after the all-to-all; head size */
+    int64_t a0;            /* the first of these query heads, among those before the all-to-all */
     const int32_t *doc_start;
     struct meg_drop drop;
     struct nn_qkv qkv, dqkv;      /* views of [s,b] vectors of each head; dqkv is f32 */

@@ -14,42 +14,50 @@ static void rotate(struct meg_ctx *c, struct meg_mat qkv, float sign, const stru
                  .cos = t->cos, .sin = t->sin, .position = c->call.position_ids, .sign = sign);
 }
 
-/* Views of queries and keys before their norms, and arguments of the norms, which include the rotation. */
+/* The arguments of the operations qk_norm_fwd and qk_norm_bwd: the heads before the norm, and the rest. */
 struct qk_norm {
     struct meg_heads x_q, x_k;
     struct meg_qk_norm q, k;
 };
 
-static struct qk_norm qk_norm_of(const struct meg_ctx *c, struct meg_mat qk, const struct meg_attn *l)
+static struct qk_norm qk_norm_of(const struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_attn *l)
 {
     const struct meg_rope *t = l->rope;
     const int64_t r = l->a / l->g;
     const struct meg_qk_norm q = {
-        qk.rows / c->call.b, c->call.b, l->g, r, l->d, l->qk_norm_eps, t->half, t->is_interleaved, t->cos, t->sin,
+        a->q.rows / c->call.b, c->call.b, l->g, r, l->d, l->q_norm.eps, t->half, t->is_interleaved, t->cos, t->sin,
         c->call.position_ids
     };
-    struct qk_norm n = { nn_heads(qk, c->call.b, r + 1, l->d, 0), nn_heads(qk, c->call.b, r + 1, l->d, r), q, q };
+    struct qk_norm n = { nn_output_heads(a->q, c->call.b, r, l->d), nn_output_heads(a->k, c->call.b, 1, l->d), q, q };
 
     n.k.heads = 1;
     return n;
 }
 
+static bool is_fused(const struct meg_attn *l)
+{
+    return l->has_qk_norm && nn_qk_norm_is_fused(l->q_norm.type, l->qk_norm_scope, l->qk_norm_after_rope);
+}
+
 /* Normalize and rotate the query and key heads in the rows of a->qkv.  Keep what backward needs. */
 static void norm_and_rotate(struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_attn *l)
 {
-    const int64_t r = l->a / l->g;
-    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->call.b, r, l->d);
-    const struct qk_norm n = qk_norm_of(c, a->qk, l);
+    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->call.b, l->a / l->g, l->d);
+    const struct qk_norm n = qk_norm_of(c, a, l);
 
-    if (l->qk_norm_eps == 0) {
-        rotate(c, a->qkv, 1, l);
+    if (is_fused(l)) {
+        nn_qk_norm_keep(c, a->qkv, a, l);
+        MEG_CALL(c->op, c->stream, qk_norm_fwd, .q = &n.q, .y = h.q, .rstd = a->q_stats.rstd, .x = n.x_q,
+                 .w = l->q_norm.w);
+        MEG_CALL(c->op, c->stream, qk_norm_fwd, .q = &n.k, .y = h.k, .rstd = a->k_stats.rstd, .x = n.x_k,
+                 .w = l->k_norm.w);
         return;
     }
-    /* the key head of a group follows its query heads, so one copy is enough */
-    MEG_CALL(c->op, c->stream, copy_heads, .dst = n.x_q, .src = h.q, .s = n.q.s, .b = c->call.b, .g = l->g,
-             .d = (r + 1) * l->d);
-    MEG_CALL(c->op, c->stream, qk_norm_fwd, .q = &n.q, .y = h.q, .rstd = a->q_rstd, .x = n.x_q, .w = l->q_norm.w);
-    MEG_CALL(c->op, c->stream, qk_norm_fwd, .q = &n.k, .y = h.k, .rstd = a->k_rstd, .x = n.x_k, .w = l->k_norm.w);
+    if (l->has_qk_norm && !l->qk_norm_after_rope)
+        nn_qk_norm_fwd(c, a->qkv, a, l);
+    rotate(c, a->qkv, 1, l);
+    if (l->has_qk_norm && l->qk_norm_after_rope)
+        nn_qk_norm_fwd(c, a->qkv, a, l);
 }
 
 /* Replace the gradients of the heads that norm_and_rotate computed, in d_qkv, by those of its input. */
@@ -57,16 +65,22 @@ static void norm_and_rotate_bwd(struct meg_ctx *c, struct meg_mat d_qkv, const s
                                 const struct meg_attn *l)
 {
     const struct nn_qkv h = nn_qkv_heads(d_qkv, c->call.b, l->a / l->g, l->d);
-    const struct qk_norm n = qk_norm_of(c, a->qk, l);
+    const struct qk_norm n = qk_norm_of(c, a, l);
 
-    if (l->qk_norm_eps == 0) {
-        rotate(c, d_qkv, -1, l);
+    if (is_fused(l)) {
+        MEG_CALL(c->op, c->stream, qk_norm_bwd, .q = &n.q, .dx = h.q, .dw = l->q_norm.dw, .grad = c->grad_dtype,
+                 .dy = h.q, .x = n.x_q, .w = l->q_norm.w, .rstd = a->q_stats.rstd,
+                 .accumulate = c->call.accumulates_grads);
+        MEG_CALL(c->op, c->stream, qk_norm_bwd, .q = &n.k, .dx = h.k, .dw = l->k_norm.dw, .grad = c->grad_dtype,
+                 .dy = h.k, .x = n.x_k, .w = l->k_norm.w, .rstd = a->k_stats.rstd,
+                 .accumulate = c->call.accumulates_grads);
         return;
     }
-    MEG_CALL(c->op, c->stream, qk_norm_bwd, .q = &n.q, .dx = h.q, .dw = l->q_norm.dw, .grad = c->grad_dtype, .dy = h.q,
-             .x = n.x_q, .w = l->q_norm.w, .rstd = a->q_rstd, .accumulate = c->call.accumulates_grads);
-    MEG_CALL(c->op, c->stream, qk_norm_bwd, .q = &n.k, .dx = h.k, .dw = l->k_norm.dw, .grad = c->grad_dtype, .dy = h.k,
-             .x = n.x_k, .w = l->k_norm.w, .rstd = a->k_rstd, .accumulate = c->call.accumulates_grads);
+    if (l->has_qk_norm && l->qk_norm_after_rope)
+        nn_qk_norm_bwd(c, d_qkv, a, l);
+    rotate(c, d_qkv, -1, l);
+    if (l->has_qk_norm && !l->qk_norm_after_rope)
+        nn_qk_norm_bwd(c, d_qkv, a, l);
 }
 
 /* Return the operands of attention in activations or gradients, for b sequences. */
@@ -81,9 +95,11 @@ static struct nn_core core_of(const struct meg_ctx *c, const struct meg_attn_act
                          .q = h.q,
                          .k = h.k,
                          .v = h.v,
-                         .lse = a->lse };
+                         .lse = a->lse,
+                         .d_sink = nn_sink_grad(c, l, 0) };
 
-    x.desc.scale = l->scale;
+    nn_set_scores(&x.desc, l, 0);
+    x.desc.sink = nn_sink(c, l, 0);
     x.desc.doc_start = c->call.doc_start;
     x.desc.key_length = c->call.key_length;
     x.desc.window_right = l->is_bidirectional ? -1 : 0;
@@ -100,6 +116,7 @@ static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, bool
 {
     const struct nn_core x = core_of(c, a, c->call.b, l);
 
+    nn_begin_sinks(c, l, false);
     if (meg_cp_is_on(l->cp))
         nn_cp_attn_fwd(c, l, a, is_recomputed);
     else
@@ -112,6 +129,7 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_acts *d, cons
 {
     const struct nn_core dx = core_of(c, d, c->call.b, l), x = core_of(c, a, c->call.b, l);
 
+    nn_begin_sinks(c, l, true);
     if (meg_cp_is_on(l->cp))
         nn_cp_attn_bwd(c, l, a, d);
     else
@@ -133,6 +151,7 @@ static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, co
     MEG_CALL(c->op, c->stream, copy_heads, .dst = nn_heads(added, 1, 2, l->d, 0),
              .dst_offset = nn_layer_offset(kv, kv->added_offset, l->layer_in_stack), .src = x.k, .s = kv->s, .b = kv->b,
              .g = l->g, .d = 2 * l->d);
+    nn_begin_sinks(c, l, false);
     x.desc.q0 = kv->position0;
     x.desc.query_start = kv->position;
     nn_cached_attn_fwd(c, &x, all, nn_layer_offset(kv, kv->tokens_offset, l->layer_in_stack));
@@ -180,13 +199,14 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
 
 /* ---- the block type ---- */
 
-/* Declare the weight of the norm of the queries or keys. */
-static void bind_qk_norm(struct meg_binder *b, void **w, void **dw, const char *name, int64_t d)
+/* Declare the sinks of `heads` heads. */
+static void bind_sink(struct meg_binder *b, struct meg_attn *l, int64_t heads)
 {
-    struct meg_param *row = meg_bind_vector(b, w, dw, name, d, 1);
+    struct meg_param *row =
+        meg_bind_vector(b, &l->sink.w, &l->sink.dw, "self_attention.core_attention.softmax_offset", heads, 0);
 
     if (row)
-        row->grad_is_partial_over_tp = true;
+        row->sharding[0] = meg_equal_parts(heads, 1, MEG_AXIS_TP);
 }
 
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
@@ -209,13 +229,11 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
 
     meg_bind_linear(b, &l->qkv, "self_attention.linear_qkv", &qkv);
     meg_bind_linear(b, &l->proj, "self_attention.linear_proj", &proj);
-    if (c->qk_layernorm) {
-        bind_qk_norm(b, &l->q_norm.w, &l->q_norm.dw, "self_attention.q_layernorm.weight", c->d);
-        bind_qk_norm(b, &l->k_norm.w, &l->k_norm.dw, "self_attention.k_layernorm.weight", c->d);
-    }
+    nn_qk_norm_bind(b, l, c, env->norm_eps);
+    if (c->softmax_type == MEG_SOFTMAX_LEARNABLE)
+        bind_sink(b, l, c->a);
     if (b->step != MEG_BIND_POINTERS)
         return;
-    l->qk_norm_eps = c->qk_layernorm ? (float)env->norm_eps : 0;
     l->rope = env->rope;
     l->a = c->a / env->tp;
     l->g = c->g / env->tp;
@@ -225,18 +243,13 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     l->layer_in_stack = env->layer_in_stack;
     l->dropout = c->dropout;
     l->scale = c->scale > 0 ? (float)c->scale : 1 / sqrtf((float)c->d);
+    l->softcap = c->softcap > 0 ? (float)c->softcap : 0;
+    l->softmax_type = c->softmax_type;
+    l->alibi_slope = env->alibi_slope;
     l->rel_bias = env->rel_bias;
     l->is_bidirectional = c->is_bidirectional;
     l->cp = env->cp;
     l->recomputes_core = env->recomputes_core;
-}
-
-static void suballoc_qk_norm(struct meg_attn_acts *acts, const struct meg_block_arena *a, int64_t heads, int64_t groups,
-                             int64_t d)
-{
-    meg_block_mat(a, &acts->qk, a->n, (heads + groups) * d);
-    meg_block_f32(a, &acts->q_rstd, a->n * heads);
-    meg_block_f32(a, &acts->k_rstd, a->n * groups);
 }
 
 /* Allocate the activations that bwd_weight reads, or their gradients. */
@@ -251,15 +264,17 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
 {
     const struct meg_attn_conf *c = conf;
     const int64_t heads = c->a / a->tp, groups = c->g / a->tp;
-    const struct meg_attn_size size = { a->dtype, a->n, a->s, a->b, heads, groups, c->d, c->buckets, a->is_training };
+    const struct meg_attn_size size = { a->dtype,      a->n,       a->s,
+                                        a->b,          heads,      groups,
+                                        c->d,          c->buckets, c->softmax_type != MEG_SOFTMAX_VANILLA,
+                                        a->is_training };
     struct meg_attn_acts *acts = to;
     struct meg_attn *l = to;
 
     switch (what) {
     case MEG_BLOCK_ACTS:
         suballoc_linear(acts, a, c);
-        if (c->qk_layernorm)
-            suballoc_qk_norm(acts, a, heads, groups, c->d);
+        nn_qk_norm_suballoc_acts(acts, a, c);
         if (!a->recomputes_core)
             nn_core_suballoc(a, &acts->o, &acts->lse, heads, c->d);
         break;
@@ -270,7 +285,10 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
             suballoc_linear(acts, a, c);
         break;
     case MEG_BLOCK_DEFERRED_GRADS: suballoc_linear(acts, a, c); break;
-    case MEG_BLOCK_WORKSPACE: meg_attn_workspace_suballoc(&l->workspace, a->mem, a->op, &size, a->cp, 1); break;
+    case MEG_BLOCK_WORKSPACE:
+        meg_attn_workspace_suballoc(&l->workspace, a->mem, a->op, &size, a->cp, 1);
+        nn_qk_norm_suballoc_workspace(l, a, c);
+        break;
     }
 }
 

@@ -8,8 +8,8 @@
  * The query heads have no common stride, which cuDNN requires.  A kernel can treat group j of sequence i as sequence
  * i g + j, with r query heads and one key-value head, of a batch of b g sequences, whose stride is ld_g.
  *
- * With qk_layernorm, an RMSNorm is applied to each query and key head before rotary positions (Dehghani et al. 2023;
- * Qwen3).  Tensor-parallel ranks have the same weights of these norms, but different heads.
+ * With qk_layernorm, queries and keys are normalized before or after rotary positions (Dehghani et al. 2023; Qwen3), as
+ * qk_norm_scope says.  Tensor-parallel ranks have the same weights of norms of single heads, but different heads.
  *
  * self_attention.c implements attention over complete sequences; cp_*.c add context parallelism (cp_groups.h).
  */
@@ -36,15 +36,35 @@ struct meg_rel_bias {
     bool is_bidirectional;
 };
 
+/* Type of the softmax of attention scores (Megatron's --softmax-type); see the sinks of struct meg_attn_desc. */
+enum meg_softmax_type {
+    MEG_SOFTMAX_VANILLA,    /* no sink */
+    MEG_SOFTMAX_OFF_BY_ONE, /* a sink of 0: the denominator is 1 + the sum of the exponentials */
+    MEG_SOFTMAX_LEARNABLE   /* one trained sink for each head (GPT-OSS) */
+};
+
+/* What a norm of queries or keys normalizes, and its weights.  Only MEG_QK_NORM_PER_HEAD_WEIGHT never has a bias. */
+enum meg_qk_norm_scope {
+    MEG_QK_NORM_HEAD,            /* each head, with one weight [d] for all heads (Qwen3) */
+    MEG_QK_NORM_PER_HEAD_WEIGHT, /* each head, with a weight [d] of the head (Command R+, StableLM 2 12B) */
+    MEG_QK_NORM_WIDTH            /* all heads of a token together, with one weight [heads * d] (OLMo 2) */
+};
+
 /* Configuration of the block types meg_attn_block and meg_cross_attn_block, with the sizes of the complete model. */
 struct meg_attn_conf {
     /* options */
     int64_t a, g, d;   /* query heads, key-value groups, head size */
-    bool qk_layernorm; /* normalize each query and key head with RMSNorm (Qwen3) */
-    double scale;      /* of the scores; not above 0: 1 / sqrt(d) */
-    double dropout;    /* dropout probability of the attention weights */
+    bool qk_layernorm; /* normalize queries and keys */
+    enum meg_qk_norm_scope qk_norm_scope;
+    bool qk_norm_after_rope; /* after rotary positions (Hunyuan) */
+    double scale;            /* of the scores; not above 0: 1 / sqrt(d) */
+    double softcap;          /* of the scores (struct meg_attn_desc); not above 0: none */
+    enum meg_softmax_type softmax_type;
+    double dropout; /* dropout probability of the attention weights */
     /* set by the description of the model */
     int64_t h;           /* width of the residual stream */
+    enum meg_norm norm;  /* type of the norms of queries and keys */
+    bool norm_has_bias;  /* of these norms */
     double std, std_out; /* standard deviation of the initial weights of qkv and proj */
     bool has_qkv_bias, has_proj_bias;
     bool is_bidirectional; /* a query attends to all keys; otherwise, to keys up to its own position */
@@ -61,16 +81,22 @@ extern const struct meg_block_type meg_attn_block;
 /* The structures of the type: weights, activations and their gradients. */
 struct meg_attn {
     struct meg_linear qkv, proj;
+    bool has_qk_norm, qk_norm_after_rope;
+    enum meg_qk_norm_scope qk_norm_scope;
+    struct meg_norm_weights q_norm, k_norm;
+    struct meg_mat
+        qk_norm_rows[2]; /* [n, a d] workspace: normalized heads; gradients of heads after, before the norm */
+    enum meg_softmax_type softmax_type;
     struct {
-        void *w, *dw; /* [d] weight and its gradient, for all heads */
-    } q_norm, k_norm;
-    float qk_norm_eps; /* 0: queries and keys are not normalized */
+        void *w, *dw; /* [a] sinks of MEG_SOFTMAX_LEARNABLE and their gradient */
+    } sink;
+    const float *alibi_slope; /* [a] slopes of this rank's heads (struct meg_attn_desc), or NULL */
     const struct meg_rope *rope;
     int64_t a, g, d;           /* query heads and key-value groups of this rank, head size */
     int64_t head0;             /* global index of this rank's first query head */
     int layer, layer_in_stack; /* index of the layer in the model and in its stack */
     double dropout;            /* dropout probability of the attention weights */
-    float scale;
+    float scale, softcap;
     bool is_bidirectional;
     const struct meg_rel_bias *rel_bias;
     const struct meg_cp *cp;
@@ -83,10 +109,10 @@ struct meg_attn {
  * parallelism, qkv and lse have all rows of the all-to-all group, but only this rank's heads.
  */
 struct meg_attn_acts {
-    struct meg_mat qkv;     /* [n, (a+2g)d], after the norms of queries and keys and rotary positions */
-    struct meg_mat qk;      /* [n, (a+g)d] queries and keys before these norms; not used without norms */
-    float *q_rstd, *k_rstd; /* [n,a], [n,g] of the norms */
-    struct meg_mat o;       /* [n, a d] */
+    struct meg_mat qkv;  /* [n, (a+2g)d], after the norms of queries and keys and rotary positions */
+    struct meg_mat q, k; /* [n, a d], [n, g d] queries and keys before these norms; not used without norms */
+    struct meg_norm_stats q_stats, k_stats; /* of the norms, [n, a] and [n, g] */
+    struct meg_mat o;                       /* [n, a d] */
     float *lse; /* log-sum-exp of the scores, [b,a,s]; with context parallelism [2,b,a,s/2], chunk by chunk */
     struct meg_mat qkv_kept, proj_kept; /* kept by the linear layers */
 };

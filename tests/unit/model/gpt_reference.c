@@ -137,6 +137,7 @@ static double check(const char *name, const char *options, bool has_gradients)
 #define LLAMA                                                                                                          \
     ROTARY "swiglu = yes\nnormalization = RMSNorm\ndisable-bias-linear = yes\n"                                        \
            "untie-embeddings-and-output-weights = yes\ngroup-query-attention = yes\nnum-query-groups = 2\n"
+#define SHARP "disable-bias-linear = yes\ninit-method-std = 0.5\n"
 #define DROP "hidden-dropout = 0.3\nattention-dropout = 0.2\n"
 
 /* Options that must change the loss when they are added to the options `to`. */
@@ -161,6 +162,38 @@ static const struct {
     { "rotary-seq-len-interpolation-factor", ROTARY, "rotary-seq-len-interpolation-factor = 3\n" },
     { "use-rope-scaling", ROTARY, "use-rope-scaling = yes\n" },
     { "rope-scaling-factor", ROTARY "use-rope-scaling = yes\n", "rope-scaling-factor = 2\n" },
+    { "alibi", ROTARY, "position-embedding-type = alibi\n" },
+    { "alibi, heads not a power of two", "num-attention-heads = 6\nkv-channels = 4\n",
+      "position-embedding-type = alibi\n" },
+    { "softmax-type off-by-one", "", "softmax-type = off-by-one\n" },
+    { "softmax-type learnable", "", "softmax-type = learnable\n" },
+    { "attn-logit-softcapping", SHARP, "attn-logit-softcapping = 0.5\n" },
+    { "final-logit-softcapping", SHARP, "final-logit-softcapping = 0.7\n" },
+    { "all terms of scores like Llama", LLAMA, "softmax-type = learnable\nattn-logit-softcapping = 0.5\n" },
+    { "apply-layernorm-1p", "", "apply-layernorm-1p = yes\nnorm-epsilon = 0.1\n" },
+    { "apply-layernorm-1p with RMSNorm", LLAMA "qk-layernorm = yes\n",
+      "apply-layernorm-1p = yes\nnorm-epsilon = 0.1\n" },
+    { "norm-no-bias", "", "norm-no-bias = yes\nnorm-epsilon = 0.1\n" },
+    { "norm-no-weight", "norm-no-bias = yes\n", "norm-no-weight = yes\nnorm-epsilon = 0.1\n" },
+    { "norm-no-weight with RMSNorm", LLAMA, "norm-no-weight = yes\nnorm-epsilon = 0.1\n" },
+    { "norm-placement post", "", "norm-placement = post\n" },
+    { "norm-placement output", LLAMA, "norm-placement = output\n" },
+    { "norm-placement sandwich", LLAMA, "norm-placement = sandwich\n" },
+    { "parallel-residual shared-norm", "", "parallel-residual = shared-norm\n" },
+    { "parallel-residual two-norms", "", "parallel-residual = two-norms\n" },
+    { "parallel-residual and sandwich", LLAMA "norm-placement = sandwich\n", "parallel-residual = two-norms\n" },
+    { "embed-layernorm", "", "embed-layernorm = yes\n" },
+    { "embedding-multiplier", "", "embedding-multiplier = 3\n" },
+    { "embedding-multiplier sqrt", LLAMA, "embedding-multiplier = sqrt\n" },
+    { "residual-multiplier", LLAMA, "residual-multiplier = 0.25\n" },
+    { "logit-multiplier", "", "logit-multiplier = 0.5\n" },
+    { "position-embedding-offset", "", "position-embedding-offset = 2\n" },
+    { "qk-layernorm", LLAMA, "qk-layernorm = yes\n" },
+    { "qk-layernorm with LayerNorm", "", "qk-layernorm = yes\n" },
+    { "qk-norm-scope per-head-weight", LLAMA "qk-layernorm = yes\n", "qk-norm-scope = per-head-weight\n" },
+    { "qk-norm-scope width", LLAMA "qk-layernorm = yes\n", "qk-norm-scope = width\n" },
+    { "qk-norm-scope width with LayerNorm", "qk-layernorm = yes\n", "qk-norm-scope = width\n" },
+    { "qk-norm-after-rope", LLAMA "qk-layernorm = yes\n", "qk-norm-after-rope = yes\n" },
     { "like Llama", ROTARY, LLAMA },
     { "hidden-dropout", "", "hidden-dropout = 0.3\n" },
     { "attention-dropout", "", "attention-dropout = 0.2\n" },
