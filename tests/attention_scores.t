@@ -1,7 +1,7 @@
 #!/bin/sh
 # needs: ranks/comm
 # modules: nn
-# Soft caps, attention sinks and ALiBi: layouts, decoding, and conversion to Megatron.
+# Clipped queries, keys and values, soft caps, attention sinks and ALiBi: layouts, decoding, and conversion to Megatron.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -46,6 +46,7 @@ hidden-size = 32
 lr = 1e-3
 train-iters = 20
 softmax-type = learnable
+clip-qkv = 0.3
 attn-logit-softcapping = 1
 final-logit-softcapping = 3
 end
@@ -61,7 +62,7 @@ status 'Megatron before core has no sinks' 2 \
 like 'the message names the option' "$(cat "$T/err")" '--softmax-type learnable would be read as vanilla'
 
 # six heads of four channels: some slopes are not those of a power of two
-sed -i '/soft/d' "$T/conf"
+sed -i '/soft\|clip/d' "$T/conf"
 cat >>"$T/conf" <<'end'
 num-attention-heads = 12
 num-query-groups = 12

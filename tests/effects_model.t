@@ -90,6 +90,7 @@ effect log '^> .* lm loss' --glu-activation geglu
 effect log '^> .* lm loss' --activation-func relu
 effect log_t5 '^> .* lm loss' --softmax-scale 2
 effect log '^> .* lm loss' --logit-multiplier 2
+effect log '^> .* lm loss' --clip-qkv 0.5
 effect dry '^>   all  *30 ' --softmax-type learnable
 effect log '^> .* lm loss' --attn-logit-softcapping 0.5
 effect log '^> .* lm loss' --final-logit-softcapping 0.5

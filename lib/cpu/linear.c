@@ -200,6 +200,40 @@ void MEG_FN(softcap)(struct meg_stream *st, const struct meg_softcap_args *a)
         }
 }
 
+void MEG_FN(clamp)(struct meg_stream *st, const struct meg_clamp_args *a)
+{
+    const float limit = a->limit;
+    (void)st;
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < a->y.rows; r++)
+        for (int64_t c0 = 0; c0 < a->y.cols; c0 += COL_BLOCK) {
+            const int64_t n = meg_min64(COL_BLOCK, a->y.cols - c0);
+            float buf[COL_BLOCK], *out = row_out(a->y, r, c0, buf);
+            const float *in = row_read(a->x, r, c0, n, buf);
+
+            for (int64_t c = 0; c < n; c++)
+                out[c] = in[c] > limit ? limit : in[c] < -limit ? -limit : in[c];
+            row_store(a->y, r, c0, n, out);
+        }
+}
+
+void MEG_FN(clamp_bwd)(struct meg_stream *st, const struct meg_clamp_bwd_args *a)
+{
+    const float limit = a->limit;
+    (void)st;
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < a->dx.rows; r++)
+        for (int64_t c0 = 0; c0 < a->dx.cols; c0 += COL_BLOCK) {
+            const int64_t n = meg_min64(COL_BLOCK, a->dx.cols - c0);
+            float d[COL_BLOCK], x[COL_BLOCK], *out = row_out(a->dx, r, c0, d);
+            const float *dy = row_read(a->dy, r, c0, n, d), *in = row_read(a->x, r, c0, n, x);
+
+            for (int64_t c = 0; c < n; c++)
+                out[c] = in[c] > limit || in[c] < -limit ? 0.0f : dy[c];
+            row_store(a->dx, r, c0, n, out);
+        }
+}
+
 /* Compute a block of y and of a->pre, which is `pre` if it is written. */
 static void fwd_block(const struct meg_linear_fwd_args *a, struct meg_mat pre, struct block b)
 {

@@ -83,6 +83,57 @@ void meg_cuda_add_bias(struct meg_stream *st, struct meg_mat y, const void *bias
 }
 
 template <class Y, class X>
+static __global__ void clamp(struct meg_mat y, struct meg_mat x, float limit, bool is_aligned)
+{
+    for_each_vector(x.rows, x.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
+        float v[VEC];
+
+        load(v, (const X *)x.p + r * x.ld, c, end, is_vector);
+#pragma unroll
+        for (int j = 0; j < VEC; j++)
+            v[j] = v[j] > limit ? limit : v[j] < -limit ? -limit : v[j];
+        store((Y *)y.p + r * y.ld, v, c, end, is_vector);
+    });
+}
+
+void meg_cuda_clamp(struct meg_stream *st, const struct meg_clamp_args *a)
+{
+    const bool is_aligned = has_aligned_rows(a->y) && has_aligned_rows(a->x);
+
+    with_type(a->y.dtype, [&](auto ty) {
+        with_type(a->x.dtype, [&](auto tx) {
+            launch_elementwise(st, clamp<decltype(ty), decltype(tx)>, a->x.rows, a->x.cols, a->y, a->x, a->limit,
+                               is_aligned);
+        });
+    });
+}
+
+/* T: the type of all operands, or `general`. */
+template <class T>
+static __global__ void clamp_bwd(struct meg_mat dx, struct meg_mat dy, struct meg_mat x, float limit, bool is_aligned)
+{
+    for_each_vector(x.rows, x.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
+        float d[VEC], v[VEC];
+
+        load(d, pointer_to<T>(dy.p, dy.dtype, r * dy.ld), c, end, is_vector);
+        load(v, pointer_to<T>(x.p, x.dtype, r * x.ld), c, end, is_vector);
+#pragma unroll
+        for (int j = 0; j < VEC; j++)
+            d[j] = v[j] > limit || v[j] < -limit ? 0.0f : d[j];
+        store(pointer_to<T>(dx.p, dx.dtype, r * dx.ld), d, c, end, is_vector);
+    });
+}
+
+void meg_cuda_clamp_bwd(struct meg_stream *st, const struct meg_clamp_bwd_args *a)
+{
+    const bool is_aligned = has_aligned_rows(a->dx) && has_aligned_rows(a->dy) && has_aligned_rows(a->x);
+
+    with_common_type({ a->dx.dtype, a->dy.dtype, a->x.dtype }, [&](auto t) {
+        launch_elementwise(st, clamp_bwd<decltype(t)>, a->x.rows, a->x.cols, a->dx, a->dy, a->x, a->limit, is_aligned);
+    });
+}
+
+template <class Y, class X>
 static __global__ void scale(struct meg_mat y, struct meg_mat x, float factor, bool is_aligned)
 {
     for_each_vector(x.rows, x.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {

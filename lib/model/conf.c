@@ -94,6 +94,8 @@ const struct meg_opt meg_model_opts[] = {
       "activation function of an MLP without gated linear unit" },
     { "softmax-scale", 0, MEG_F64(C, attn.scale), "X", NULL,
       "multiply attention scores by X before the softmax; default: 1 / sqrt(--kv-channels)" },
+    { "clip-qkv", 0, MEG_F64(C, attn.clip), "X", NULL,
+      "limit each element of queries, keys and values to the range from -X to X; default: no limit" },
     { "softmax-type", 0, MEG_ENUM(C, attn.softmax_type), "vanilla|off-by-one|learnable", "vanilla",
       "softmax of the attention scores: as usual, with 1 added to the denominator, or with the exponential of a "
       "trained number of each head added (attention sink)" },
@@ -313,6 +315,7 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         (r = check_range(c->attn.dropout, 0, 1, "attention-dropout", e)) < 0 ||
         (r = check_range(c->hidden_dropout, 0, 1, "hidden-dropout", e)) < 0 ||
         (r = check_factor(c->attn.scale, "softmax-scale", e)) < 0 ||
+        (r = check_factor(c->attn.clip, "clip-qkv", e)) < 0 ||
         (r = check_factor(c->attn.softcap, "attn-logit-softcapping", e)) < 0 ||
         (r = check_factor(c->logit_softcap, "final-logit-softcapping", e)) < 0 ||
         (r = check_factor(c->residual_multiplier, "residual-multiplier", e)) < 0 ||
@@ -382,6 +385,8 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
         c->position_embedding_offset = 0;
     if (meg_model_logit_multiplier(c) == 1)
         c->logit_multiplier = NAN;
+    if (!(c->attn.clip > 0))
+        c->attn.clip = NAN;
     if (!(c->attn.softcap > 0))
         c->attn.softcap = NAN;
     if (!(c->logit_softcap > 0))

@@ -28,6 +28,6 @@ const struct meg_family meg_gpt_family = {
                "embedding-multiplier residual-multiplier logit-multiplier position-embedding-offset qk-* "
                "group-query-attention apply-residual-connection-post-layernorm reset-position-ids "
                "reset-attention-mask eod-mask-loss calculate-per-token-loss context-parallel-size softmax-type "
-               "attn-logit-softcapping final-logit-softcapping position-embedding-type=alibi",
+               "attn-logit-softcapping final-logit-softcapping clip-qkv position-embedding-type=alibi",
     .describe = describe,
 };

@@ -119,6 +119,18 @@ struct meg_softcap_args {
     float cap;
 };
 
+/* y [n,f] = max(-limit, min(limit, x)); y may be x, and limit is above 0. */
+struct meg_clamp_args {
+    struct meg_mat y, x;
+    float limit;
+};
+
+/* dx [n,f] = dy where x is from -limit to limit, else 0; dx may be dy. */
+struct meg_clamp_bwd_args {
+    struct meg_mat dx, dy, x;
+    float limit;
+};
+
 /* Compute the output y [n,f] of a gated linear unit from x [n,2f] = [gate | up]. */
 struct meg_glu_fwd_args {
     const struct meg_glu *unit;
@@ -355,7 +367,8 @@ struct meg_xent_fwd_bwd_args {
 /* clang-format off */
 /* The operations of this file (MEG_ISA_OPS). */
 #define MEG_LAYER_OPS(X)                                                                                               \
-    X(linear_fwd) X(linear_bwd_data) X(linear_bwd_weight) X(act_bwd) X(scale) X(softcap) X(glu_fwd) X(glu_bwd) X(rope) \
+    X(linear_fwd) X(linear_bwd_data) X(linear_bwd_weight) X(act_bwd) X(scale) X(softcap) X(clamp) X(clamp_bwd)         \
+    X(glu_fwd) X(glu_bwd) X(rope)                                                                                      \
     X(qk_norm_fwd) X(qk_norm_bwd) X(norm_fwd) X(norm_bwd) X(add_fwd) X(add_bwd) X(add_norm_fwd) X(embed_fwd)           \
     X(embed_bwd) X(position_fwd) X(position_bwd) X(xent_partial) X(xent_combine) X(xent_bwd) X(xent_fwd_bwd)
 /* clang-format on */
@@ -384,6 +397,11 @@ MEG_OP_ROW(scale, NULL,
     FIELD(scale, y, OUT, "n f") FIELD(scale, x, IN | IN_PLACE, "n f") VALUE(scale, factor))
 MEG_OP_ROW(softcap, NULL,
     FIELD(softcap, y, OUT, "n f") FIELD(softcap, x, IN | IN_PLACE, "n f") VALUE(softcap, cap))
+MEG_OP_ROW(clamp, NULL,
+    FIELD(clamp, y, OUT, "n f") FIELD(clamp, x, IN | IN_PLACE, "n f") VALUE(clamp, limit))
+MEG_OP_ROW(clamp_bwd, NULL,
+    FIELD(clamp_bwd, dx, OUT, "n f") FIELD(clamp_bwd, dy, IN | IN_PLACE, "n f") FIELD(clamp_bwd, x, IN, "n f")
+    VALUE(clamp_bwd, limit))
 MEG_OP_ROW(glu_fwd, NULL,
     VALUE(glu_fwd, unit) FIELD(glu_fwd, y, OUT, "n f") FIELD(glu_fwd, x, IN, "n 2f"))
 MEG_OP_ROW(glu_bwd, NULL,
@@ -460,6 +478,8 @@ MEG_PLACEMENT_RULE(linear_bwd_weight, "dbias", .factors = "dy", .linear = "dy")
 MEG_PLACEMENT_RULE(act_bwd, "dx", .factors = "dy pre", .linear = "dy")
 MEG_PLACEMENT_RULE(scale, "y", .factors = "x", .linear = "x")
 MEG_PLACEMENT_RULE(softcap, "y", .factors = "x")
+MEG_PLACEMENT_RULE(clamp, "y", .factors = "x")
+MEG_PLACEMENT_RULE(clamp_bwd, "dx", .factors = "dy x", .linear = "dy")
 MEG_PLACEMENT_RULE(glu_fwd, "y", .factors = "x")
 MEG_PLACEMENT_RULE(glu_bwd, "dx", .factors = "dy x", .linear = "dy")
 MEG_PLACEMENT_RULE(rope, "x", .factors = "x", .linear = "x")

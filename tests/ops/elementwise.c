@@ -1,4 +1,4 @@
-/* elementwise.c - cases of act_bwd, scale, softcap and cast. */
+/* elementwise.c - cases of act_bwd, scale, softcap, clamp, clamp_bwd and cast. */
 #include <stdlib.h>
 #include "ops.h"
 
@@ -209,6 +209,65 @@ static double softcap_cuda(const struct op_call *c, const struct op_tensor *t)
 
 OP_TEST(softcap, .fill = scale_fill, .ref = softcap_ref, .cuda = softcap_cuda, .bench = softcap_bench,
         .group = { { "types and caps", softcap_types }, { "shapes", softcap_shapes } });
+
+/* ---- clamp, clamp_bwd ---- */
+
+static void clamp_ref(struct op_call *c)
+{
+    const double limit = (double)((const struct meg_clamp_args *)c->args)->limit;
+    struct op_tensor *y = op_find(c, "y");
+
+    for (int64_t i = 0; i < y->numel; i++)
+        y->want[i] = fmax(-limit, fmin(limit, op_in(c, "x")[i]));
+}
+
+static void clamp_bwd_ref(struct op_call *c)
+{
+    const double limit = (double)((const struct meg_clamp_bwd_args *)c->args)->limit;
+    struct op_tensor *dx = op_find(c, "dx");
+
+    for (int64_t i = 0; i < dx->numel; i++)
+        dx->want[i] = fabs(op_in(c, "x")[i]) > limit ? 0 : op_in(c, "dy")[i];
+}
+
+static void clamp_types(void)
+{
+    for (int i = 0; i < OP_FLOATS * OP_FLOATS; i++)
+        for (int s = 0; s < SMALL_SHAPES; s++)
+            OP_CASE(clamp, 0, .y = op_mat((enum meg_dtype)(i / 3), shapes[s].n, shapes[s].f, shapes[s].pad + 8),
+                    .x = op_mat((enum meg_dtype)(i % 3), shapes[s].n, shapes[s].f, shapes[s].pad), .limit = 1.5f);
+}
+
+static void clamp_shapes(void)
+{
+    for (size_t i = 0; i < LEN(shapes); i++)
+        OP_CASE(clamp, 0, .y = op_mat(MEG_DTYPE_BF16, shapes[i].n, shapes[i].f, shapes[i].pad),
+                .x = op_mat(MEG_DTYPE_BF16, shapes[i].n, shapes[i].f, shapes[i].pad), .limit = 0.5f);
+}
+
+static void clamp_bwd_one(enum meg_dtype tdx, enum meg_dtype tdy, enum meg_dtype tx, struct shape s)
+{
+    OP_CASE(clamp_bwd, 0, .dx = op_mat(tdx, s.n, s.f, s.pad), .dy = op_mat(tdy, s.n, s.f, s.pad),
+            .x = op_mat(tx, s.n, s.f, s.pad + 8), .limit = 1.5f);
+}
+
+static void clamp_bwd_types(void)
+{
+    for (int i = 0; i < OP_FLOATS * OP_FLOATS * OP_FLOATS; i++)
+        for (int s = 0; s < SMALL_SHAPES; s++)
+            clamp_bwd_one((enum meg_dtype)(i / 9), (enum meg_dtype)(i / 3 % 3), (enum meg_dtype)(i % 3), shapes[s]);
+}
+
+static void clamp_bwd_shapes(void)
+{
+    for (size_t i = 0; i < LEN(shapes); i++)
+        clamp_bwd_one(MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_DTYPE_BF16, shapes[i]);
+}
+
+OP_TEST(clamp, .fill = scale_fill, .ref = clamp_ref, .cuda = equal_cuda,
+        .group = { { "types", clamp_types }, { "shapes", clamp_shapes } });
+OP_TEST(clamp_bwd, .fill = scale_fill, .ref = clamp_bwd_ref, .grad_of = &op_test_clamp, .cuda = equal_cuda,
+        .group = { { "types", clamp_bwd_types }, { "shapes", clamp_bwd_shapes } });
 
 /* ---- cast ---- */
 

@@ -212,6 +212,8 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
     const int64_t ld = g * (r + 2) * d, keys = (x->s + 7) / 8 * 8;
     double *p = meg_new((size_t)x->s * sizeof *p);
 
+    for (int64_t i = 0; i < x->s * x->b * ld && c->attn.clip > 0; i++)
+        qkv[i] = fmax(-c->attn.clip, fmin(c->attn.clip, qkv[i]));
     for (int64_t n = 0; n < 2 * x->s * x->b && c->attn.qk_layernorm && !c->attn.qk_norm_after_rope; n++)
         ref_qk_norm(m, qkv + n / 2 * ld, n % 2, layer);
     for (int64_t n = 0; n < x->s * x->b && meg_model_is_rotary(c); n++)

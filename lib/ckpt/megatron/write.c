@@ -264,10 +264,11 @@ static void put_bool(struct meg_pickle_writer *p, const char *key, bool v)
 /* Return whether to write an option to args.  Options that few of Megatron's models have are written only if set. */
 static bool is_written(const struct meg_opt *row, const struct meg_model_conf *m)
 {
-    static const char rare[] = "decoder-num-layers glu-activation activation-func softmax-scale softmax-type qk-norm-* "
-                               "attn-logit-softcapping final-logit-softcapping logit-multiplier apply-layernorm-1p "
-                               "norm-no-* norm-placement parallel-residual embed-layernorm embedding-multiplier "
-                               "residual-multiplier position-embedding-offset";
+    static const char rare[] =
+        "decoder-num-layers glu-activation activation-func softmax-scale softmax-type clip-qkv qk-norm-* "
+        "attn-logit-softcapping final-logit-softcapping logit-multiplier apply-layernorm-1p "
+        "norm-no-* norm-placement parallel-residual embed-layernorm embedding-multiplier "
+        "residual-multiplier position-embedding-offset";
     char *value = meg_opt_value(row, m);
     const bool is_set = meg_opt_is_set(row, value);
 

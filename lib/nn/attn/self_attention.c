@@ -162,7 +162,9 @@ static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *act
     const struct meg_attn *l = weights;
     const struct meg_attn_acts *a = acts;
 
-    MEG_LINEAR(c, &l->qkv, fwd, .y = a->qkv, .x = x, .kept = a->qkv_kept);
+    MEG_LINEAR(c, &l->qkv, fwd, .y = l->clip > 0 ? a->unclipped : a->qkv, .x = x, .kept = a->qkv_kept);
+    if (l->clip > 0)
+        MEG_CALL(c->op, c->stream, clamp, .y = a->qkv, .x = a->unclipped, .limit = l->clip);
     norm_and_rotate(c, a, l);
     if (c->call.kv.b > 0)
         cached_attn_fwd(c, a, l);
@@ -183,6 +185,8 @@ static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct 
     MEG_LINEAR(c, &l->proj, bwd, .dx = d->o, .dy = dy, .x = a->o, .kept = a->proj_kept, .d_kept = d->proj_kept);
     core_attn_bwd(c, d, a, l);
     norm_and_rotate_bwd(c, d->qkv, a, l);
+    if (l->clip > 0)
+        MEG_CALL(c->op, c->stream, clamp_bwd, .dx = d->qkv, .dy = d->qkv, .x = a->unclipped, .limit = l->clip);
     MEG_LINEAR(c, &l->qkv, bwd, .dx = dx, .dy = d->qkv, .x = x, .kept = a->qkv_kept, .d_kept = d->qkv_kept);
 }
 
@@ -244,6 +248,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     l->dropout = c->dropout;
     l->scale = c->scale > 0 ? (float)c->scale : 1 / sqrtf((float)c->d);
     l->softcap = c->softcap > 0 ? (float)c->softcap : 0;
+    l->clip = c->clip > 0 ? (float)c->clip : 0;
     l->softmax_type = c->softmax_type;
     l->alibi_slope = env->alibi_slope;
     l->rel_bias = env->rel_bias;
@@ -274,6 +279,8 @@ static void suballoc(enum meg_block_memory what, void *to, const struct meg_bloc
     switch (what) {
     case MEG_BLOCK_ACTS:
         suballoc_linear(acts, a, c);
+        if (c->clip > 0)
+            meg_block_mat(a, &acts->unclipped, a->n, (heads + 2 * groups) * c->d);
         nn_qk_norm_suballoc_acts(acts, a, c);
         if (!a->recomputes_core)
             nn_core_suballoc(a, &acts->o, &acts->lse, heads, c->d);

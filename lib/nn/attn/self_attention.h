@@ -60,6 +60,7 @@ struct meg_attn_conf {
     double scale;            /* of the scores; not above 0: 1 / sqrt(d) */
     double softcap;          /* of the scores (struct meg_attn_desc); not above 0: none */
     enum meg_softmax_type softmax_type;
+    double clip;    /* limit of the elements of queries, keys and values (MPT); not above 0: none */
     double dropout; /* dropout probability of the attention weights */
     /* set by the description of the model */
     int64_t h;           /* width of the residual stream */
@@ -84,19 +85,18 @@ struct meg_attn {
     bool has_qk_norm, qk_norm_after_rope;
     enum meg_qk_norm_scope qk_norm_scope;
     struct meg_norm_weights q_norm, k_norm;
-    struct meg_mat
-        qk_norm_rows[2]; /* [n, a d] workspace: normalized heads; gradients of heads after, before the norm */
+    struct meg_mat qk_norm_rows[2]; /* [n, a d] workspace: the heads, or their gradients after and before the norm */
     enum meg_softmax_type softmax_type;
     struct {
         void *w, *dw; /* [a] sinks of MEG_SOFTMAX_LEARNABLE and their gradient */
     } sink;
     const float *alibi_slope; /* [a] slopes of this rank's heads (struct meg_attn_desc), or NULL */
     const struct meg_rope *rope;
-    int64_t a, g, d;           /* query heads and key-value groups of this rank, head size */
-    int64_t head0;             /* global index of this rank's first query head */
-    int layer, layer_in_stack; /* index of the layer in the model and in its stack */
-    double dropout;            /* dropout probability of the attention weights */
-    float scale, softcap;
+    int64_t a, g, d;            /* query heads and key-value groups of this rank, head size */
+    int64_t head0;              /* global index of this rank's first query head */
+    int layer, layer_in_stack;  /* index of the layer in the model and in its stack */
+    double dropout;             /* dropout probability of the attention weights */
+    float scale, softcap, clip; /* softcap and clip: 0: none */
     bool is_bidirectional;
     const struct meg_rel_bias *rel_bias;
     const struct meg_cp *cp;
@@ -109,8 +109,9 @@ struct meg_attn {
  * parallelism, qkv and lse have all rows of the all-to-all group, but only this rank's heads.
  */
 struct meg_attn_acts {
-    struct meg_mat qkv;  /* [n, (a+2g)d], after the norms of queries and keys and rotary positions */
-    struct meg_mat q, k; /* [n, a d], [n, g d] queries and keys before these norms; not used without norms */
+    struct meg_mat qkv;       /* [n, (a+2g)d], after the norms of queries and keys and rotary positions */
+    struct meg_mat unclipped; /* [n, (a+2g)d] output of the qkv linear before clipping; not used without clipping */
+    struct meg_mat q, k;      /* [n, a d], [n, g d] queries and keys before these norms; not used without norms */
     struct meg_norm_stats q_stats, k_stats; /* of the norms, [n, a] and [n, g] */
     struct meg_mat o;                       /* [n, a d] */
     float *lse; /* log-sum-exp of the scores, [b,a,s]; with context parallelism [2,b,a,s/2], chunk by chunk */

@@ -89,9 +89,9 @@ static void print_block(struct meg_str *s, const struct meg_block *block)
     if (block->type == &meg_attn_block) {
         const struct meg_attn_conf *c = block->conf;
 
-        meg_str_printf(s, "%d %d %d %d %d %g %g %d %d %d %d %d %d", (int)c->a, (int)c->g, (int)c->d, c->has_qkv_bias,
-                       c->has_proj_bias, c->scale, c->softcap, c->softmax_type, c->is_bidirectional, (int)c->buckets,
-                       c->qk_layernorm, c->qk_layernorm ? (int)c->qk_norm_scope : 0,
+        meg_str_printf(s, "%d %d %d %d %d %g %g %g %d %d %d %d %d %d", (int)c->a, (int)c->g, (int)c->d, c->has_qkv_bias,
+                       c->has_proj_bias, c->scale, c->softcap, c->clip, c->softmax_type, c->is_bidirectional,
+                       (int)c->buckets, c->qk_layernorm, c->qk_layernorm ? (int)c->qk_norm_scope : 0,
                        c->qk_layernorm && c->qk_norm_after_rope);
     } else if (block->type == &meg_cross_attn_block) {
         const struct meg_attn_conf *c = block->conf;

@@ -165,6 +165,8 @@ static const struct {
     { "alibi", ROTARY, "position-embedding-type = alibi\n" },
     { "alibi, heads not a power of two", "num-attention-heads = 6\nkv-channels = 4\n",
       "position-embedding-type = alibi\n" },
+    { "clip-qkv", SHARP, "clip-qkv = 0.9\n" },
+    { "clip-qkv like Llama", LLAMA SHARP "qk-layernorm = yes\n", "clip-qkv = 0.9\n" },
     { "softmax-type off-by-one", "", "softmax-type = off-by-one\n" },
     { "softmax-type learnable", "", "softmax-type = learnable\n" },
     { "attn-logit-softcapping", SHARP, "attn-logit-softcapping = 0.5\n" },
