@@ -78,6 +78,9 @@ effect log_t5 '^> .* lm loss' --softmax-scale 2
 effect log_t5 '^> .* lm loss' --logits-scale 2
 effect dry '^>   all  *20 ' --disable-bias-linear
 effect dry_unbiased '^>   all  *22 ' --add-qkv-bias
+effect dry_unbiased '^>   all  *22 ' --add-proj-bias
+effect dry_unbiased '^>   all  *24 ' --add-mlp-bias
+effect dry '^>   all  *29 ' --add-output-bias
 effect log '^> .* lm loss' --no-bias-gelu-fusion
 effect log_exact '^> .* lm loss' --openai-gelu
 effect log '^> .* lm loss' --attention-dropout 0.5

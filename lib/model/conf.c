@@ -76,6 +76,11 @@ const struct meg_opt meg_model_opts[] = {
       "omit the biases of linear layers, except in the heads of BERT" },
     { "add-qkv-bias", 0, MEG_BOOL(C, add_qkv_bias), NULL, "no",
       "keep the biases of queries, keys and values with --disable-bias-linear" },
+    { "add-proj-bias", 0, MEG_BOOL(C, add_proj_bias), NULL, "no",
+      "keep the bias of the attention output with --disable-bias-linear" },
+    { "add-mlp-bias", 0, MEG_BOOL(C, add_mlp_bias), NULL, "no",
+      "keep the biases of the MLP with --disable-bias-linear" },
+    { "add-output-bias", 0, MEG_BOOL(C, add_output_bias), NULL, "no", "add a bias to the output layer (--model gpt)" },
     { "no-bias-gelu-fusion", 0, MEG_STORE_FALSE(C, bias_gelu_fusion), NULL, "no",
       "use exact GELU (erf) instead of the tanh approximation" },
     { "openai-gelu", 0, MEG_BOOL(C, openai_gelu), NULL, "no",
@@ -271,7 +276,10 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
         c->relative_attention_max_distance = def.relative_attention_max_distance;
     }
     normalize_gelu(c);
-    c->add_qkv_bias = c->add_qkv_bias && !c->has_bias;
+    if (c->add_qkv_bias && c->add_proj_bias && c->add_mlp_bias)
+        c->has_bias = true;
+    if (c->has_bias)
+        c->add_qkv_bias = c->add_proj_bias = c->add_mlp_bias = false;
     if (!(c->attn.scale > 0))
         c->attn.scale = NAN;
     if (!(c->logits_scale > 0) || c->logits_scale == 1)

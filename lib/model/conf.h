@@ -54,8 +54,9 @@ struct meg_model_conf {
     enum meg_glu_activation glu_activation;   /* gated linear unit other than SwiGLU */
     enum meg_activation_func activation_func; /* of an MLP that is not gated */
     double logits_scale;                      /* factor of the input of the output layer (T5); not above 0: 1 */
-    bool has_bias; /* attention and MLP have biases; if it is false, only qkv can have one (add_qkv_bias) */
-    bool add_qkv_bias;
+    bool has_bias; /* attention and MLP have biases; if it is false, only those of the next three fields */
+    bool add_qkv_bias, add_proj_bias, add_mlp_bias;
+    bool add_output_bias;  /* the output layer has a bias (GPT) */
     bool bias_gelu_fusion; /* with has_bias, the GELU of an MLP without gate is the tanh approximation */
     double hidden_dropout;
     bool openai_gelu;        /* every GELU is the tanh approximation; otherwise exact, except with bias_gelu_fusion */

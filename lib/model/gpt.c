@@ -8,6 +8,7 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         .h = c->hidden_size,
         .v = c->vocab_size,
         .tied = c->is_untied ? NULL : "embedding.word_embeddings.weight",
+        .has_bias = c->add_output_bias,
         .std = c->init_method_std,
     };
     const struct meg_transformer decoder = { .name = "decoder", .layers = c->num_layers };
@@ -22,7 +23,8 @@ const struct meg_family meg_gpt_family = {
     .name = "gpt",
     .title = "GPT",
     .samples = MEG_SAMPLES_GPT,
-    .options = "qk-layernorm group-query-attention apply-residual-connection-post-layernorm reset-position-ids "
-               "reset-attention-mask eod-mask-loss calculate-per-token-loss context-parallel-size",
+    .options = "qk-layernorm group-query-attention add-proj-bias add-output-bias "
+               "apply-residual-connection-post-layernorm reset-position-ids reset-attention-mask eod-mask-loss "
+               "calculate-per-token-loss context-parallel-size",
     .describe = describe,
 };

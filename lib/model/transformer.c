@@ -28,7 +28,7 @@ static struct meg_attn_conf attention(const struct meg_model_conf *c, const stru
     attn.std = c->init_method_std;
     attn.std_out = std_out;
     attn.has_qkv_bias = c->has_bias || c->add_qkv_bias;
-    attn.has_proj_bias = c->has_bias;
+    attn.has_proj_bias = c->has_bias || c->add_proj_bias;
     attn.is_bidirectional = t->is_bidirectional;
     attn.buckets = is_relative ? c->relative_attention_num_buckets : 0;
     return attn;
@@ -54,7 +54,7 @@ static struct meg_mlp_conf mlp(const struct meg_model_conf *c, double std_out)
                                                                    : MEG_GLU_SILU;
     mlp.std = c->init_method_std;
     mlp.std_out = std_out;
-    mlp.has_bias = c->has_bias;
+    mlp.has_bias = c->has_bias || c->add_mlp_bias;
     return mlp;
 }
 

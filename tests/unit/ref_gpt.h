@@ -239,7 +239,7 @@ static inline double ref_loss(const struct ref_gpt *g)
     for (int l = 0; l < c->num_layers; l++)
         ref_layer(g, h, l);
     ref_norm(g, y, h, ref_find(g, "decoder.final_layernorm.weight"), ref_find(g, "decoder.final_layernorm.bias"));
-    ref_linear(logits, y, out ? out : word, NULL, n, v, hidden);
+    ref_linear(logits, y, out ? out : word, ref_find(g, "output_layer.bias"), n, v, hidden);
     for (int64_t r = 0; r < n; r++) {
         double sum = 0;
 

@@ -171,8 +171,9 @@ static bool is_option(const char *name)
 
 struct meg_model_conf ckpt_supported_options(const struct meg_model_conf *model, enum meg_ckpt_names names)
 {
-    const char *missing = names == MEG_CKPT_NAMES_LEGACY ? "position-embedding-type=relative qk-layernorm"
-                                                         : "apply-residual-connection-post-layernorm";
+    const char *missing = names == MEG_CKPT_NAMES_LEGACY
+                              ? "position-embedding-type=relative qk-layernorm add-output-bias"
+                              : "apply-residual-connection-post-layernorm";
     struct meg_model_conf m = *model;
 
     for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
