@@ -43,15 +43,15 @@ static enum meg_act activation(const struct meg_model_conf *c)
 
 static struct meg_mlp_conf mlp(const struct meg_model_conf *c, double std_out)
 {
-    const enum meg_glu_type geglu = c->openai_gelu ? MEG_GLU_GELU_TANH : MEG_GLU_GELU_ERF;
+    const enum meg_act geglu = c->openai_gelu ? MEG_ACT_GELU_TANH : MEG_ACT_GELU_ERF;
     struct meg_mlp_conf mlp = c->mlp;
 
     mlp.h = c->hidden_size;
     mlp.is_gated = meg_model_is_gated(c);
     mlp.act = activation(c);
-    mlp.glu.type = c->glu_activation == MEG_GLU_ACTIVATION_GEGLU   ? geglu
-                   : c->glu_activation == MEG_GLU_ACTIVATION_REGLU ? MEG_GLU_RELU
-                                                                   : MEG_GLU_SILU;
+    mlp.glu.act = c->glu_activation == MEG_GLU_ACTIVATION_GEGLU   ? geglu
+                  : c->glu_activation == MEG_GLU_ACTIVATION_REGLU ? MEG_ACT_RELU
+                                                                  : MEG_ACT_SILU;
     mlp.std = c->init_method_std;
     mlp.std_out = std_out;
     mlp.has_bias = c->has_bias || c->add_mlp_bias;

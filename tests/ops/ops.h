@@ -158,8 +158,9 @@ double op_rounded(enum meg_dtype t, double v);
 /* Return the dropout factor of a column of a row, from the definition in tensor/operands.h; 1 without dropout. */
 double op_drop_factor(struct op_call *c, const struct meg_drop *d, int64_t row, int64_t col);
 double op_act(enum meg_act act, double x);
-/* Return the central difference of an activation function.  The slope of the ReLU is 0 at 0, as in PyTorch. */
+/* Return the derivative of an activation function.  The derivative of the ReLU is 0 at 0, as in PyTorch. */
 double op_slope(enum meg_act act, double x);
+bool op_is_relu(enum meg_act act);
 
 /* ---- for the drivers ---- */
 

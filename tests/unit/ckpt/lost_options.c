@@ -98,7 +98,7 @@ static void print_block(struct meg_str *s, const struct meg_block *block)
         const struct meg_mlp_conf *c = block->conf;
 
         assert_ptr_equal(block->type, &meg_mlp_block);
-        meg_str_printf(s, "%d %d %d %d", (int)c->f, c->is_gated, c->is_gated ? (int)c->glu.type : (int)c->act,
+        meg_str_printf(s, "%d %d %d %d", (int)c->f, c->is_gated, c->is_gated ? (int)c->glu.act : (int)c->act,
                        c->has_bias);
     }
     meg_str_printf(s, "\n");
