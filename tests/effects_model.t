@@ -43,6 +43,7 @@ log_long_rope() { log_rope --rotary-base 50000 "$@"; }
 log_llama3() { log_long_rope --use-rope-scaling "$@"; }
 log_relative() { log_t5 --position-embedding-type relative --init-method-std 0.5 "$@"; }
 dry_unbiased() { dry --disable-bias-linear "$@"; }
+log_swiglu() { log --swiglu "$@"; }
 log_exact() { log --no-bias-gelu-fusion "$@"; }
 effect dry_bert '^> model  *GPT: ' --model gpt
 effect dry '^> model .*: 3 layers' --num-layers 3
@@ -73,7 +74,12 @@ effect log '^> .* params norm: ' --init-method-xavier-uniform
 effect dry '^>   all  *29 ' --untie-embeddings-and-output-weights
 effect log '^> .* lm loss' --swiglu
 effect log '^> .* lm loss' --glu-activation geglu
+effect log '^> .* lm loss' --quick-geglu
+effect log '^> .* lm loss' --squared-relu
 effect log '^> .* lm loss' --activation-func relu
+effect log '^> .* lm loss' --gated-linear-unit
+effect log_swiglu '^> .* lm loss' --glu-linear-offset 1
+effect log_swiglu '^> .* lm loss' --activation-func-clamp-value 0.1
 effect log_t5 '^> .* lm loss' --softmax-scale 2
 effect log_t5 '^> .* lm loss' --logits-scale 2
 effect dry '^>   all  *20 ' --disable-bias-linear

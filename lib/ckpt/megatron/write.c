@@ -267,7 +267,8 @@ static void put_bool(struct meg_pickle_writer *p, const char *key, bool v)
 static bool is_written(const struct meg_opt *row, const struct meg_model_conf *m)
 {
     static const char rare[] = "decoder-num-layers glu-activation activation-func softmax-scale logits-scale "
-                               "add-proj-bias add-mlp-bias add-output-bias";
+                               "add-proj-bias add-mlp-bias add-output-bias quick-geglu squared-relu gated-linear-unit "
+                               "glu-linear-offset activation-func-clamp-value";
     char *value = meg_opt_value(row, m);
     const bool is_set = meg_opt_is_set(row, value);
 
