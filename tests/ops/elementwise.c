@@ -22,7 +22,7 @@ enum { PLAIN, WIDE, SPECIAL };
 double op_act(enum meg_act act, double x)
 {
     switch (act) {
-    case MEG_ACT_GELU_TANH: return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case MEG_ACT_GELU_TANH: return x / (1 + exp(-sqrt(8 / M_PI) * (x + 0.044715 * x * x * x)));
     case MEG_ACT_GELU_ERF: return 0.5 * x * erfc(-x / sqrt(2));
     case MEG_ACT_TANH: return tanh(x);
     case MEG_ACT_RELU: return x < 0 ? 0 : x;
