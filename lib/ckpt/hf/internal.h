@@ -137,8 +137,6 @@ const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_
 
 /* Refuse a window that does not cover all positions: sliding_window, Qwen's use_sliding_window, and layer_types. */
 extern const struct ckpt_hf_convert ckpt_hf_window, ckpt_hf_qwen_window, ckpt_hf_layer_types;
-/* Read mlp_bias, which must equal attention_bias. */
-extern const struct ckpt_hf_convert ckpt_hf_mlp_bias;
 
 /* ---- rope.c ---- */
 

@@ -11,7 +11,7 @@
 #include "infer/generate.h"
 #include "optim/optim.h"
 
-static const char *const folders[] = { "gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny" };
+static const char *const folders[] = { "gpt2-tiny", "llama-tiny", "llama-bias-tiny", "qwen2-tiny", "qwen3-tiny" };
 
 /* Variants of the expected numbers, and the model options that they change; "padded" is checked in every folder. */
 static const struct variant {
