@@ -44,6 +44,8 @@ log_llama3() { log_long_rope --use-rope-scaling "$@"; }
 log_relative() { log_t5 --position-embedding-type relative --init-method-std 0.5 "$@"; }
 dry_unbiased() { dry --disable-bias-linear "$@"; }
 log_swiglu() { log --swiglu "$@"; }
+log_unbiased() { log --disable-bias-linear "$@"; }
+dry_norm_unbiased() { dry --norm-no-bias "$@"; }
 log_exact() { log --no-bias-gelu-fusion "$@"; }
 effect dry_bert '^> model  *GPT: ' --model gpt
 effect dry '^> model .*: 3 layers' --num-layers 3
@@ -54,6 +56,7 @@ effect dry '^> model .* 2 heads of 16,' --num-attention-heads 2
 effect dry '^> model .* 4 heads of 24,' --kv-channels 24
 # 10 more positions of 32 elements
 effect dry '^>   all  *28  *29536' --max-position-embeddings 26
+effect dry '^>   all  *28  *29536' --position-embedding-offset 10
 effect dry '^>   all  *28  *26048' --group-query-attention --num-query-groups 1
 effect dry_two_groups '^>   all  *28  *26048' --num-query-groups 1
 effect log '^> .* lm loss' --position-embedding-type rope
@@ -67,6 +70,14 @@ effect log_rope '^> .* lm loss' --rotary-seq-len-interpolation-factor 4
 effect log_long_rope '^> .* lm loss' --use-rope-scaling
 effect log_llama3 '^> .* lm loss' --rope-scaling-factor 2
 effect log '^> .* lm loss' --normalization RMSNorm
+effect log '^> .* params norm: ' --apply-layernorm-1p
+effect dry '^>   all  *23 ' --norm-no-bias
+effect dry_norm_unbiased '^>   all  *18 ' --norm-no-weight
+effect log '^> .* lm loss' --norm-placement post
+effect log '^> .* lm loss' --parallel-residual two-norms
+effect dry '^>   all  *30 ' --embed-layernorm
+effect log '^> .* lm loss' --embedding-multiplier sqrt
+effect log_unbiased '^> .* lm loss' --residual-multiplier 0.5
 effect log '^> .* lm loss' --norm-epsilon 0.1
 effect log_rms '^> .* lm loss' --qk-layernorm
 effect log '^> .* params norm: ' --init-method-std 0.1
@@ -81,7 +92,7 @@ effect log '^> .* lm loss' --gated-linear-unit
 effect log_swiglu '^> .* lm loss' --glu-linear-offset 1
 effect log_swiglu '^> .* lm loss' --activation-func-clamp-value 0.1
 effect log_t5 '^> .* lm loss' --softmax-scale 2
-effect log_t5 '^> .* lm loss' --logits-scale 2
+effect log '^> .* lm loss' --logit-multiplier 2
 effect dry '^>   all  *20 ' --disable-bias-linear
 effect dry_unbiased '^>   all  *22 ' --add-qkv-bias
 effect dry_unbiased '^>   all  *22 ' --add-proj-bias

@@ -43,7 +43,7 @@ int ckpt_build_foreign(float *foreign, const struct meg_ckpt_save_args *s, const
     enum { NBUF = 1 << 20 };
     const int64_t cols = row->ndim > 1 ? row->dim[1] : 1, nbuf = cols > NBUF ? cols : NBUF;
     float *buf = malloc((size_t)nbuf * sizeof *buf);
-    struct ckpt_row_map map[MEG_PARAM_MAXPARTS];
+    struct ckpt_row_map map[CKPT_MAX_ROW_MAPS];
     int r = 0;
 
     if (!buf)

@@ -103,6 +103,7 @@ enum ckpt_remap {
     CKPT_TRANSPOSED, /* [in, out] instead of [out, in] */
     CKPT_QKV,        /* all queries, then all keys, then all values */
     CKPT_QKV_TRANSPOSED,
+    CKPT_QVK_BLOCKS, /* CKPT_NUM_BLOCKS blocks: the queries, then the values, then the keys of their heads (CodeGen) */
     CKPT_QKV_INTERLEAVED, /* rows of a head: q, k, v of its first channel, q, k, v of its second channel, ... */
     CKPT_Q,               /* all queries; CKPT_K: all keys; CKPT_V: all values */
     CKPT_K,
@@ -181,7 +182,8 @@ struct ckpt_row_map {
     bool is_transposed;
 };
 /* List the row maps of one foreign tensor in out, and return their number. */
-int ckpt_row_maps(struct ckpt_row_map out[MEG_PARAM_MAXPARTS], const struct ckpt_tp_shard *shard,
+enum { CKPT_NUM_BLOCKS = 4, CKPT_MAX_ROW_MAPS = 3 * CKPT_NUM_BLOCKS };
+int ckpt_row_maps(struct ckpt_row_map out[CKPT_MAX_ROW_MAPS], const struct ckpt_tp_shard *shard,
                   const struct meg_param *row, enum ckpt_remap remap);
 /* Return the element offset in the native tensor at which row i of the map begins. */
 int64_t ckpt_native_row(const struct ckpt_row_map *p, int64_t i);

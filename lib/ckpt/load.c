@@ -182,7 +182,7 @@ int ckpt_copy_source(const struct ckpt_target *to, const struct ckpt_source *s, 
     const struct ckpt_mapped_tensor stored = stored_tensor(s);
     const int64_t cols = s->row->ndim > 1 ? s->row->dim[1] : 1;
     const int64_t nbuf = CKPT_ROWS_MAX * cols > NBUF ? CKPT_ROWS_MAX * cols : NBUF;
-    struct ckpt_row_map map[MEG_PARAM_MAXPARTS];
+    struct ckpt_row_map map[CKPT_MAX_ROW_MAPS];
     int64_t first, n;
     const char *data;
     void *block;

@@ -1,7 +1,7 @@
 /*
  * tensor_remap.c - convert between the layouts of foreign and native tensors.
  *
- * A foreign tensor consists of up to three parts, such as queries, keys and values.  In the native tensor, the rows of
+ * A foreign tensor consists of several parts, such as queries, keys and values.  In the native tensor, the rows of
  * a part are blocks of rows at regular intervals.  A struct ckpt_row_map describes one part.
  */
 #include <string.h>
@@ -71,18 +71,32 @@ static struct ckpt_row_map row_map(int64_t n, int64_t src, int64_t dst, int64_t 
     };
 }
 
+/* Map the blocks of CKPT_QVK_BLOCKS, each of which has the queries, the values and the keys of a quarter of the heads. */
+static int qvk_row_maps(struct ckpt_row_map *out, int64_t d, int64_t heads)
+{
+    const int64_t rows = heads / CKPT_NUM_BLOCKS * d;
+
+    for (int i = 0; i < 3 * CKPT_NUM_BLOCKS; i++) {
+        const int block = i / 3, part = i % 3, native_part = part == 0 ? 0 : 3 - part;
+
+        out[i] = row_map(rows, i * rows, 3 * block * rows + native_part * d, d, 3 * d);
+    }
+    return 3 * CKPT_NUM_BLOCKS;
+}
+
 /*
  * Map the queries, keys and values of the rank's query groups, which the native tensor interleaves by group.  Return
  * the number of maps: 1 for a tensor of only queries, keys or values, 2 for a tensor of keys and values
- * (cross-attention), and 3 for a tensor of all three.
+ * (cross-attention), and 3 for a tensor of all three, or for each block of it.
  */
-static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, const struct meg_param *row,
+static int qkv_row_maps(struct ckpt_row_map *out, const struct ckpt_tp_shard *shard, const struct meg_param *row,
                         enum ckpt_remap remap)
 {
     const struct meg_model_conf *m = shard->model;
     const int64_t d = m->attn.d, groups = m->attn.g / shard->tp_size;
     const int64_t group = row->dim[0] / m->attn.g, q = group - 2 * d; /* rows, query rows of a group */
-    const int64_t dst = shard->tp_rank * groups * group, nparts = group / d;
+    const int64_t dst = shard->tp_rank * groups * group;
+    const int nparts = q > 0 ? 3 : 2;
 
     if (remap == CKPT_Q)
         out[0] = row_map(groups * q, 0, dst, q, group);
@@ -90,14 +104,19 @@ static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *
         out[0] = row_map(groups * d, 0, dst + q + (remap == CKPT_V ? d : 0), d, group);
     if (remap == CKPT_Q || remap == CKPT_K || remap == CKPT_V)
         return 1;
-    for (int part = 0; part < nparts; part++) { /* CKPT_QKV* requires one key head per query head: q is d or 0 */
-        out[part] = row_map(groups * d, part * groups * d, dst + part * d, d, group);
-        if (remap == CKPT_QKV_INTERLEAVED) {
+    if (remap == CKPT_QVK_BLOCKS)
+        return qvk_row_maps(out, d, groups);
+    for (int part = 0; part < nparts; part++) {
+        const bool is_q = part == 0 && q > 0;
+        const int64_t at = is_q ? 0 : group - (nparts - part) * d, rows = is_q ? q : d; /* in the group */
+
+        out[part] = row_map(groups * rows, groups * at, dst + at, rows, group);
+        if (remap == CKPT_QKV_INTERLEAVED) { /* requires one key head per query head */
             out[part].src_row = part;
             out[part].src_step = nparts;
         }
     }
-    return (int)nparts;
+    return nparts;
 }
 
 /* Map the parts of the native rows.  The foreign rows, those of the rank's shard, include padding of the vocabulary. */
@@ -119,7 +138,7 @@ static int part_row_maps(struct ckpt_row_map *out, const struct ckpt_tp_shard *s
     return i;
 }
 
-int ckpt_row_maps(struct ckpt_row_map out[MEG_PARAM_MAXPARTS], const struct ckpt_tp_shard *shard,
+int ckpt_row_maps(struct ckpt_row_map out[CKPT_MAX_ROW_MAPS], const struct ckpt_tp_shard *shard,
                   const struct meg_param *row, enum ckpt_remap remap)
 {
     const int64_t f = shard->model->mlp.f, rows = foreign_rows(shard, row, remap);

@@ -25,7 +25,7 @@ static void bwd_row(const struct meg_norm_bwd_args *a, int64_t r)
 {
     const struct meg_mat x = a->x, w = row_vector(a->w, a->dy.dtype, x.cols);
     const bool is_rms = meg_norm_is_rms(a->type);
-    const float offset = meg_norm_offset(a->type), mean = is_rms ? 0.0f : a->mean[r], rstd = a->rstd[r];
+    const float offset = meg_norm_offset(a->type, a->w), mean = is_rms ? 0.0f : a->mean[r], rstd = a->rstd[r];
     float xb[COL_BLOCK], wb[COL_BLOCK], dyb[COL_BLOCK], skipb[COL_BLOCK], dxb[COL_BLOCK], sg = 0.0f, sgn = 0.0f;
     for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
         const int64_t n = meg_min64(COL_BLOCK, x.cols - c0);
@@ -33,7 +33,7 @@ static void bwd_row(const struct meg_norm_bwd_args *a, int64_t r)
         const float *dyr = row_read(a->dy, r, c0, n, dyb);
 #pragma omp simd reduction(+ : sg, sgn)
         for (int64_t c = 0; c < n; c++) {
-            const float g = dyr[c] * (wr[c] + offset);
+            const float g = dyr[c] * norm_weight(wr, c, offset);
             sg += g;
             sgn += g * ((xr[c] - mean) * rstd);
         }
@@ -47,7 +47,7 @@ static void bwd_row(const struct meg_norm_bwd_args *a, int64_t r)
         float *dxr = row_out(a->dx, r, c0, dxb);
 #pragma omp simd
         for (int64_t c = 0; c < n; c++) {
-            const float v = rstd * (dyr[c] * (wr[c] + offset) - sg - (xr[c] - mean) * rstd * sgn);
+            const float v = rstd * (dyr[c] * norm_weight(wr, c, offset) - sg - (xr[c] - mean) * rstd * sgn);
             dxr[c] = skipr ? skipr[c] + v : v;
         }
         row_store(a->dx, r, c0, n, dxr);
@@ -65,7 +65,7 @@ static void bwd_cols(const struct meg_norm_bwd_args *a, int64_t c0, int64_t n)
         float sw[COLS] = { 0 }, sb[COLS] = { 0 };
         for (int64_t r = r0; r < meg_min64(r0 + 64, x.rows); r++) {
             const float *dyr = row_read(dy, r, c0, n, dyb), *xr = row_read(x, r, c0, n, xb);
-            const float rs = a->rstd[r], mu = b ? a->mean[r] : 0.0f;
+            const float rs = a->rstd[r], mu = meg_norm_is_rms(a->type) ? 0.0f : a->mean[r];
 #pragma omp simd
             for (int64_t c = 0; c < n; c++) {
                 sw[c] += dyr[c] * ((xr[c] - mu) * rs);
@@ -86,7 +86,7 @@ static void bwd_cols(const struct meg_norm_bwd_args *a, int64_t c0, int64_t n)
 void MEG_FN(norm_bwd)(struct meg_stream *st, const struct meg_norm_bwd_args *a)
 {
     (void)st;
-    MEG_ASSERT_EQ(!a->db, !a->dw || meg_norm_is_rms(a->type));
+    MEG_ASSERT(a->dw || !a->db);
     MEG_ASSERT_EQ(a->dx.rows, a->x.rows);
     MEG_ASSERT_EQ(a->dx.cols, a->x.cols);
     MEG_ASSERT_EQ(a->dy.rows, a->x.rows);

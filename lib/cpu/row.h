@@ -82,12 +82,18 @@ static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y,
     }
 }
 
+/* Return weight c of a norm, with its offset; 1 if w is NULL. */
+static inline float norm_weight(const float *w, int64_t c, float offset)
+{
+    return w ? w[c] + offset : offset;
+}
+
 /* Compute row r of norm_fwd.  RMSNorm uses mean 0 and no bias, and does not write mean. */
 static inline void norm_row(const struct meg_norm_fwd_args *a, int64_t r)
 {
     const struct meg_mat y = a->y, x = a->x;
     const struct meg_mat w = row_vector(a->w, y.dtype, x.cols), b = row_vector(a->b, y.dtype, x.cols);
-    const float offset = meg_norm_offset(a->type);
+    const float offset = meg_norm_offset(a->type, a->w);
     float xb[COL_BLOCK], yb[COL_BLOCK], wb[COL_BLOCK], bb[COL_BLOCK], s = 0.0f, s2 = 0.0f, mu = 0.0f, rs;
     if (!meg_norm_is_rms(a->type)) {
         for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
@@ -114,7 +120,7 @@ static inline void norm_row(const struct meg_norm_fwd_args *a, int64_t r)
         float *yr = row_out(y, r, c0, yb);
 #pragma omp simd
         for (int64_t c = 0; c < n; c++) {
-            const float v = (xr[c] - mu) * rs * (wr[c] + offset);
+            const float v = (xr[c] - mu) * rs * norm_weight(wr, c, offset);
             yr[c] = br ? v + br[c] : v;
         }
         row_store(y, r, c0, n, yr);

@@ -36,7 +36,8 @@ __device__ static inline void read_weights(struct weights<K> &u, const struct no
         vec<Y> w = {}, b = {};
 
         if (rows.column(i) < q.w.cols) {
-            fetch(w, q.w, 0, rows.column(i));
+            if (q.w.p)
+                fetch(w, q.w, 0, rows.column(i));
             if (q.b.p)
                 fetch(b, q.b, 0, rows.column(i));
         }
@@ -210,10 +211,11 @@ template <class X, class Y> static __global__ void __launch_bounds__(NORM_THREAD
                 q.mean[r] = mean;
         }
         for_each([&](int64_t c) {
-            vec<Y> w, b = {};
+            vec<Y> w = {}, b = {};
             float ws[VEC], bs[VEC];
 
-            fetch(w, q.w, 0, c);
+            if (q.w.p)
+                fetch(w, q.w, 0, c);
             if (q.b.p)
                 fetch(b, q.b, 0, c);
             convert(ws, w);
@@ -238,7 +240,7 @@ static struct norm_fwd norm_begin(const struct meg_norm_fwd_args *a)
              a->mean,
              a->rstd,
              a->eps,
-             meg_norm_offset(a->type),
+             meg_norm_offset(a->type, a->w),
              1.0f / (float)n,
              meg_norm_is_rms(a->type),
              threads_per_row(n, vectors_per_thread(n)) };

@@ -9,10 +9,11 @@
 struct norm_bwd {
     struct meg_mat dx, skip, dy, x, w; /* w has one row */
     const float *mean, *rstd;
-    float *partial; /* [blocks, 1 + !is_rms, ld]: sums of dw and db over the rows of a block */
+    float *partial; /* [blocks,nsums,ld]: sums of dw and, if nsums is 2, of db over the rows of a block */
     int64_t ld;
     float offset, inv_n; /* inv_n = 1 / x.cols */
     bool is_rms;
+    int nsums;
     int per_row; /* threads per row */
 };
 
@@ -96,7 +97,7 @@ static __global__ void __launch_bounds__((bwd_threads<K, S>), 1) norm_bwd(struct
 
             for (int i = 0; i < n; i++)
                 sum += buf[i * q.ld + c];
-            q.partial[(blockIdx.x * (q.is_rms ? 1 : 2) + s) * q.ld + c] = sum;
+            q.partial[(blockIdx.x * q.nsums + s) * q.ld + c] = sum;
         }
     };
 
@@ -114,7 +115,7 @@ static __global__ void __launch_bounds__((bwd_threads<K, S>), 1) norm_bwd(struct
         copy_next(r + rows.step);
 #pragma unroll
         for (int i = 0; i < K; i++)
-            if (rows.column(i) < cols)
+            if (q.w.p && rows.column(i) < cols)
                 fetch(w[i], q.w, 0, rows.column(i)); /* from the L1 cache, to save registers */
 #pragma unroll
         for (int i = 0; i < K; i++) {
@@ -133,7 +134,7 @@ static __global__ void __launch_bounds__((bwd_threads<K, S>), 1) norm_bwd(struct
             float xs[VEC], dys[VEC], ws[VEC], dx[VEC];
 
             if (rows.column(i) < cols) {
-                if (sizeof w[i] > 16)
+                if (sizeof w[i] > 16 && q.w.p)
                     fetch(w[i], q.w, 0, rows.column(i)); /* again, to save registers */
                 convert(xs, x[i]);
                 convert(dys, dy[i]);
@@ -145,7 +146,7 @@ static __global__ void __launch_bounds__((bwd_threads<K, S>), 1) norm_bwd(struct
         }
     }
     write_sums(dw, 0);
-    if (!q.is_rms)
+    if (q.nsums == 2)
         write_sums(db, 1);
 }
 
@@ -159,14 +160,15 @@ template <class S, class B> static __global__ void __launch_bounds__(LONG_THREAD
 {
     SHARED(float, buf);
     const int64_t rows = q.x.rows, cols = q.x.cols, step = LONG_THREADS * VEC;
-    float *dw_sum = q.partial + blockIdx.x * (q.is_rms ? 1 : 2) * q.ld, *db_sum = dw_sum + q.ld;
+    float *dw_sum = q.partial + blockIdx.x * q.nsums * q.ld, *db_sum = dw_sum + q.ld;
     const auto read = [&](float(&x)[VEC], float(&dy)[VEC], float(&w)[VEC], int64_t r, int64_t c) {
         vec<S> xv;
-        vec<B> dyv, wv;
+        vec<B> dyv, wv = {};
 
         fetch(xv, q.x, r, c);
         fetch(dyv, q.dy, r, c);
-        fetch(wv, q.w, 0, c);
+        if (q.w.p)
+            fetch(wv, q.w, 0, c);
         convert(x, xv);
         convert(dy, dyv);
         convert(w, wv);
@@ -192,13 +194,13 @@ template <class S, class B> static __global__ void __launch_bounds__(LONG_THREAD
             convert(dx, skip);
             if (r != blockIdx.x) {
                 load(dw, dw_sum, c, c + VEC, true);
-                if (!q.is_rms)
+                if (q.nsums == 2)
                     load(db, db_sum, c, c + VEC, true);
             }
             add_gradients(dx, dw, db, row, x, dy, w, q.offset);
             put<S>(q.dx, r, c, dx);
             store(dw_sum, dw, c, c + VEC, true);
-            if (!q.is_rms)
+            if (q.nsums == 2)
                 store(db_sum, db, c, c + VEC, true);
         }
     }
@@ -207,10 +209,21 @@ template <class S, class B> static __global__ void __launch_bounds__(LONG_THREAD
 void meg_cuda_norm_bwd(struct meg_stream *st, const struct meg_norm_bwd_args *a)
 {
     const int64_t n = a->x.cols, ld = ceil_div(n, VEC) * VEC;
-    const bool is_rms = meg_norm_is_rms(a->type);
-    struct norm_bwd q = { a->dx,           a->skip, a->dy, a->x, row_vector(a->w, a->dy.dtype, n),
-                          a->mean,         a->rstd, NULL,  ld,   meg_norm_offset(a->type),
-                          1.0f / (float)n, is_rms,  0 };
+    const int nsums = a->db ? 2 : 1;
+    struct norm_bwd q = { a->dx,
+                          a->skip,
+                          a->dy,
+                          a->x,
+                          row_vector(a->w, a->dy.dtype, n),
+                          a->mean,
+                          a->rstd,
+                          NULL,
+                          ld,
+                          meg_norm_offset(a->type, a->w),
+                          1.0f / (float)n,
+                          meg_norm_is_rms(a->type),
+                          nsums,
+                          0 };
     unsigned blocks = 0;
 
     if (!n)
@@ -222,7 +235,7 @@ void meg_cuda_norm_bwd(struct meg_stream *st, const struct meg_norm_bwd_args *a)
         /* Launch a kernel with a number of blocks that depends only on the shape and the types. */
         const auto launch_bwd = [&](auto kernel, int threads, int groups, int most, size_t nbytes) {
             blocks = grid_size(ceil_div(a->x.rows, groups * MIN_STEPS), most);
-            q.partial = (float *)meg_cuda_scratch(st, blocks * (is_rms ? 1 : 2) * (size_t)ld * sizeof *q.partial);
+            q.partial = (float *)meg_cuda_scratch(st, blocks * nsums * (size_t)ld * sizeof *q.partial);
             if (a->x.rows)
                 launch(st, kernel, blocks, (unsigned)threads, nbytes, q);
         };

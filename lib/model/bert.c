@@ -55,7 +55,7 @@ const struct meg_family meg_bert_family = {
     .name = "bert",
     .title = "BERT",
     .samples = MEG_SAMPLES_BERT,
-    .options = "num-tokentypes bert-no-binary-head group-query-attention add-proj-bias "
+    .options = "position-embedding-offset num-tokentypes bert-no-binary-head group-query-attention add-proj-bias "
                "apply-residual-connection-post-layernorm mask-prob short-seq-prob",
     .describe = describe,
     .check = check,

@@ -20,6 +20,18 @@ static void set_tie(struct meg_param *row, int tie)
         row->tie = tie;
 }
 
+/* Declare a norm; without a name, there is none. */
+static void bind_norm(struct meg_binder *b, struct meg_norm_weights *norm, const struct meg_model_desc *d,
+                      const char *name)
+{
+    norm->type = d->norm;
+    norm->has_weight = d->norm_has_weight;
+    norm->has_bias = d->norm_has_bias;
+    norm->eps = (float)d->norm_eps;
+    if (name)
+        meg_bind_norm(b, norm, name, d->h);
+}
+
 void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct meg_model_desc *d)
 {
     const struct meg_matrix_shape words = { 0, d->v, d->h, 0, 1, d->std, NULL };
@@ -35,6 +47,9 @@ void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct me
     }
     if (d->positions)
         set_tie(meg_bind_matrix(b, &l->pos, &l->dpos, "position_embeddings.weight", &positions), d->embedding_tie);
+    l->first_position = d->first_position;
+    if (d->has_embed_norm)
+        bind_norm(b, &l->norm, d, "word_embeddings.norm");
     if (d->token_types)
         set_tie(meg_bind_matrix(b, &l->types, &l->dtypes, "tokentype_embeddings.weight", &types), d->embedding_tie);
 }
@@ -69,16 +84,6 @@ void model_layer_free(struct model_layer *l)
     free(l->block);
 }
 
-/* Declare a norm; without a name, there is none. */
-static void bind_norm(struct meg_binder *b, struct meg_norm_weights *norm, const struct meg_model_desc *d,
-                      const char *name)
-{
-    norm->type = d->norm;
-    norm->eps = (float)d->norm_eps;
-    if (name)
-        meg_bind_norm(b, norm, name, d->h);
-}
-
 void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct meg_model_desc *d,
                       const struct meg_block_env *env)
 {
@@ -86,7 +91,7 @@ void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct 
     for (int i = 0; i < l->desc->n; i++) {
         struct model_block *block = &l->block[i];
 
-        MEG_ASSERT(!block->desc->is_parallel || (i > 0 && !block->desc->norm));
+        MEG_ASSERT(!block->desc->is_parallel || (i > 0 && !block->desc->residual_from_norm));
         MEG_ASSERT(!block->desc->residual_from_norm || block->desc->norm);
         bind_norm(b, &block->norm, d, block->desc->norm);
         block->desc->type->bind(b, block->weights, block->desc->conf, env);

@@ -259,6 +259,17 @@ static void suballoc_outputs(struct model_slot *q, const struct arena *a)
     }
 }
 
+/* On a rank with an embedding, allocate the input of the norm of the word embedding. */
+static void suballoc_words(struct model_slot *q, const struct arena *a)
+{
+    for (int k = 0; k < a->st->desc.nstacks && a->d->has_embedding && a->st->desc.has_embed_norm; k++) {
+        const struct arena stack = arena_of_stack(a, k);
+
+        q->stack[k].words = alloc_residual(&stack);
+        q->stack[k].word_stats = alloc_stats(&stack);
+    }
+}
+
 static void suballoc_inputs(struct model_inputs *in, const struct arena *a)
 {
     for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++)
@@ -278,6 +289,7 @@ static void suballoc_slot(struct model_slot *q, const struct arena *a)
     }
     end_shared(&chunks);
     suballoc_outputs(q, a);
+    suballoc_words(q, a);
     q->in = &q->inputs[0];
     suballoc_inputs(&q->inputs[0], a);
     q->inputs[1] = q->inputs[0];
@@ -391,6 +403,9 @@ static void suballoc_workspace(struct meg_model_state *st, const struct arena *a
     for (int i = 0; i < st->desc.nblocks && !st->parallel_out.rows; i++)
         if (st->desc.block[i].is_parallel)
             st->parallel_out = alloc_sublayer_out(a);
+    for (int i = 0; i < st->desc.nblocks && run->is_training && !st->d_parallel.rows; i++)
+        if (st->desc.block[i].is_parallel && st->desc.block[i].norm)
+            st->d_parallel = alloc_residual(a);
     for (int i = 0; i < 2 && st->ctx.has_sp; i++)
         st->ctx.sp_buffer[i] = meg_suballoc(a->mem, sp_nbytes);
     if (d->has_head)

@@ -2,6 +2,8 @@
 #include "model/conf.h"
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 #include "model/internal.h"
 #include "option/check.h"
 
@@ -37,6 +39,8 @@ const struct meg_opt meg_model_opts[] = {
     { "relative-attention-max-distance", 0, MEG_I64(C, relative_attention_max_distance), "N", "128",
       "with --position-embedding-type relative: all distances of N or more tokens are in one bucket, "
       "in the encoder one for each direction" },
+    { "position-embedding-offset", 0, MEG_I64(C, position_embedding_offset), "N", "0",
+      "number of unused rows before that of the first position in the learned position embedding (OPT: 2)" },
     { "use-rotary-position-embeddings", 0, MEG_BOOL(C, rotary.is_used), NULL, "no",
       "same as --position-embedding-type rope" },
     { "rotary-base", 0, MEG_F64(C, rotary.base), "X", "10000", "base of the RoPE frequencies (theta)" },
@@ -51,9 +55,25 @@ const struct meg_opt meg_model_opts[] = {
     { "rope-scaling-factor", 0, MEG_F64(C, rotary.scaling_factor), "X", "8",
       "factor by which --use-rope-scaling multiplies the long wavelengths of RoPE" },
     { "normalization", 0, MEG_ENUM(C, normalization), "LayerNorm|RMSNorm", "LayerNorm", "type of normalization layer" },
+    { "apply-layernorm-1p", 0, MEG_BOOL(C, apply_layernorm_1p), NULL, "no",
+      "store the weights of norms, LayerNorm or RMSNorm, as their differences from 1 (Gemma, Nemotron)" },
+    { "norm-no-bias", 0, MEG_BOOL(C, norm_no_bias), NULL, "no", "omit the biases of LayerNorm" },
+    { "norm-no-weight", 0, MEG_BOOL(C, norm_no_weight), NULL, "no",
+      "omit the weights of norms (OLMo); with LayerNorm, requires --norm-no-bias" },
     { "norm-epsilon", 0, MEG_F64(C, norm_epsilon), "X", "1e-05",
       "epsilon added to the variance in normalization layers" },
     MEG_ALIAS("layernorm-epsilon", "norm-epsilon"),
+    { "norm-placement", 0, MEG_ENUM(C, norm_placement), "pre|post|output|sandwich", "pre",
+      "norms of a layer: before attention and MLP, after each residual addition, of the outputs of attention and MLP, "
+      "or both before and of the outputs" },
+    { "parallel-residual", 0, MEG_ENUM(C, parallel_residual), "none|shared-norm|two-norms", "none",
+      "let attention and MLP read the same residual stream, with one norm (GPT-J) or with a norm each (GPT-NeoX)" },
+    { "embed-layernorm", 0, MEG_BOOL(C, embed_layernorm), NULL, "no",
+      "normalize the word embedding before positions are added (BLOOM)" },
+    { "embedding-multiplier", 0, MEG_STR(C, embedding_multiplier), "FACTOR", "1",
+      "multiply the word embedding by a number, or by the square root of --hidden-size if FACTOR is sqrt (Gemma)" },
+    { "residual-multiplier", 0, MEG_F64(C, residual_multiplier), "X", "1.0",
+      "multiply the outputs of attention and MLP by X before the residual addition (Granite)" },
     { "qk-layernorm", 0, MEG_BOOL(C, attn.qk_layernorm), NULL, "no",
       "normalize each head of queries and keys before RoPE, with one weight for all heads (Qwen3); requires "
       "--normalization RMSNorm" },
@@ -80,8 +100,9 @@ const struct meg_opt meg_model_opts[] = {
       "clamp the inputs of a gated linear unit: the gate to at most X, the other factor to [-X, X]" },
     { "softmax-scale", 0, MEG_F64(C, attn.scale), "X", NULL,
       "multiply attention scores by X before the softmax; default: 1 / sqrt(--kv-channels)" },
-    { "logits-scale", 0, MEG_F64(C, logits_scale), "X", NULL,
-      "multiply the input of the output layer of T5, and so the logits without their bias, by X; default: 1" },
+    { "logit-multiplier", 0, MEG_F64(C, logit_multiplier), "X", NULL,
+      "multiply the input of the output layer, and so the logits without their bias, by X; default: 1" },
+    MEG_ALIAS("logits-scale", "logit-multiplier"),
     { "disable-bias-linear", 0, MEG_STORE_FALSE(C, has_bias), NULL, "no",
       "omit the biases of linear layers, except in the heads of BERT" },
     { "add-qkv-bias", 0, MEG_BOOL(C, add_qkv_bias), NULL, "no",
@@ -152,6 +173,64 @@ static int check_groups(struct meg_model_conf *c, struct meg_err *e)
         return meg_fail(e, MEG_EUSAGE, "--num-query-groups %" PRId64 ": must divide --num-attention-heads %" PRId64,
                         c->attn.g, c->attn.a);
     return 0;
+}
+
+/* Set *x to the value of --embedding-multiplier; "sqrt" is the square root of the hidden size. */
+static bool read_embedding_multiplier(const struct meg_model_conf *c, double *x)
+{
+    const char *text = c->embedding_multiplier;
+    char *end;
+
+    *x = text && strcmp(text, "sqrt") != 0 ? strtod(text, &end) : text ? sqrt((double)c->hidden_size) : 1;
+    return !text || strcmp(text, "sqrt") == 0 || (end != text && !*end && *x > 0 && isfinite(*x));
+}
+
+double meg_model_embedding_multiplier(const struct meg_model_conf *c)
+{
+    double x;
+
+    MEG_ASSERT(read_embedding_multiplier(c, &x));
+    return x;
+}
+
+static int check_residual(const struct meg_model_conf *c, struct meg_err *e)
+{
+    const bool is_pre = c->norm_placement == MEG_NORM_PLACEMENT_PRE;
+    const bool norms_output = meg_model_norms_output(c), is_sandwich = norms_output && meg_model_norms_input(c);
+    const bool is_parallel = c->parallel_residual != MEG_PARALLEL_RESIDUAL_NONE;
+    double x;
+    const struct meg_opt_rule rules[] = {
+        { !read_embedding_multiplier(c, &x), "embedding-multiplier", ": must be a positive number or sqrt" },
+        { norms_output && c->has_bias, "norm-placement",
+          ": the norm follows an output without bias; use --disable-bias-linear" },
+        { meg_model_residual_multiplier(c) != 1 && c->has_bias, "residual-multiplier",
+          ": requires --disable-bias-linear" },
+        { is_parallel && !is_pre && !is_sandwich, "parallel-residual", ": requires --norm-placement pre or sandwich" },
+        { c->residual_from_norm && (!is_pre || is_parallel), "apply-residual-connection-post-layernorm",
+          ": cannot be combined with --norm-placement or --parallel-residual" },
+        { c->position_embedding_offset < 0 || c->position_embedding_offset > INT32_MAX, "position-embedding-offset",
+          ": must be from 0 to 2147483647" },
+        { 0 },
+    };
+
+    return meg_opt_check_rules(rules, meg_model_opts, c, e);
+}
+
+static int check_norm(const struct meg_model_conf *c, struct meg_err *e)
+{
+    const bool is_rms = c->normalization == MEG_NORM_RMS;
+    const struct meg_opt_rule rules[] = {
+        { c->attn.qk_layernorm && !is_rms, "qk-layernorm", ": requires --normalization RMSNorm" },
+        { c->attn.qk_layernorm && (c->apply_layernorm_1p || c->norm_no_weight), "qk-layernorm",
+          ": cannot be combined with --apply-layernorm-1p or --norm-no-weight" },
+        { c->norm_no_weight && c->apply_layernorm_1p, "norm-no-weight",
+          ": cannot be combined with --apply-layernorm-1p, because there are no weights to store" },
+        { c->norm_no_weight && !is_rms && !c->norm_no_bias, "norm-no-weight",
+          ": requires --norm-no-bias, or --normalization RMSNorm" },
+        { 0 },
+    };
+
+    return meg_opt_check_rules(rules, meg_model_opts, c, e);
 }
 
 static int check_rotary(struct meg_model_conf *c, struct meg_err *e)
@@ -319,13 +398,14 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         (r = check_range(c->attn.dropout, 0, 1, "attention-dropout", e)) < 0 ||
         (r = check_range(c->hidden_dropout, 0, 1, "hidden-dropout", e)) < 0 ||
         (r = check_factor(c->attn.scale, "softmax-scale", e)) < 0 ||
-        (r = check_factor(c->logits_scale, "logits-scale", e)) < 0 ||
+        (r = check_factor(c->residual_multiplier, "residual-multiplier", e)) < 0 ||
+        (r = check_factor(c->logit_multiplier, "logit-multiplier", e)) < 0 ||
         (r = check_factor(c->activation_func_clamp_value, "activation-func-clamp-value", e)) < 0)
         return r;
     if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
         return r;
-    if (c->attn.qk_layernorm && c->normalization != MEG_NORM_RMS)
-        return meg_fail(e, MEG_EUSAGE, "--qk-layernorm: requires --normalization RMSNorm");
+    if ((r = check_norm(c, e)) < 0 || (r = check_residual(c, e)) < 0)
+        return r;
     if (f->check && (r = f->check(c, e)) < 0)
         return r;
     c->decoder_num_layers = c->decoder_num_layers == MEG_UNSET ? 0 : c->decoder_num_layers;
@@ -366,6 +446,7 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
         c->relative_attention_num_buckets = def.relative_attention_num_buckets;
         c->relative_attention_max_distance = def.relative_attention_max_distance;
     }
+    c->norm_no_bias = c->norm_no_bias && c->normalization != MEG_NORM_RMS;
     normalize_gelu(c);
     if (c->add_qkv_bias && c->add_proj_bias && c->add_mlp_bias)
         c->has_bias = true;
@@ -375,6 +456,12 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
         c->attn.scale = NAN;
     if (!(c->activation_func_clamp_value > 0))
         c->activation_func_clamp_value = NAN;
-    if (!(c->logits_scale > 0) || c->logits_scale == 1)
-        c->logits_scale = NAN;
+    if (meg_model_embedding_multiplier(c) == 1)
+        c->embedding_multiplier = def.embedding_multiplier;
+    if (meg_model_residual_multiplier(c) == 1)
+        c->residual_multiplier = def.residual_multiplier;
+    if (c->position_embedding_type != MEG_POSITION_LEARNED)
+        c->position_embedding_offset = 0;
+    if (meg_model_logit_multiplier(c) == 1)
+        c->logit_multiplier = NAN;
 }

@@ -29,6 +29,18 @@ enum meg_activation_func {
 };
 enum meg_glu_activation { MEG_GLU_ACTIVATION_NONE, MEG_GLU_ACTIVATION_GEGLU, MEG_GLU_ACTIVATION_REGLU };
 
+enum meg_norm_placement {
+    MEG_NORM_PLACEMENT_PRE,     /* x + f(norm(x)) */
+    MEG_NORM_PLACEMENT_POST,    /* norm(x + f(x)); Vaswani et al. 2017 */
+    MEG_NORM_PLACEMENT_OUTPUT,  /* x + norm(f(x)); OLMo 2 */
+    MEG_NORM_PLACEMENT_SANDWICH /* x + norm(f(norm(x))); Gemma 2 */
+};
+enum meg_parallel_residual {
+    MEG_PARALLEL_RESIDUAL_NONE,
+    MEG_PARALLEL_RESIDUAL_SHARED_NORM, /* x + attn(y) + mlp(y), y = norm(x) */
+    MEG_PARALLEL_RESIDUAL_TWO_NORMS    /* x + attn(norm1(x)) + mlp(norm2(x)) */
+};
+
 /* Rotary positions: column pair i of a head is rotated by the angle position / interpolation * base^(-i/half). */
 struct meg_rotary_conf {
     bool is_used;         /* same as --position-embedding-type rope */
@@ -52,8 +64,10 @@ struct meg_model_conf {
     int64_t vocab_size; /* number of tokens, without padding; from the tokenizer or the checkpoint, not an option */
     enum meg_position_embedding position_embedding_type;
     int64_t relative_attention_num_buckets, relative_attention_max_distance;
-    enum meg_norm normalization;
+    int64_t position_embedding_offset; /* unused first rows of the learned position embedding */
+    enum meg_norm normalization;       /* MEG_NORM_LAYER or MEG_NORM_RMS; see apply_layernorm_1p */
     struct meg_rotary_conf rotary;
+    bool apply_layernorm_1p, norm_no_bias, norm_no_weight;
     double norm_epsilon, init_method_std;
     bool init_method_xavier_uniform;
     bool is_untied; /* --untie-embeddings-and-output-weights */
@@ -65,8 +79,13 @@ struct meg_model_conf {
     bool gated_linear_unit, swiglu, quick_geglu, squared_relu;
     enum meg_glu_activation glu_activation;
     double glu_linear_offset, activation_func_clamp_value; /* offset and limit of struct meg_glu; not above 0: none */
-    double logits_scale; /* factor of the input of the output layer (T5); not above 0: 1 */
-    bool has_bias;       /* attention and MLP have biases; if it is false, only those of the next three fields */
+    double logit_multiplier;                               /* factor of the input of the output layer; not above 0: 1 */
+    double residual_multiplier;       /* factor of the outputs of attention and MLP; not above 0: 1 */
+    const char *embedding_multiplier; /* factor of the word embedding: a number, "sqrt", or NULL for 1 */
+    bool embed_layernorm;             /* norm of the word embedding */
+    enum meg_norm_placement norm_placement;
+    enum meg_parallel_residual parallel_residual;
+    bool has_bias; /* attention and MLP have biases; if it is false, only those of the next three fields */
     bool add_qkv_bias, add_proj_bias, add_mlp_bias;
     bool add_output_bias;  /* the output layer has a bias (GPT) */
     bool bias_gelu_fusion; /* with has_bias, the GELU of an MLP without gate is the tanh approximation */
@@ -107,6 +126,28 @@ static inline bool meg_model_is_gated(const struct meg_model_conf *c)
 
 /* Return the activation function of the MLP. */
 enum meg_act meg_model_act(const struct meg_model_conf *c);
+
+/* Return whether there is a norm of the input, or of the output, of attention and MLP. */
+static inline bool meg_model_norms_input(const struct meg_model_conf *c)
+{
+    return c->norm_placement != MEG_NORM_PLACEMENT_OUTPUT;
+}
+
+static inline bool meg_model_norms_output(const struct meg_model_conf *c)
+{
+    return c->norm_placement == MEG_NORM_PLACEMENT_OUTPUT || c->norm_placement == MEG_NORM_PLACEMENT_SANDWICH;
+}
+
+/* Return the factor of the word embedding, of the outputs of attention and MLP, or of the input of the output layer. */
+double meg_model_embedding_multiplier(const struct meg_model_conf *c);
+static inline double meg_model_residual_multiplier(const struct meg_model_conf *c)
+{
+    return c->residual_multiplier > 0 ? c->residual_multiplier : 1;
+}
+static inline double meg_model_logit_multiplier(const struct meg_model_conf *c)
+{
+    return c->logit_multiplier > 0 ? c->logit_multiplier : 1;
+}
 
 /* Return the number of layers of all stacks. */
 static inline int64_t meg_model_all_layers(const struct meg_model_conf *c)

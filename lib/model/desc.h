@@ -27,9 +27,10 @@ struct meg_block {
     const char *post_norm; /* name of the norm of the mixer's output; NULL: none */
     float scale;           /* factor of the output, after this norm; 0: none */
     /*
-     * The mixer is parallel to that of the previous block: it has no norm, but reads the same input, and its output is
-     * added to that of the previous block.  x + drop(attention(y) + mlp(y)), y = norm(x), is the layer of GPT-J and
-     * Falcon.  The dropout is that of the first of the parallel blocks.
+     * The mixer is parallel to that of the previous block: its output is added to that of the previous block.  If it
+     * has a norm, it reads the norm of the same x, as in GPT-NeoX; otherwise it has the same input as the mixer of the
+     * previous block: x + drop(attention(y) + mlp(y)), y = norm(x), is the layer of GPT-J and Falcon.  The dropout is
+     * that of the first of the parallel blocks.
      */
     bool is_parallel;
 };
@@ -75,13 +76,19 @@ struct meg_rope_conf {
 };
 
 struct meg_model_desc {
-    int64_t h, v;        /* width of the residual stream, number of tokens in the vocabulary */
-    unsigned inputs;     /* arrays of a micro-batch that the model reads, a bit mask (enum meg_batch_field) */
-    int64_t positions;   /* rows of the learned position embedding; 0 without it */
-    int64_t token_types; /* rows of the embedding of token types; 0 without it */
-    meg_init_fn *init;   /* of weight matrices */
-    double std;          /* of the initial embeddings and relative biases */
+    int64_t h, v;           /* width of the residual stream, number of tokens in the vocabulary */
+    unsigned inputs;        /* arrays of a micro-batch that the model reads, a bit mask (enum meg_batch_field) */
+    int64_t positions;      /* rows of the learned position embedding; 0 without it */
+    int64_t first_position; /* row of position 0 */
+    int64_t token_types;    /* rows of the embedding of token types; 0 without it */
+    meg_init_fn *init;      /* of weight matrices */
+    double std;             /* of the initial embeddings and relative biases */
+    double embedding_multiplier;
+    bool
+        rounds_embedding_multiplier; /* round this factor to the dtype of activations, as transformers does for Gemma */
+    bool has_embed_norm;             /* norm of the word embedding, after this factor */
     enum meg_norm norm;
+    bool norm_has_weight, norm_has_bias;
     double norm_eps, hidden_dropout;
     struct meg_rope_conf rope;
     int64_t rel_bias_buckets, rel_bias_heads, rel_bias_max_distance;

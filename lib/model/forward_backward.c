@@ -113,11 +113,12 @@ struct embed_pass {
     struct meg_call call;
     struct meg_model *g;
     struct meg_embed_ids ids;
+    const struct slot_stack *q;
     void *x;
 };
 
 /* Return a pass of the embedding of the current stack. */
-static struct embed_pass embed_pass(struct meg_model *g, struct meg_mat x)
+static struct embed_pass embed_pass(struct meg_model *g, const struct slot_stack *q, struct meg_mat x)
 {
     struct meg_model_state *st = g->state;
     const struct meg_stack *stack = &st->desc.stack[st->stack];
@@ -128,29 +129,39 @@ static struct embed_pass embed_pass(struct meg_model *g, struct meg_mat x)
                                          .position_ids = st->ctx.call.position_ids,
                                          .token_types = st->in.token_types,
                                          .layer = stack->begin },
+                                .q = q,
                                 .x = x.p };
+}
+
+/* Return the buffers of the norm of the word embedding; y is a workspace. */
+static struct meg_embed_norm embed_norm(const struct embed_pass *p, struct meg_mat y)
+{
+    return (struct meg_embed_norm){ model_residual_rows(p->g, p->q->words), p->q->word_stats,
+                                    model_residual_rows(p->g, y) };
 }
 
 static void embed_fwd(const void *pass)
 {
     const struct embed_pass *p = pass;
     struct meg_ctx c = model_ctx(p->g, &p->call);
+    struct meg_embed_norm norm = embed_norm(p, p->g->state->sublayer_out);
 
-    meg_embed_fwd(&c, model_residual(p->g, p->x), &p->ids, &p->g->state->embed);
+    meg_embed_fwd(&c, model_residual(p->g, p->x), &p->ids, &norm, &p->g->state->embed);
 }
 
 static void embed_bwd(const void *pass)
 {
     const struct embed_pass *p = pass;
     struct meg_ctx c = model_ctx(p->g, &p->call);
+    const struct meg_embed_norm norm = embed_norm(p, p->g->state->d_norm);
 
-    meg_embed_bwd(&c, model_residual(p->g, p->x), &p->ids, &p->g->state->embed);
+    meg_embed_bwd(&c, model_residual(p->g, p->x), &p->ids, &norm, &p->g->state->embed);
 }
 
 /* Compute x, the hidden states before the first layer of the current stack. */
 static void run_embed_fwd(struct meg_model *g, struct slot_stack *q, struct meg_mat x)
 {
-    const struct embed_pass p = embed_pass(g, x);
+    const struct embed_pass p = embed_pass(g, q, x);
 
     model_run_pass(g, &q->embed_fwd, embed_fwd, &p, sizeof p);
 }
@@ -158,7 +169,7 @@ static void run_embed_fwd(struct meg_model *g, struct slot_stack *q, struct meg_
 /* Compute the gradients of the embeddings from dx, the gradient of the hidden states. */
 static void run_embed_bwd(struct meg_model *g, struct slot_stack *q, struct meg_mat dx, bool accumulates_grads)
 {
-    struct embed_pass p = embed_pass(g, dx);
+    struct embed_pass p = embed_pass(g, q, dx);
 
     p.call.accumulates_grads = accumulates_grads;
     model_run_pass(g, &q->embed_bwd, embed_bwd, &p, sizeof p);

@@ -9,6 +9,7 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         .v = c->vocab_size,
         .tied = c->is_untied ? NULL : "embedding.word_embeddings.weight",
         .has_bias = c->add_output_bias,
+        .scale = meg_model_logit_multiplier(c) != 1 ? (float)meg_model_logit_multiplier(c) : 0,
         .std = c->init_method_std,
     };
     const struct meg_transformer decoder = { .name = "decoder", .layers = c->num_layers };
@@ -23,8 +24,10 @@ const struct meg_family meg_gpt_family = {
     .name = "gpt",
     .title = "GPT",
     .samples = MEG_SAMPLES_GPT,
-    .options = "qk-layernorm group-query-attention add-proj-bias add-output-bias "
-               "apply-residual-connection-post-layernorm reset-position-ids reset-attention-mask eod-mask-loss "
-               "calculate-per-token-loss context-parallel-size",
+    .options = "apply-layernorm-1p norm-no-* norm-placement parallel-residual embed-layernorm "
+               "embedding-multiplier residual-multiplier logit-multiplier position-embedding-offset qk-layernorm "
+               "group-query-attention add-proj-bias add-output-bias apply-residual-connection-post-layernorm "
+               "reset-position-ids "
+               "reset-attention-mask eod-mask-loss calculate-per-token-loss context-parallel-size",
     .describe = describe,
 };

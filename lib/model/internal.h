@@ -67,6 +67,8 @@ struct slot_stack {
     struct meg_mat last_out;
     struct meg_mat memory; /* encoder: [residual_rows, h] output of its final norm, or the pipeline's receive buffer */
     struct meg_norm_stats stats;            /* encoder: row statistics of its final norm */
+    struct meg_mat words;                   /* [residual_rows, h] input of the norm of the word embedding, if any */
+    struct meg_norm_stats word_stats;       /* row statistics of this norm */
     struct meg_graphs embed_fwd, embed_bwd; /* passes of the embedding */
 };
 
@@ -140,6 +142,7 @@ struct meg_model_state {
     bool embed_has_grads, head_has_grads; /* like model_layer.has_grads */
     struct meg_mat sublayer_out;          /* [residual_rows, h] output of a mixer, before bias-dropout-add */
     struct meg_mat parallel_out;          /* [residual_rows, h] the same of a parallel block, or a gradient to add */
+    struct meg_mat d_parallel;            /* [residual_rows, h] gradient of x through parallel blocks with norms */
     struct meg_mat lnf;                   /* [residual_rows, h] output of the final norm */
     struct meg_norm_stats lnf_stats;
     struct meg_mat d_residual;     /* [residual_rows, h] gradient of the residual stream */

@@ -92,8 +92,10 @@ static struct block_acts acts_of(const struct layer_pass *p, int i)
     if (i == 0)
         a.x = model_residual(p->g, p->x);
     if (p->l->block[i].desc->is_parallel) {
-        a.x = acts_of(p, i - 1).x;
-        a.y = acts_of(p, i - 1).y;
+        const struct block_acts previous = acts_of(p, i - 1);
+
+        a.x = previous.x;
+        a.y = p->l->block[i].desc->norm ? a.y : previous.y;
     }
     if (a.y.cols == 0)
         a.y = a.x;
@@ -143,6 +145,8 @@ static void block_fwd(struct meg_ctx *c, const struct layer_pass *p, const struc
 
     if (!is_parallel)
         mixer_input(c, p->g, r, block, &a);
+    else if (block->desc->norm)
+        meg_norm_fwd(c, a.y, a.x, &a.stats, &block->norm);
     block->desc->type->fwd(c, block->desc->post_norm ? a.out : out, a.y, a.acts, block->weights);
     if (block->desc->post_norm)
         meg_norm_fwd(c, out, a.out, &a.post_stats, &block->post_norm);
@@ -196,29 +200,35 @@ static void layer_bwd(const void *pass)
     const struct meg_mat d_norm = model_residual_rows(g, g->state->d_norm);
     const struct meg_mat added = model_residual_rows(g, g->state->parallel_out);
     const int n = p->l->desc->n;
-    struct meg_mat dy = model_residual(g, p->dy);
+    struct meg_mat dy = model_residual(g, p->dy), skip = dy; /* skip: dy, and the gradients of parallel norms */
 
     for (int i = n - 1; i >= 0; i--) {
         const struct model_block *block = &p->l->block[i];
         const struct meg_mat dx = model_residual(g, i > 0 ? g->state->d_residual.p : p->dx);
-        const bool adds = i + 1 < n && p->l->block[i + 1].desc->is_parallel;
+        const struct meg_block *next = i + 1 < n ? p->l->block[i + 1].desc : NULL;
+        const bool adds = next && next->is_parallel && !next->norm;
+        const struct block_acts a = acts_of(p, i);
 
         mixer_bwd(&c, p, i, adds ? added : d_norm, dy);
         if (adds)
             MEG_CALL(c.op, c.stream, add_fwd, .z = d_norm, .x = d_norm, .y = added);
-        if (block->desc->is_parallel)
+        if (block->desc->is_parallel) {
+            if (block->desc->norm) {
+                const struct meg_mat sum = model_residual_rows(g, g->state->d_parallel);
+
+                meg_norm_bwd(&c, sum, skip, d_norm, a.x, &a.stats, &block->norm);
+                skip = sum;
+            }
             continue;
+        }
         if (block->desc->residual_from_norm)
             MEG_CALL(c.op, c.stream, add_fwd, .z = d_norm, .x = d_norm, .y = dy);
-        if (block->desc->norm) {
-            const struct block_acts a = acts_of(p, i);
-
-            meg_norm_bwd(&c, dx, block->desc->residual_from_norm ? meg_no_mat() : dy, d_norm, a.x, &a.stats,
+        if (block->desc->norm)
+            meg_norm_bwd(&c, dx, block->desc->residual_from_norm ? meg_no_mat() : skip, d_norm, a.x, &a.stats,
                          &block->norm);
-        } else {
-            MEG_CALL(c.op, c.stream, add_fwd, .z = dx, .x = dy, .y = d_norm);
-        }
-        dy = dx;
+        else
+            MEG_CALL(c.op, c.stream, add_fwd, .z = dx, .x = skip, .y = d_norm);
+        dy = skip = dx;
     }
 }
 

@@ -133,6 +133,12 @@ static int alloc_arenas(struct meg_model *g, struct meg_suballoc *activations, s
     return 0;
 }
 
+/* Round x to a data type. */
+static float rounded(float x, enum meg_dtype t)
+{
+    return t == MEG_DTYPE_BF16 ? meg_from_bf16(meg_to_bf16(x)) : t == MEG_DTYPE_F16 ? meg_from_f16(meg_to_f16(x)) : x;
+}
+
 /* Create the state of the model for the dimensions in g->run, and allocate its memory.  Free it with close_state. */
 static int open_state(struct meg_model *g, struct meg_err *e)
 {
@@ -153,6 +159,9 @@ static int open_state(struct meg_model *g, struct meg_err *e)
     st->embed.v0 = meg_partition_begin(st->desc.v, st->dim.tp, st->dim.tp_rank);
     st->embed.is_tied = !st->desc.is_untied && st->dim.has_head;
     st->embed.dropout = st->desc.hidden_dropout;
+    st->embed.multiplier = (float)st->desc.embedding_multiplier;
+    if (st->desc.rounds_embedding_multiplier)
+        st->embed.multiplier = rounded(st->embed.multiplier, g->run.dtype);
     if (st->desc.rope.half)
         fill_rope(g);
     st->ctx.tp = g->mesh->tp;

@@ -49,7 +49,7 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         .v = c->vocab_size,
         .tied = c->is_untied ? NULL : "embedding.word_embeddings.weight",
         .has_bias = c->has_bias && !c->is_untied,
-        .scale = c->logits_scale > 0 && c->logits_scale != 1 ? (float)c->logits_scale : 0,
+        .scale = meg_model_logit_multiplier(c) != 1 ? (float)meg_model_logit_multiplier(c) : 0,
         .std = c->init_method_std,
     };
     const struct meg_transformer encoder = { .name = "encoder", .layers = c->num_layers, .is_bidirectional = true };
@@ -76,7 +76,7 @@ const struct meg_family meg_t5_family = {
     .title = "T5",
     .samples = MEG_SAMPLES_T5,
     .options = "decoder-num-layers decoder-seq-length position-embedding-type=relative relative-attention-* "
-               "logits-scale mask-prob short-seq-prob",
+               "logit-multiplier mask-prob short-seq-prob",
     .describe = describe,
     .check = check,
 };

@@ -1,18 +1,34 @@
 /* transformer.c - the parts of descriptions that the families of transformers have in common. */
 #include <math.h>
+#include <string.h>
 #include "model/desc.h"
 #include "nn/attn/cross_attention.h"
 #include "nn/attn/self_attention.h"
 #include "nn/mlp.h"
 
+static enum meg_norm norm_type(const struct meg_model_conf *c)
+{
+    if (c->normalization == MEG_NORM_RMS)
+        return c->apply_layernorm_1p ? MEG_NORM_RMS_1P : MEG_NORM_RMS;
+    return c->apply_layernorm_1p ? MEG_NORM_LAYER_1P : MEG_NORM_LAYER;
+}
+
 void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
     d->h = c->hidden_size;
     d->v = c->vocab_size;
-    d->positions = c->position_embedding_type == MEG_POSITION_LEARNED ? c->max_position_embeddings : 0;
+    if (c->position_embedding_type == MEG_POSITION_LEARNED) {
+        d->first_position = c->position_embedding_offset;
+        d->positions = d->first_position + c->max_position_embeddings;
+    }
+    d->has_embed_norm = c->embed_layernorm;
+    d->embedding_multiplier = meg_model_embedding_multiplier(c);
+    d->rounds_embedding_multiplier = c->embedding_multiplier && strcmp(c->embedding_multiplier, "sqrt") == 0;
     d->init = c->init_method_xavier_uniform ? meg_init_xavier : meg_init_normal;
     d->std = c->init_method_std;
-    d->norm = c->normalization;
+    d->norm = norm_type(c);
+    d->norm_has_weight = !c->norm_no_weight;
+    d->norm_has_bias = !c->norm_no_bias && !meg_norm_is_rms(d->norm);
     d->norm_eps = c->norm_epsilon;
     d->hidden_dropout = c->hidden_dropout;
     d->rope = (struct meg_rope_conf){ meg_model_rope_half(c), c->max_position_embeddings, c->rotary };
@@ -49,7 +65,22 @@ static struct meg_mlp_conf mlp(const struct meg_model_conf *c, double std_out)
     return mlp;
 }
 
-void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const struct meg_transformer *t)
+/* Set the norms of the output, the factor, and how the output is added to the residual stream. */
+static void set_residual(struct meg_block *block, const struct meg_model_conf *c, bool is_mlp)
+{
+    block->residual_from_norm = c->residual_from_norm || c->norm_placement == MEG_NORM_PLACEMENT_POST;
+    block->is_parallel = is_mlp && c->parallel_residual != MEG_PARALLEL_RESIDUAL_NONE;
+    if (!meg_model_norms_input(c) || (block->is_parallel && c->parallel_residual == MEG_PARALLEL_RESIDUAL_SHARED_NORM))
+        block->norm = NULL;
+    if (meg_model_norms_output(c))
+        block->post_norm = is_mlp ? "post_mlp_layernorm" : "post_self_attn_layernorm";
+    if (meg_model_residual_multiplier(c) != 1)
+        block->scale = (float)meg_model_residual_multiplier(c);
+}
+
+/* Append the blocks of a layer. */
+static struct meg_block_list add_blocks(struct meg_model_desc *d, const struct meg_model_conf *c,
+                                        const struct meg_transformer *t)
 {
     const double std_out = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
     const struct meg_attn_conf attn = attention(c, t, std_out);
@@ -61,6 +92,21 @@ void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_c
                            MEG_DROP_CROSS_ATTN_OUT);
     meg_desc_add_block(d, &meg_mlp_block, &ffn, sizeof ffn, "pre_mlp_layernorm", MEG_DROP_MLP_OUT);
     for (int i = first; i < d->nblocks; i++)
-        d->block[i].residual_from_norm = c->residual_from_norm;
-    meg_desc_add_layers(d, &(struct meg_block_list){ first, d->nblocks - first }, 1, t->layers, t->name);
+        set_residual(&d->block[i], c, i == d->nblocks - 1);
+    return (struct meg_block_list){ first, d->nblocks - first };
+}
+
+void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const struct meg_transformer *t)
+{
+    const bool is_post = c->norm_placement == MEG_NORM_PLACEMENT_POST;
+    struct meg_block_list blocks = add_blocks(d, c, t);
+
+    /* the norm after the last block of a layer is the first norm of the next layer, so the first layer lacks it */
+    if (is_post) {
+        d->block[blocks.first].norm = NULL;
+        d->block[blocks.first].residual_from_norm = false;
+        meg_desc_add_layers(d, &blocks, 1, 1, t->name);
+        blocks = add_blocks(d, c, t);
+    }
+    meg_desc_add_layers(d, &blocks, 1, t->layers - is_post, t->name);
 }

@@ -124,6 +124,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
         return;
     meg_bind_linear(b, &l->dense, "lm_head.dense", &dense);
     l->norm.type = MEG_NORM_LAYER;
+    l->norm.has_weight = l->norm.has_bias = true;
     l->norm.eps = (float)c->norm_eps;
     meg_bind_norm(b, &l->norm, "lm_head.layer_norm", c->h);
 }

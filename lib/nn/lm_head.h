@@ -1,6 +1,6 @@
 /*
  * lm_head.h - language-model head: logits = x w^T + bias, and the cross-entropy of each token.  BERT's head first
- * transforms x, and the head of T5 v1.0 scales x:
+ * transforms x, and the heads of T5 v1.0, Granite and Cohere scale x:
  *   x' = LayerNorm(GELU(dense(x))), or x' = scale * x
  *
  * The vocabulary is split over tensor-parallel ranks.  Rows are processed in chunks, and only the logits of one chunk

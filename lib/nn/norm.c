@@ -3,8 +3,9 @@
 
 void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char *name, int64_t h)
 {
-    meg_bind_vector(b, &l->w, &l->dw, meg_param_name(name, ".weight").s, h, 1 - meg_norm_offset(l->type));
-    if (!meg_norm_is_rms(l->type))
+    if (l->has_weight)
+        meg_bind_vector(b, &l->w, &l->dw, meg_param_name(name, ".weight").s, h, meg_norm_is_1p(l->type) ? 0 : 1);
+    if (l->has_bias)
         meg_bind_vector(b, &l->b, &l->db, meg_param_name(name, ".bias").s, h, 0);
 }
 

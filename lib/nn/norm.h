@@ -9,12 +9,13 @@
 
 struct meg_norm_weights {
     enum meg_norm type;
-    void *w, *b;   /* [h]; b is NULL for RMSNorm */
-    void *dw, *db; /* NULL if the norm is frozen */
+    bool has_weight, has_bias; /* an RMSNorm has no bias */
+    void *w, *b;               /* [h], or NULL */
+    void *dw, *db;             /* NULL also if the norm is frozen */
     float eps;
 };
 
-/* Declare the weight of a norm of width h and, unless it is an RMSNorm, the bias.  The caller sets l->type and eps. */
+/* Declare the weight and the bias of a norm of width h.  The caller sets the type, has_weight, has_bias and eps. */
 void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char *name, int64_t h);
 
 /* Row statistics, kept for backward. */

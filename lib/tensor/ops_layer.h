@@ -29,10 +29,18 @@ static inline MEG_HOST_DEVICE bool meg_norm_is_rms(enum meg_norm type)
     return type == MEG_NORM_RMS || type == MEG_NORM_RMS_1P;
 }
 
-/* Return the number that is added to each stored weight of a norm: 1 for the 1P types, else 0. */
-static inline MEG_HOST_DEVICE float meg_norm_offset(enum meg_norm type)
+static inline MEG_HOST_DEVICE bool meg_norm_is_1p(enum meg_norm type)
 {
-    return type == MEG_NORM_LAYER_1P || type == MEG_NORM_RMS_1P ? 1.0f : 0.0f;
+    return type == MEG_NORM_LAYER_1P || type == MEG_NORM_RMS_1P;
+}
+
+/*
+ * Return the number that is added to each stored weight of a norm: 1 for the 1P types, else 0.  If w is NULL, the
+ * stored weights count as 0, and the number is 1.
+ */
+static inline MEG_HOST_DEVICE float meg_norm_offset(enum meg_norm type, const void *w)
+{
+    return meg_norm_is_1p(type) || !w ? 1.0f : 0.0f;
 }
 
 /*
@@ -174,7 +182,9 @@ struct meg_qk_norm_bwd_args {
 /*
  * LayerNorm (Ba et al. 2016): y = (x - mean) * rstd * w + b, rstd = 1/sqrt(var + eps), with the biased variance.
  * RMSNorm (Zhang and Sennrich 2019): y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); b is NULL and mean is not
- * written.  With a 1P type, 1 + w replaces w.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 are outputs, kept for norm_bwd.
+ * written.  With a 1P type, 1 + w replaces w.  A norm without weights or without a bias has w or b NULL, which counts
+ * as 1 or 0.  y is computed in f32 and rounded once.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 are outputs, kept for
+ * norm_bwd.
  */
 struct meg_norm_fwd_args {
     enum meg_norm type;
@@ -187,8 +197,8 @@ struct meg_norm_fwd_args {
 
 /*
  * dx [n,h] = skip + the gradient of x, computed from dy, the gradient of y.  skip [n,h] may be dx; if skip.p is NULL,
- * nothing is added.  Unless dw is NULL, compute the gradients dw [h] of w and db [h] of b, both of type `grad`; db is
- * NULL if dw is, and for RMSNorm.
+ * nothing is added.  Unless they are NULL, compute the gradients dw [h] of w and db [h] of b, both of type `grad`; db
+ * is NULL if dw is, and for RMSNorm.
  */
 struct meg_norm_bwd_args {
     enum meg_norm type;
@@ -386,13 +396,13 @@ MEG_OP_ROW(qk_norm_bwd, NULL,
     FIELD(qk_norm_bwd, rstd, IN, "s b g heads") VALUE(qk_norm_bwd, accumulate))
 MEG_OP_ROW(norm_fwd, check_norm_fwd,
     VALUE(norm_fwd, type) FIELD(norm_fwd, y, OUT, "n h") FIELD(norm_fwd, mean, OUT | OPTIONAL, "n")
-    FIELD(norm_fwd, rstd, OUT, "n") FIELD(norm_fwd, x, IN, "n h") FIELD(norm_fwd, w, IN, "h", "y")
+    FIELD(norm_fwd, rstd, OUT, "n") FIELD(norm_fwd, x, IN, "n h") FIELD(norm_fwd, w, IN | OPTIONAL, "h", "y")
     FIELD(norm_fwd, b, IN | OPTIONAL, "h", "y"))
 MEG_OP_ROW(norm_bwd, check_norm_bwd,
     VALUE(norm_bwd, type) FIELD(norm_bwd, dx, OUT, "n h") FIELD(norm_bwd, dw, OUT | OPTIONAL, "h", "grad")
     FIELD(norm_bwd, db, OUT | OPTIONAL, "h", "grad") VALUE(norm_bwd, grad)
     FIELD(norm_bwd, skip, IN | IN_PLACE | OPTIONAL, "n h") FIELD(norm_bwd, dy, IN, "n h") FIELD(norm_bwd, x, IN, "n h")
-    FIELD(norm_bwd, w, IN, "h", "dy") FIELD(norm_bwd, mean, IN | OPTIONAL, "n") FIELD(norm_bwd, rstd, IN, "n")
+    FIELD(norm_bwd, w, IN | OPTIONAL, "h", "dy") FIELD(norm_bwd, mean, IN | OPTIONAL, "n") FIELD(norm_bwd, rstd, IN, "n")
     VALUE(norm_bwd, accumulate))
 MEG_OP_ROW(add_fwd, NULL,
     FIELD(add_fwd, z, OUT, "n h") FIELD(add_fwd, x, IN | IN_PLACE, "n h") FIELD(add_fwd, y, IN, "n h")
@@ -405,7 +415,7 @@ MEG_OP_ROW(add_norm_fwd, check_add_norm_fwd,
     FIELD(add_norm_fwd, mean, OUT | OPTIONAL, "n") FIELD(add_norm_fwd, rstd, OUT, "n")
     FIELD(add_norm_fwd, x, IN | IN_PLACE, "n h") FIELD(add_norm_fwd, sublayer_out, IN, "n h")
     FIELD(add_norm_fwd, bias, IN | OPTIONAL, "h", "sublayer_out") VALUE(add_norm_fwd, drop)
-    FIELD(add_norm_fwd, w, IN, "h", "y") FIELD(add_norm_fwd, b, IN | OPTIONAL, "h", "y"))
+    FIELD(add_norm_fwd, w, IN | OPTIONAL, "h", "y") FIELD(add_norm_fwd, b, IN | OPTIONAL, "h", "y"))
 MEG_OP_ROW(embed_fwd, NULL,
     FIELD(embed_fwd, x, OUT, "n h") FIELD(embed_fwd, token, IN, "n") FIELD(embed_fwd, word, IN, "v h")
     VALUE(embed_fwd, v0))

@@ -72,7 +72,7 @@ is 'all spans have at most 512 tokens' "$(timeout 60 meg-eval --task fill-mask -
 # embeddings, the model predicts the token that it reads, so the first span is empty.
 tokenizers=$golden/../tokenizers
 meg-train -q --config "$T/conf" --position-embedding-type relative --normalization RMSNorm --disable-bias-linear \
-    --softmax-scale 1 --activation-func relu --logits-scale 0.17677669529663687 --init-method-std 0.001 --vocab-extra-ids 30 --lr 0 \
+    --softmax-scale 1 --activation-func relu --logit-multiplier 0.17677669529663687 --init-method-std 0.001 --vocab-extra-ids 30 --lr 0 \
     --train-iters 1 --lr-warmup-iters 0 --save "$T/native" 2>"$T/err" || cat "$T/err"
 ok 'a T5 is converted to Hugging Face' meg-convert --load-dir "$T/native" --save-dir "$T/hf"
 mkdir "$T/json" "$T/spm"

@@ -57,8 +57,8 @@ tied=$golden/models/t5-v1_0-tiny
 variant "$tied" unscaled '.scale_decoder_outputs = false'
 is 'scale_decoder_outputs false, no lm_head.weight: the output layer is tied' \
     "$(option "$T/unscaled" untie-embeddings-and-output-weights) $(option "$tied" untie-embeddings-and-output-weights)" 'no no'
-isnt 'tie_word_embeddings alone: the output is scaled' "$(option "$tied" logits-scale)" null
-is 'scale_decoder_outputs false: the output is not scaled' "$(option "$T/unscaled" logits-scale)" null
+isnt 'tie_word_embeddings alone: the output is scaled' "$(option "$tied" logit-multiplier)" null
+is 'scale_decoder_outputs false: the output is not scaled' "$(option "$T/unscaled" logit-multiplier)" null
 variant "$tied" missing '.tie_word_embeddings = false | del(.scale_decoder_outputs)'
 status 'tie_word_embeddings false, no lm_head.weight: the tensor is missing' 65 meg-convert --info "$T/missing"
 like 'the message names the tensor' "$(cat "$T/err")" '1 missing: lm_head.weight'

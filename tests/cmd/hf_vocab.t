@@ -140,7 +140,7 @@ cp "$tokenizers/hf-t5/tokenizer_config.json" t5tok
 jq -c '.added_tokens += [range(100) | { id: (400 + .), content: "<extra_id_\(99 - .)>", single_word: false, lstrip: false,
     rstrip: false, normalized: false, special: true }]' "$tokenizers/hf-t5/tokenizer.json" >t5tok/tokenizer.json
 t5='--model t5 --num-layers 1 --hidden-size 16 --num-attention-heads 2 --position-embedding-type relative
-    --normalization RMSNorm --disable-bias-linear --softmax-scale 1 --activation-func relu --logits-scale 0.25
+    --normalization RMSNorm --disable-bias-linear --softmax-scale 1 --activation-func relu --logit-multiplier 0.25
     --max-position-embeddings 64'
 steps='--seq-length 64 --decoder-seq-length 64 --micro-batch-size 2 --train-iters 1 --lr 1e-4 --eval-iters 0 --split 100,0,0'
 meg-preprocess -q --input facts.jsonl --tokenizer-type PretrainedFromHF --tokenizer-name-or-path t5tok --split-sentences \

@@ -67,7 +67,19 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --decoder-last-pipeline-num-layers 4
     refuses 1 '--decoder-last-pipeline-num-layers 2: requires --pipeline-model-parallel-size' \
         --decoder-last-pipeline-num-layers 2
-    refuses 1 'a GPT: --logits-scale 0.5 is not supported; use --model t5' --logits-scale 0.5
+    refuses 1 '--norm-no-weight: requires --norm-no-bias, or --normalization RMSNorm' --norm-no-weight
+    refuses 1 '--norm-no-weight: cannot be combined with --apply-layernorm-1p' --norm-no-weight --norm-no-bias \
+        --apply-layernorm-1p
+    refuses 1 '--norm-placement output: .* use --disable-bias-linear' --norm-placement output
+    refuses 1 '--residual-multiplier 0.5: requires --disable-bias-linear' --residual-multiplier 0.5
+    refuses 1 '--residual-multiplier -1: must be positive and finite' --residual-multiplier -1
+    refuses 1 '--parallel-residual shared-norm: requires --norm-placement pre or sandwich' --disable-bias-linear \
+        --parallel-residual shared-norm --norm-placement output
+    refuses 1 '--apply-residual-connection-post-layernorm: cannot be combined with --norm-placement or --parallel-res' \
+        --apply-residual-connection-post-layernorm --parallel-residual two-norms
+    refuses 1 '--embedding-multiplier root: must be a positive number or sqrt' --embedding-multiplier root
+    refuses 1 '--embedding-multiplier nan: must be a positive number or sqrt' --embedding-multiplier nan
+    refuses 1 '--position-embedding-offset -1: must be from 0 to' --position-embedding-offset -1
     refuses 1 '--softmax-scale -1: must be positive and finite' --softmax-scale -1
     refuses 1 '--activation-func: cannot be combined with --swiglu' --activation-func relu --swiglu
     refuses 1 '--activation-func: cannot be combined with --glu-activation' --activation-func relu --glu-activation reglu

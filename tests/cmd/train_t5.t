@@ -50,7 +50,7 @@ differs() { # NAME: true if the run NAME is complete, and its losses differ from
 for option in '--decoder-num-layers 1' '--position-embedding-type relative' '--position-embedding-type rope' '--glu-activation geglu' \
     '--glu-activation reglu' '--softmax-scale 1' --openai-gelu '--mask-prob 0.3' '--short-seq-prob 0.9' \
     '--hidden-dropout 0' '--attention-dropout 0' '--seed 7' '--kv-channels 4' '--decoder-seq-length 22' \
-    --untie-embeddings-and-output-weights '--normalization RMSNorm' --swiglu --disable-bias-linear '--activation-func relu' '--logits-scale 0.5'; do
+    --untie-embeddings-and-output-weights '--normalization RMSNorm' --swiglu --disable-bias-linear '--activation-func relu' '--logit-multiplier 0.5'; do
     # shellcheck disable=SC2086 # an option and its value
     go other $option
     case $option in
@@ -150,7 +150,7 @@ first_loss() { # CHECKPOINT: print the loss of the first step; the formats of Me
     jq -sc '.[0].lm_loss' "$T/json"
 }
 rms='--position-embedding-type relative --normalization RMSNorm --disable-bias-linear --softmax-scale 1 --decoder-num-layers 4'
-v0="$rms --activation-func relu --logits-scale 0.17677669529663687" # 1 / sqrt(32)
+v0="$rms --activation-func relu --logit-multiplier 0.17677669529663687" # 1 / sqrt(32)
 v1="$rms --glu-activation geglu --openai-gelu --untie-embeddings-and-output-weights"
 for model in learned v0 v1; do
     case $model in

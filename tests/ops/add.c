@@ -328,14 +328,15 @@ static void add_norm_parts(const struct meg_ops *op, struct meg_stream *st, cons
              .b = a->b, .eps = a->eps);
 }
 
-static void add_norm_one(enum meg_norm type, const struct option *o, struct op_mix t, struct norm_shape s)
+static void add_norm_one(int type, const struct option *o, struct op_mix t, struct norm_shape s)
 {
+    const struct norm_type *norm = &norm_types[type];
     const struct meg_drop d = drop_of(o);
 
-    OP_CASE(add_norm_fwd, PLAIN, .type = type, .z = op_mat(t.stream, s.n, s.h, s.pad),
+    OP_CASE(add_norm_fwd, PLAIN, .type = norm->type, .z = op_mat(t.stream, s.n, s.h, s.pad),
             .y = op_mat(t.branch, s.n, s.h, s.pad), .mean = ON, .x = op_mat(t.stream, s.n, s.h, s.pad),
             .sublayer_out = op_mat(t.branch, s.n, s.h, s.pad), .bias = o->has_bias ? ON : NULL, .drop = &d,
-            .b = norm_bias(type), .eps = NORM_EPS);
+            .w = norm->w, .b = norm->b, .eps = NORM_EPS);
 }
 
 static void add_norm_types(void)
@@ -343,21 +344,20 @@ static void add_norm_types(void)
     static const struct option o = { 0.2f, 1, 0, false, true };
 
     for (int k = 0; k < NORM_TYPES * OP_MIXES; k++)
-        add_norm_one((enum meg_norm)(k % NORM_TYPES), &o, op_mixes[k / NORM_TYPES], (struct norm_shape){ 11, 50, 0 });
+        add_norm_one((int)(k % NORM_TYPES), &o, op_mixes[k / NORM_TYPES], (struct norm_shape){ 11, 50, 0 });
 }
 
 static void add_norm_shapes(void)
 {
     for (size_t i = 1; i < LEN(norm_shapes); i++) /* y of one element depends only on w, b and a sign */
         for (size_t k = 0; k < LEN(options); k++)
-            add_norm_one((enum meg_norm)(k % NORM_TYPES), &options[k], op_mixes[(i + k) % OP_MIXES], norm_shapes[i]);
+            add_norm_one((int)(k % NORM_TYPES), &options[k], op_mixes[(i + k) % OP_MIXES], norm_shapes[i]);
 }
 
 static void add_norm_long(void)
 {
     for (size_t i = 0; i < LEN(norm_long_shapes); i++)
-        add_norm_one((enum meg_norm)(i % NORM_TYPES), &options[1 + i], op_mixes[(i + 2) % OP_MIXES],
-                     norm_long_shapes[i]);
+        add_norm_one((int)(i % NORM_TYPES), &options[1 + i], op_mixes[(i + 2) % OP_MIXES], norm_long_shapes[i]);
 }
 
 static void add_norm_many_rows(void)
@@ -373,7 +373,7 @@ static void add_norm_post_norm(void)
 {
     OP_CASE(add_norm_fwd, PLAIN, .type = MEG_NORM_LAYER, .z = op_mat(MEG_DTYPE_F32, 3, 48, 0),
             .y = op_mat(MEG_DTYPE_BF16, 3, 48, 0), .mean = ON, .x = op_mat(MEG_DTYPE_BF16, 3, 48, 0),
-            .sublayer_out = op_mat(MEG_DTYPE_BF16, 3, 48, 0), .b = ON, .eps = NORM_EPS);
+            .sublayer_out = op_mat(MEG_DTYPE_BF16, 3, 48, 0), .w = ON, .b = ON, .eps = NORM_EPS);
 }
 
 static void add_norm_bench(void)

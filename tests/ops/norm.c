@@ -35,7 +35,7 @@ void norm_ref(struct op_call *c, enum meg_norm type, const double *x)
 {
     const int64_t n = op_size(c, "n"), h = op_size(c, "h");
     struct op_tensor *const y = op_find(c, "y"), *mean = op_find(c, "mean"), *rstd = op_find(c, "rstd");
-    const double *w = op_in(c, "w"), *b = op_in(c, "b"), offset = (double)meg_norm_offset(type);
+    const double *w = op_in(c, "w"), *b = op_in(c, "b"), offset = (double)meg_norm_offset(type, w);
 
     for (int64_t r = 0; r < n; r++) {
         const struct stats s = stats_of(type, x + r * h, h);
@@ -47,7 +47,7 @@ void norm_ref(struct op_call *c, enum meg_norm type, const double *x)
         rstd->want[r] = s.rstd;
         rstd->tol[r] = 16 * EPS * s.rstd * (1 + s.most * s.rstd);
         for (int64_t k = 0; k < h; k++) {
-            y->want[r * h + k] = (x[r * h + k] - s.mean) * s.rstd * (w[k] + offset) + (b ? b[k] : 0);
+            y->want[r * h + k] = (x[r * h + k] - s.mean) * s.rstd * ((w ? w[k] : 0) + offset) + (b ? b[k] : 0);
             y->tol[r * h + k] = 16 * EPS * (1 + s.most * s.rstd) * (1 + offset);
         }
     }
@@ -103,7 +103,7 @@ static void norm_bwd_ref(struct op_call *c)
     const int64_t n = op_size(c, "n"), h = op_size(c, "h");
     const double *x = op_in(c, "x"), *dy = op_in(c, "dy"), *w = op_in(c, "w"), *skip = op_in(c, "skip");
     struct op_tensor *const dx = op_find(c, "dx"), *dw = op_find(c, "dw"), *db = op_find(c, "db");
-    const double offset = (double)meg_norm_offset(a->type);
+    const double offset = (double)meg_norm_offset(a->type, w);
     double most = 0;
 
     for (int64_t k = 0; dw && k < h; k++) {
@@ -119,15 +119,15 @@ static void norm_bwd_ref(struct op_call *c)
         for (int64_t k = 0; k < h; k++) {
             const double xn = (x[r * h + k] - s.mean) * s.rstd, d = dy[r * h + k];
 
-            sum += meg_norm_is_rms(a->type) ? 0 : d * (w[k] + offset);
-            sum_x += d * (w[k] + offset) * xn;
+            sum += meg_norm_is_rms(a->type) ? 0 : d * ((w ? w[k] : 0) + offset);
+            sum_x += d * ((w ? w[k] : 0) + offset) * xn;
             if (dw)
                 dw->want[k] += d * xn;
             if (db)
                 db->want[k] += d;
         }
         for (int64_t k = 0; k < h; k++) {
-            const double xn = (x[r * h + k] - s.mean) * s.rstd, g = dy[r * h + k] * (w[k] + offset);
+            const double xn = (x[r * h + k] - s.mean) * s.rstd, g = dy[r * h + k] * ((w ? w[k] : 0) + offset);
 
             dx->want[r * h + k] =
                 s.rstd * (g - sum / (double)h - xn * sum_x / (double)h) + (skip ? skip[r * h + k] : 0);
@@ -142,30 +142,32 @@ static void norm_bwd_ref(struct op_call *c)
     }
 }
 
-static void norm_fwd_one(int variant, enum meg_norm type, struct op_mix t, struct norm_shape s)
+static void norm_fwd_one(int variant, int type, struct op_mix t, struct norm_shape s)
 {
-    OP_CASE(norm_fwd, variant, .type = type, .y = op_mat(t.branch, s.n, s.h, s.pad), .mean = ON,
-            .x = op_mat(t.stream, s.n, s.h, s.pad), .b = norm_bias(type), .eps = NORM_EPS);
+    const struct norm_type *norm = &norm_types[type];
+
+    OP_CASE(norm_fwd, variant, .type = norm->type, .y = op_mat(t.branch, s.n, s.h, s.pad), .mean = ON,
+            .x = op_mat(t.stream, s.n, s.h, s.pad), .w = norm->w, .b = norm->b, .eps = NORM_EPS);
 }
 
 static void norm_fwd_types(void)
 {
     for (size_t i = 0; i < LEN(small_shapes); i++)
         for (int k = 0; k < NORM_TYPES * OP_MIXES; k++)
-            norm_fwd_one(PLAIN, (enum meg_norm)(k % NORM_TYPES), op_mixes[k / NORM_TYPES], small_shapes[i]);
+            norm_fwd_one(PLAIN, k % NORM_TYPES, op_mixes[k / NORM_TYPES], small_shapes[i]);
 }
 
 static void norm_fwd_shapes(void)
 {
     for (int i = 0; i < (int)LEN(norm_shapes); i++)
         for (int type = 0; type < NORM_TYPES; type++)
-            norm_fwd_one(PLAIN, (enum meg_norm)type, op_mixes[(i + type) % OP_MIXES], norm_shapes[i]);
+            norm_fwd_one(PLAIN, type, op_mixes[(i + type) % OP_MIXES], norm_shapes[i]);
 }
 
 static void norm_fwd_long(void)
 {
     for (int i = 0; i < (int)LEN(norm_long_shapes); i++)
-        norm_fwd_one(PLAIN, (enum meg_norm)(i % NORM_TYPES), op_mixes[i % OP_MIXES], norm_long_shapes[i]);
+        norm_fwd_one(PLAIN, i % NORM_TYPES, op_mixes[i % OP_MIXES], norm_long_shapes[i]);
 }
 
 /* There are more rows than a grid has blocks, so that a block processes several rows. */
@@ -185,7 +187,7 @@ static const struct op_mix other_mixes[] = { { MEG_DTYPE_BF16, MEG_DTYPE_F32 },
 static void norm_fwd_other(void)
 {
     for (int i = 0; i < (int)LEN(other_mixes); i++)
-        norm_fwd_one(PLAIN, (enum meg_norm)i, other_mixes[i], (struct norm_shape){ 5, 128, 0 });
+        norm_fwd_one(PLAIN, i, other_mixes[i], (struct norm_shape){ 5, 128, 0 });
     norm_fwd_one(PLAIN, MEG_NORM_LAYER, op_mixes[1], (struct norm_shape){ 0, 40, 0 });
 }
 
@@ -229,14 +231,16 @@ OP_TEST(norm_fwd, .fill = norm_fwd_fill, .ref = norm_fwd_ref, .bench = norm_fwd_
 /* Without skip, with skip in memory of its own, and with a skip that may also be dx. */
 enum skip { NO_SKIP, SKIP, SKIP_AS_DX };
 
-static void norm_bwd_one(int variant, enum meg_norm type, struct op_mix t, struct norm_shape s, enum skip skip,
+static void norm_bwd_one(int variant, int type, struct op_mix t, struct norm_shape s, enum skip skip,
                          enum meg_dtype grad, bool accumulate)
 {
     struct meg_mat skips = op_mat(t.stream, s.n, s.h, skip == SKIP_AS_DX ? s.pad : s.pad + 8);
 
-    OP_CASE(norm_bwd, variant, .type = type, .dx = op_mat(t.stream, s.n, s.h, s.pad), .dw = ON, .db = norm_bias(type),
-            .grad = grad, .skip = skip ? skips : meg_no_mat(), .dy = op_mat(t.branch, s.n, s.h, s.pad),
-            .x = op_mat(t.stream, s.n, s.h, s.pad), .mean = ON, .accumulate = accumulate);
+    const struct norm_type *norm = &norm_types[type];
+
+    OP_CASE(norm_bwd, variant, .type = norm->type, .dx = op_mat(t.stream, s.n, s.h, s.pad), .dw = norm->w,
+            .db = norm->b, .grad = grad, .skip = skip ? skips : meg_no_mat(), .dy = op_mat(t.branch, s.n, s.h, s.pad),
+            .x = op_mat(t.stream, s.n, s.h, s.pad), .w = norm->w, .mean = ON, .accumulate = accumulate);
 }
 
 static void norm_bwd_types(void)
@@ -246,8 +250,8 @@ static void norm_bwd_types(void)
             for (int g = 0; g < 2; g++) {
                 const struct op_mix t = op_mixes[k / NORM_TYPES];
 
-                norm_bwd_one(PLAIN, (enum meg_norm)(k % NORM_TYPES), t, small_shapes[i],
-                             small_shapes[i].h == 1 ? SKIP : NO_SKIP, g ? t.branch : MEG_DTYPE_F32, false);
+                norm_bwd_one(PLAIN, k % NORM_TYPES, t, small_shapes[i], small_shapes[i].h == 1 ? SKIP : NO_SKIP,
+                             g ? t.branch : MEG_DTYPE_F32, false);
             }
 }
 
@@ -265,7 +269,7 @@ static void norm_bwd_shapes(void)
             const int k = i + type;
 
             /* The gradient of a row of one element is 0, so rounding errors are all that would be compared. */
-            norm_bwd_one(PLAIN, (enum meg_norm)type, op_mixes[k % OP_MIXES], norm_shapes[i],
+            norm_bwd_one(PLAIN, type, op_mixes[k % OP_MIXES], norm_shapes[i],
                          norm_shapes[i].h == 1 ? SKIP : (enum skip)(k % 3), (enum meg_dtype)(k / 2 % OP_FLOATS), k % 2);
         }
 }
@@ -273,8 +277,8 @@ static void norm_bwd_shapes(void)
 static void norm_bwd_long(void)
 {
     for (int i = 0; i < (int)LEN(norm_long_shapes); i++)
-        norm_bwd_one(PLAIN, (enum meg_norm)((i + 1) % NORM_TYPES), op_mixes[i % OP_MIXES], norm_long_shapes[i],
-                     (enum skip)((i + 2) % 3), (enum meg_dtype)(i % OP_FLOATS), i % 2);
+        norm_bwd_one(PLAIN, (i + 1) % NORM_TYPES, op_mixes[i % OP_MIXES], norm_long_shapes[i], (enum skip)((i + 2) % 3),
+                     (enum meg_dtype)(i % OP_FLOATS), i % 2);
 }
 
 /* There are more rows than the blocks of a grid process at a time. */
@@ -292,9 +296,9 @@ static void norm_bwd_many_rows(void)
 static void norm_bwd_other(void)
 {
     for (int i = 0; i < (int)LEN(other_mixes); i++)
-        OP_CASE(norm_bwd, PLAIN, .type = (enum meg_norm)i, .dx = op_mat(other_mixes[i].stream, 5, 128, 0), .dw = ON,
-                .db = norm_bias((enum meg_norm)i), .skip = op_mat((enum meg_dtype)i, 5, 128, 0),
-                .dy = op_mat(other_mixes[i].branch, 5, 128, 0), .x = op_mat(other_mixes[i].stream, 5, 128, 0),
+        OP_CASE(norm_bwd, PLAIN, .type = norm_types[i].type, .dx = op_mat(other_mixes[i].stream, 5, 128, 0), .dw = ON,
+                .db = norm_types[i].b, .skip = op_mat((enum meg_dtype)i, 5, 128, 0),
+                .dy = op_mat(other_mixes[i].branch, 5, 128, 0), .x = op_mat(other_mixes[i].stream, 5, 128, 0), .w = ON,
                 .mean = ON);
     for (int accumulate = 0; accumulate < 2; accumulate++)
         norm_bwd_one(PLAIN, MEG_NORM_LAYER, op_mixes[1], (struct norm_shape){ 0, 40, 0 }, SKIP, MEG_DTYPE_F32,
@@ -319,8 +323,9 @@ static void norm_bwd_frozen(void)
     for (int k = 0; k < NORM_TYPES * OP_MIXES; k++) {
         const struct op_mix t = op_mixes[k / NORM_TYPES];
 
-        OP_CASE(norm_bwd, PLAIN, .type = (enum meg_norm)(k % NORM_TYPES), .dx = op_mat(t.stream, 7, 33, 3),
-                .dy = op_mat(t.branch, 7, 33, 3), .x = op_mat(t.stream, 7, 33, 3), .mean = ON);
+        OP_CASE(norm_bwd, PLAIN, .type = norm_types[k % NORM_TYPES].type, .dx = op_mat(t.stream, 7, 33, 3),
+                .dy = op_mat(t.branch, 7, 33, 3), .x = op_mat(t.stream, 7, 33, 3), .w = norm_types[k % NORM_TYPES].w,
+                .mean = ON);
     }
 }
 

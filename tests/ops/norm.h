@@ -4,7 +4,17 @@
 #include "ops.h"
 
 #define NORM_EPS 1e-5f
-enum { NORM_TYPES = MEG_NORM_RMS_1P + 1 };
+/* Types of norms: those of enum meg_norm, in its order, and norms without weight or bias. */
+struct norm_type {
+    enum meg_norm type;
+    void *w, *b;
+};
+enum { NORM_TYPES = MEG_NORM_RMS_1P + 4 };
+static const struct norm_type norm_types[NORM_TYPES] = {
+    { MEG_NORM_LAYER, ON, ON },    { MEG_NORM_RMS, ON, NULL },   { MEG_NORM_LAYER_1P, ON, ON },
+    { MEG_NORM_RMS_1P, ON, NULL }, { MEG_NORM_LAYER, ON, NULL }, { MEG_NORM_LAYER, NULL, NULL },
+    { MEG_NORM_RMS, NULL, NULL },
+};
 
 struct norm_shape {
     int64_t n, h, pad;
@@ -26,10 +36,5 @@ static const struct norm_shape norm_bench_shapes[] = { { 16384, 4096, 0 }, { 327
 void norm_ref(struct op_call *c, enum meg_norm type, const double *x);
 /* Give the rows of x different variances, and means that are not 0. */
 void norm_fill(struct op_call *c);
-/* Return the bias of a norm of this type. */
-static inline void *norm_bias(enum meg_norm type)
-{
-    return meg_norm_is_rms(type) ? NULL : ON;
-}
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * blocks.c - a family of models for tests/toy.t that is not in the library: layers as those of Gemma 2 and Granite
- * (norms before and after attention, and factors), OLMo 2 (norms only after it) and GPT-J (attention and MLP of one
- * norm), one after the other; the last one also adds to a loss.  A program that is linked with this file accepts
+ * (norms before and after attention, and factors), OLMo 2 (norms only after it), GPT-J (attention and MLP of one norm) and
+ * GPT-NeoX (a norm each), one after the other; that of GPT-J also adds to a loss.  A program that is linked with this file accepts
  * --model blocks.
  */
 #include "model/family.h"
@@ -13,7 +13,7 @@
 static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
     const struct meg_lm_head_conf head = { .h = d->h, .v = d->v, .tied = "embedding.word_embeddings.weight" };
-    const struct meg_block_list pattern[] = { { 0, 2 }, { 2, 2 }, { 4, 3 } };
+    const struct meg_block_list pattern[] = { { 0, 2 }, { 2, 2 }, { 4, 3 }, { 7, 2 } };
     struct loss_conf loss = { .h = d->h, .positions = c->max_position_embeddings, .std = d->std };
     struct meg_attn_conf attn = c->attn;
     struct meg_mlp_conf mlp = c->mlp;
@@ -22,6 +22,11 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     attn.std = attn.std_out = mlp.std = mlp.std_out = d->std;
     mlp.act = MEG_ACT_GELU_TANH;
     d->inputs = MEG_BATCH_GPT_FIELDS;
+    d->std = 0.3; /* embeddings of positions as large as normalized words */
+    d->embedding_multiplier = 2;
+    d->has_embed_norm = true;
+    d->first_position = 2;
+    d->positions += d->first_position;
     meg_desc_add_stack(d, "decoder.final_norm");
     for (int i = 0; i < 3; i++) { /* sandwich norm, norms after the mixers, parallel mixers */
         struct meg_block *block;
@@ -39,8 +44,10 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
     loss.loss = meg_desc_add_loss(d, "position loss", false);
     meg_desc_add_block(d, &loss_block, &loss, sizeof loss, NULL, MEG_DROP_MLP_OUT);
-    d->block[6].is_parallel = true;
-    meg_desc_add_layers(d, pattern, 3, c->num_layers, "decoder");
+    meg_desc_add_block(d, &meg_attn_block, &attn, sizeof attn, "attn_norm", MEG_DROP_ATTN_OUT);
+    meg_desc_add_block(d, &meg_mlp_block, &mlp, sizeof mlp, "mlp_norm", MEG_DROP_MLP_OUT);
+    d->block[6].is_parallel = d->block[8].is_parallel = true;
+    meg_desc_add_layers(d, pattern, 4, c->num_layers, "decoder");
 }
 
 static const struct meg_family blocks = {

@@ -227,21 +227,28 @@ static int check_constant(const struct ckpt_hf_reader *r, const struct ckpt_hf_r
 static int read_choice(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
     const struct ckpt_hf_choice *c = row->convert->choices;
-    struct meg_str known = { 0 };
-    const char *name = row->def;
-    int code = meg_json_get_str(r->object, row->key, MEG_JSON_OPTIONAL, &name, r->from, r->e);
+    struct meg_str known = { 0 }, text = { 0 };
+    const char *key, *name = row->def;
+    const json_t *v = ckpt_hf_member(r, row, &key);
+    int code = 0;
 
-    for (; code == 0 && c->name && strcmp(c->name, name) != 0; c++)
+    if (v && !json_is_null(v)) {
+        meg_json_dump(v, 0, &text);
+        name = json_is_string(v) ? json_string_value(v) : text.s;
+    }
+    for (; c->name && strcmp(c->name, name) != 0; c++)
         meg_str_printf(&known, "%s%s", known.n == 0 ? "" : c[1].name ? ", " : " or ", c->name);
-    if (code == 0 && c->name)
+    if (c->name)
         ckpt_hf_set_options(r->m, c->options);
-    else if (code == 0)
-        code = meg_fail(r->e, MEG_EFORMAT, "%s: unsupported %s %.40s; expected %s", r->from, row->key, name, known.s);
+    else
+        code = meg_fail(r->e, MEG_EFORMAT, "%s: unsupported %s %.40s; expected %s", r->from, key, name, known.s);
     meg_str_free(&known);
+    meg_str_free(&text);
     return code;
 }
 
-const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_hf_choice *choices)
+const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_hf_choice *choices,
+                              const char *preferred)
 {
     const char *best = NULL;
     int fewest = INT32_MAX;
@@ -251,11 +258,19 @@ const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_
         int n;
 
         ckpt_hf_set_options(&chosen, choices->options);
-        n = ckpt_list_lost_options(NULL, m, &chosen);
+        n = 2 * ckpt_list_lost_options(NULL, m, &chosen) - (preferred && strcmp(choices->name, preferred) == 0);
         best = n < fewest ? choices->name : best;
         fewest = n < fewest ? n : fewest;
     }
     return best;
+}
+
+static json_t *write_choice(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
+{
+    const char *name = ckpt_hf_choice_of(m, row->convert->choices, row->def);
+    json_t *v = json_loads(name, JSON_DECODE_ANY, NULL);
+
+    return v ? v : json_string(name);
 }
 
 /* ---- config.json ---- */
@@ -308,7 +323,7 @@ static json_t *write_row(const struct meg_model_conf *m, const struct ckpt_hf_ro
     if (row->convert && row->convert->write)
         return row->convert->write(m, row);
     if (row->convert && row->convert->choices)
-        return json_string(ckpt_hf_choice_of(m, row->convert->choices));
+        return write_choice(m, row);
     if (!row->option)
         return NULL;
     return is_constant(row) ? json_loads(row->def, JSON_DECODE_ANY, NULL) : write_value(m, row);

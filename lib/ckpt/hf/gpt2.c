@@ -3,9 +3,7 @@
  *
  * GPT-2's linear layers are Conv1D with weights [in, out]; c_attn has all queries, then all keys, then all values.
  */
-#include "base/log.h"
-#include "ckpt/hf/internal.h"
-#include "io/json.h"
+#include "ckpt/hf/rows.h"
 
 #define NATIVE "decoder.layers.#."
 #define FOREIGN "transformer.h.#."
@@ -37,41 +35,14 @@ static const struct ckpt_format format = {
     .name = "hf", .rename = names, .prefix = "transformer.", .ignored = ignored
 };
 
-/* ---- config.json ---- */
-
-/* Read embd_pdrop, which should equal resid_pdrop. */
-static int read_embd_pdrop(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
-{
-    const double p = r->m->hidden_dropout;
-    double embd = p;
-    int code = meg_json_get_f64(r->object, row->key, MEG_JSON_OPTIONAL, &embd, r->from, r->e);
-
-    if (code == 0 && embd != p)
-        meg_warn("%s: embd_pdrop %g differs from resid_pdrop %g; --hidden-dropout, used for both, is set to %g",
-                 r->from, embd, p, p);
-    return code;
-}
-
-static const struct ckpt_hf_choice gelus[] = { CKPT_HF_GELUS("no-bias-gelu-fusion = no",
-                                                             "no-bias-gelu-fusion = yes\nopenai-gelu = no") };
-static const struct ckpt_hf_convert activation = { .choices = gelus }, embd_pdrop = { .read = read_embd_pdrop };
-
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {
-    { "n_layer", "num-layers", NULL, NULL },
-    { "n_embd", "hidden-size", NULL, NULL },
-    { "n_head", "num-attention-heads", NULL, NULL },
-    { "n_inner", "ffn-hidden-size", "", NULL },
-    { "n_ctx", "max-position-embeddings", "", NULL }, /* an older name of n_positions, which is used */
-    { "n_positions", "max-position-embeddings", NULL, NULL },
+    CKPT_HF_GPT2_SIZES,
     { "layer_norm_epsilon", "norm-epsilon", "1e-05", NULL },
-    { "initializer_range", "init-method-std", "", NULL },
-    { "attn_pdrop", "attention-dropout", "0.1", NULL },
-    { "resid_pdrop", "hidden-dropout", "0.1", NULL },
-    { "embd_pdrop", "hidden-dropout", NULL, &embd_pdrop },
-    { "tie_word_embeddings", "!untie-embeddings-and-output-weights", "no", NULL },
-    { "activation_function", NULL, "gelu_new", &activation },
+    CKPT_HF_TIED("no"),
+    { "activation_function", NULL, "gelu_new", &ckpt_hf_gelu },
     { "scale_attn_weights", NULL, "true", NULL },
+    { "reorder_and_upcast_attn", NULL, NULL, NULL },
     { "scale_attn_by_inverse_layer_idx", NULL, "false", NULL },
     { "add_cross_attention", NULL, "false", NULL },
     { 0 }

@@ -59,7 +59,11 @@ static int open_weights(struct meg_ckpt *c, struct meg_err *e)
 
 const struct ckpt_format *ckpt_hf_format_of(const struct ckpt_hf_family *family, const struct meg_model_conf *m)
 {
-    return family->gated_format && meg_model_is_gated(m) ? family->gated_format : family->format;
+    if (family->gated_format && meg_model_is_gated(m))
+        return family->gated_format;
+    if (family->two_norm_format && m->parallel_residual == MEG_PARALLEL_RESIDUAL_TWO_NORMS)
+        return family->two_norm_format;
+    return family->format;
 }
 
 const char *ckpt_hf_bos_key(const struct ckpt_hf_family *family)

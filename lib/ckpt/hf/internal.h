@@ -34,7 +34,7 @@ struct ckpt_hf_reader {
     const char *from;
     struct meg_err *e;
 };
-/* A value of a member that is a name, and the model options that it sets, as in an option file. */
+/* A value of a member, a name or a JSON text such as true, and the model options that it sets, as in an option file. */
 struct ckpt_hf_choice {
     const char *name, *options;
 };
@@ -44,7 +44,7 @@ struct ckpt_hf_convert {
     int (*read)(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row);
     /* Return NULL if the member cannot hold the value of the option. */
     json_t *(*write)(const struct meg_model_conf *m, const struct ckpt_hf_row *row);
-    /* The member is a name, by default `def`.  The first of several equal choices is written.  Ends with { 0 }. */
+    /* The member is a choice, by default `def`.  Of several equal ones, `def` or the first is written.  Ends with { 0 }. */
     const struct ckpt_hf_choice *choices;
 };
 
@@ -56,7 +56,8 @@ struct ckpt_hf_family {
     const struct ckpt_hf_row *rows;
     const char *constants; /* JSON object of the members that are written for every model; NULL: none */
     const struct ckpt_format *format;
-    const struct ckpt_format *gated_format; /* T5: the format if the MLP is gated */
+    const struct ckpt_format *gated_format;    /* T5: the format if the MLP is gated */
+    const struct ckpt_format *two_norm_format; /* Falcon: the format with --parallel-residual two-norms */
     /*
      * Adapt a model that config.json describes to the tensors in the files of c, and set c->lacks_head.  NULL:
      * config.json determines the model.
@@ -81,6 +82,24 @@ struct ckpt_hf_family {
     F(mistral)                                                                                                         \
     F(qwen2)                                                                                                           \
     F(qwen3)                                                                                                           \
+    F(granite)                                                                                                         \
+    F(olmo)                                                                                                            \
+    F(cohere)                                                                                                          \
+    F(gemma)                                                                                                           \
+    F(opt)                                                                                                             \
+    F(gpt_neox)                                                                                                        \
+    F(falcon)                                                                                                          \
+    F(gpt_bigcode)                                                                                                     \
+    F(seed_oss)                                                                                                        \
+    F(ernie4_5)                                                                                                        \
+    F(helium)                                                                                                          \
+    F(glm)                                                                                                             \
+    F(glm4)                                                                                                            \
+    F(phi3)                                                                                                            \
+    F(exaone)                                                                                                          \
+    F(internlm2)                                                                                                       \
+    F(stablelm)                                                                                                        \
+    F(starcoder2)                                                                                                      \
     F(bert)                                                                                                            \
     F(megatron_bert)                                                                                                   \
     F(t5)
@@ -125,18 +144,26 @@ json_t *ckpt_hf_member(const struct ckpt_hf_reader *r, const struct ckpt_hf_row 
 
 /* Read a bool that may be missing. */
 int ckpt_hf_read_bool(const struct ckpt_hf_reader *r, const char *key, bool *out);
-/* Return the name of the choice whose options differ least from those of the model. */
-const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_hf_choice *choices);
+/*
+ * Return the name of the choice whose options differ least from those of the model: the first one or, if it is one of
+ * them, `preferred`, which may be NULL.
+ */
+const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_hf_choice *choices,
+                              const char *preferred);
 /* clang-format off */
 /* The choices of an activation that is a GELU, given the options of the tanh approximation and of exact GELU. */
 #define CKPT_HF_GELUS(tanh, exact) \
     { "gelu_new", tanh }, { "gelu", exact }, { "gelu_pytorch_tanh", tanh }, { "gelu_fast", tanh }, { 0 }
 /* clang-format on */
 
-/* ---- window.c ---- */
+/* ---- shared.c ---- */
 
 /* Refuse a window that does not cover all positions: sliding_window, Qwen's use_sliding_window, and layer_types. */
 extern const struct ckpt_hf_convert ckpt_hf_window, ckpt_hf_qwen_window, ckpt_hf_layer_types;
+/* Read embd_pdrop, which should equal resid_pdrop. */
+extern const struct ckpt_hf_convert ckpt_hf_embd_pdrop;
+/* The activation of an MLP that is not gated. */
+extern const struct ckpt_hf_convert ckpt_hf_gelu;
 
 /* ---- rope.c ---- */
 

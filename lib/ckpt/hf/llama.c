@@ -37,9 +37,7 @@ static const struct ckpt_hf_row rows[] = {
     { "partial_rotary_factor", NULL, "1", NULL },
     { "rms_norm_eps", "norm-epsilon", "1e-06", NULL },
     { "hidden_act", "=", "\"silu\"", NULL },
-    { "attention_bias", "add-qkv-bias", "no", NULL },
-    { "attention_bias", "add-proj-bias", "no", NULL },
-    { "mlp_bias", "add-mlp-bias", "no", NULL },
+    CKPT_HF_BIASES,
     { 0 }
 };
 /* clang-format on */

@@ -35,6 +35,9 @@ static const struct {
     { "xglm biogpt ctrl openai-gpt", "its positions and norms are not supported" },
 };
 
+/* Types that have the members and tensors of another type. */
+static const char *const same[][2] = { { "code_llama", "llama" }, { "iquestcoder", "llama" }, { "gpt-sw3", "gpt2" } };
+
 static int refuse_type(const char *type, const char *from, struct meg_err *e)
 {
     struct meg_str known = { 0 };
@@ -104,6 +107,8 @@ int ckpt_hf_find_family(const struct ckpt_hf_family **out, json_t *config, const
     infer_model_type(config);
     if ((r = meg_json_get_str(config, "model_type", MEG_JSON_REQUIRED, &type, from, e)) < 0)
         return r;
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        type = strcmp(type, same[i][0]) == 0 ? same[i][1] : type;
     for (const struct ckpt_hf_family *const *f = ckpt_hf_families; *f; f++)
         if (strcmp((*f)->model_type, type) == 0) {
             *out = *f;

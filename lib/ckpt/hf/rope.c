@@ -92,7 +92,7 @@ static int read_rope(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *r
 
 static json_t *write_rope(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
 {
-    const char *type = ckpt_hf_choice_of(m, types);
+    const char *type = ckpt_hf_choice_of(m, types, NULL);
     json_t *o;
     int i = 0;
 

@@ -14,6 +14,18 @@
     { "intermediate_size", "ffn-hidden-size", NULL, NULL }, \
     { "num_attention_heads", "num-attention-heads", NULL, NULL }, \
     { "max_position_embeddings", "max-position-embeddings", NULL, NULL }
+/* The sizes and dropouts of GPT-2 and its successors. */
+#define CKPT_HF_GPT2_SIZES \
+    { "n_layer", "num-layers", NULL, NULL }, \
+    { "n_embd", "hidden-size", NULL, NULL }, \
+    { "n_head", "num-attention-heads", NULL, NULL }, \
+    { "n_inner", "ffn-hidden-size", "", NULL }, \
+    { "n_ctx", "max-position-embeddings", "", NULL }, /* an older name of n_positions, which is used */ \
+    { "n_positions", "max-position-embeddings", NULL, NULL }, \
+    { "initializer_range", "init-method-std", "", NULL }, \
+    { "attn_pdrop", "attention-dropout", "0.1", NULL }, \
+    { "resid_pdrop", "hidden-dropout", "0.1", NULL }, \
+    { "embd_pdrop", "hidden-dropout", NULL, &ckpt_hf_embd_pdrop }
 /* Heads of keys and values, and channels of a head, with the values if they are missing; "unset": derived. */
 #define CKPT_HF_HEADS(kv_heads, head_dim) \
     { "num_key_value_heads", "num-query-groups", kv_heads "|unset", NULL }, \
@@ -24,6 +36,11 @@
     { "attention_dropout", "attention-dropout", "0", NULL }
 /* `untied` is the value of --untie-embeddings-and-output-weights if tie_word_embeddings is missing. */
 #define CKPT_HF_TIED(untied) { "tie_word_embeddings", "!untie-embeddings-and-output-weights", untied, NULL }
+/* Biases of attention, and of the MLP. */
+#define CKPT_HF_BIASES \
+    { "attention_bias", "add-qkv-bias", "no", NULL }, \
+    { "attention_bias", "add-proj-bias", "no", NULL }, \
+    { "mlp_bias", "add-mlp-bias", "no", NULL }
 /* The rotated fraction of a head if it is missing.  This row precedes CKPT_HF_ROPE, whose objects may also have it. */
 #define CKPT_HF_PARTIAL(percent) { "partial_rotary_factor", "rotary-percent", percent, NULL }
 /* Rotary positions, with the base if it is missing. */

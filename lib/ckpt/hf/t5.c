@@ -66,7 +66,7 @@ static const struct ckpt_rename copies[] = {
 /* Return whether the input of the output layer is divided by the square root of the hidden size. */
 static bool has_scaled_output(const struct meg_model_conf *m)
 {
-    return fabs(m->logits_scale * sqrt((double)m->hidden_size) - 1) < 1e-6;
+    return fabs(m->logit_multiplier * sqrt((double)m->hidden_size) - 1) < 1e-6;
 }
 
 /*
@@ -100,7 +100,7 @@ static const struct ckpt_hf_choice activations[] = { { "relu", MLP_OPTIONS("no",
 /* Write the two parts of feed_forward_proj: whether it is gated, and its function.  That of gated-gelu is gelu_new. */
 static json_t *write_part(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
 {
-    const char *name = ckpt_hf_choice_of(m, activations);
+    const char *name = ckpt_hf_choice_of(m, activations, NULL);
     const size_t n = strncmp(name, "gated-", 6) == 0 ? 6 : 0;
 
     if (strcmp(row->key, "is_gated_act") == 0)
@@ -128,7 +128,7 @@ static int read_scaled(const struct ckpt_hf_reader *r, const struct ckpt_hf_row 
                         r->from);
     r->m->is_untied = !is_scaled;
     if (is_scaled)
-        r->m->logits_scale = 1 / sqrt((double)r->m->hidden_size);
+        r->m->logit_multiplier = 1 / sqrt((double)r->m->hidden_size);
     return 0;
 }
 
@@ -157,7 +157,7 @@ static const char *approximate(struct meg_model_conf *m)
     if (m->is_untied)
         return NULL;
     if (has_scaled_output(m)) {
-        m->logits_scale = 1 / sqrt((double)m->hidden_size); /* the value that read_scaled sets */
+        m->logit_multiplier = 1 / sqrt((double)m->hidden_size); /* the value that read_scaled sets */
         return NULL;
     }
     m->is_untied = true;

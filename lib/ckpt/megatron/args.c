@@ -35,7 +35,6 @@ static const struct rule {
     { "rope_type", "rope", "a different type of RoPE scaling" },
     { "enable_gpt_oss", "False", "a different type of RoPE scaling" },
     { "mrope_section", "", "multimodal RoPE" },
-    { "apply_layernorm_1p", "False", "norms that multiply by 1 + weight" },
     { "layernorm_zero_centered_gamma", "False", "norms that multiply by 1 + weight" },
     { "enable_mhc_connections", "False", "several residual streams" },
     { "use_mup", "False", "maximal update parametrization" },

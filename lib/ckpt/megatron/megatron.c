@@ -60,7 +60,7 @@ static bool as_text(struct meg_str *out, const struct meg_py *v, bool is_opposit
     case MEG_PY_FLOAT: meg_str_printf(out, "%.17g", v->f); break;
     case MEG_PY_STR:
         for (size_t i = 0; i < v->n; i++)
-            if (!isalnum((unsigned char)v->s[i]) && v->s[i] != '_' && v->s[i] != '-')
+            if (!isalnum((unsigned char)v->s[i]) && !memchr("_-.", v->s[i], 3))
                 return false;
         meg_str_add(out, v->s, v->n);
         break;
@@ -99,10 +99,9 @@ static int list_options(struct meg_str *out, const struct meg_py *args, enum meg
             continue;
         meg_str_printf(out, "%s = ", row->name);
         if (!as_text(out, v, row->type == MEG_OPT_STORE_FALSE))
-            return meg_fail(
-                e, MEG_EFORMAT,
-                "%s: %s in args is not a number, a bool or a string of letters, digits, dashes and underscores", from,
-                name);
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s: %s in args is not a number, a bool or a string of letters, digits and '_-.'", from,
+                            name);
         meg_str_printf(out, "\n");
     }
     for (size_t i = 0; i < sizeof tanh_gelu / sizeof *tanh_gelu; i++)

@@ -266,7 +266,9 @@ static void put_bool(struct meg_pickle_writer *p, const char *key, bool v)
 /* Return whether to write an option to args.  Options that few of Megatron's models have are written only if set. */
 static bool is_written(const struct meg_opt *row, const struct meg_model_conf *m)
 {
-    static const char rare[] = "decoder-num-layers glu-activation activation-func softmax-scale logits-scale "
+    static const char rare[] = "decoder-num-layers glu-activation activation-func softmax-scale logit-multiplier "
+                               "apply-layernorm-1p norm-no-* norm-placement parallel-residual embed-layernorm "
+                               "embedding-multiplier residual-multiplier position-embedding-offset "
                                "add-proj-bias add-mlp-bias add-output-bias quick-geglu squared-relu gated-linear-unit "
                                "glu-linear-offset activation-func-clamp-value";
     char *value = meg_opt_value(row, m);

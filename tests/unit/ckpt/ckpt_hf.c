@@ -27,7 +27,7 @@ static void export_gpt2(struct ckpt_fixture *b, const char *dir, const char *con
 static void gpt2_row_maps_to_native(float *native, float *foreign, const struct ckpt_tp_shard *shard,
                                     const struct meg_param *row, enum ckpt_remap remap, bool is_back)
 {
-    struct ckpt_row_map map[MEG_PARAM_MAXPARTS];
+    struct ckpt_row_map map[CKPT_MAX_ROW_MAPS];
 
     for (int i = ckpt_row_maps(map, shard, row, remap); i-- > 0;)
         if (is_back)
@@ -64,6 +64,34 @@ static void qkv_rows_are_interleaved_by_head(void **state)
     gpt2_row_maps_to_native(native, foreign, &shard, &bias, CKPT_QKV, false);
     for (int r = 0; r < 12; r++)
         assert_true(native[r] == (float)want[r]);
+}
+
+/* Check that native row r of a vector is row want[r] of the foreign one. */
+static void assert_rows(const struct meg_model_conf *m, enum ckpt_remap remap, const int *want, int n)
+{
+    const struct ckpt_tp_shard shard = { .model = m, .tp_size = 1 };
+    const struct meg_param row = { .ndim = 1, .dim = { n }, .sharding = { meg_equal_parts(n, 1, MEG_AXIS_NONE) } };
+    float foreign[24], native[24], back[24];
+
+    for (int r = 0; r < n; r++)
+        foreign[r] = (float)r;
+    gpt2_row_maps_to_native(native, foreign, &shard, &row, remap, false);
+    for (int r = 0; r < n; r++)
+        assert_true(native[r] == (float)want[r]);
+    gpt2_row_maps_to_native(native, back, &shard, &row, remap, true);
+    assert_memory_equal(back, foreign, (size_t)n * sizeof *back);
+}
+
+/* Heads of one channel.  Foreign rows: q0 q1 q2 q3 k0 k1 v0 v1; and q0 q1 v0 v1 k0 k1 of each block of two heads. */
+static void qkv_rows_have_groups_or_blocks(void **state)
+{
+    static const int grouped[] = { 0, 1, 4, 6, 2, 3, 5, 7 }, blocks[] = {
+        0, 4, 2, 1, 5, 3, 6, 10, 8, 7, 11, 9, 12, 16, 14, 13, 17, 15, 18, 22, 20, 19, 23, 21
+    };
+
+    (void)state;
+    assert_rows(&(const struct meg_model_conf){ .attn = { .a = 4, .g = 2, .d = 1 } }, CKPT_QKV, grouped, 8);
+    assert_rows(&(const struct meg_model_conf){ .attn = { .a = 8, .g = 8, .d = 1 } }, CKPT_QVK_BLOCKS, blocks, 24);
 }
 
 /* The tensor has more columns than CKPT_ROWS_MAX, and their number is not a multiple of it. */
@@ -314,6 +342,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(qkv_rows_are_interleaved_by_head),
+        cmocka_unit_test(qkv_rows_have_groups_or_blocks),
         cmocka_unit_test(linear_weights_are_transposed),
         cmocka_unit_test(bf16_and_f16_convert_to_f32_exactly),
         cmocka_unit_test(gpt2_round_trip_is_bit_identical),

@@ -196,16 +196,6 @@ static void refuses_unsupported_llama_settings(void **state)
     free_fixture(&b);
 }
 
-static void interleaved(struct meg_model_conf *m)
-{
-    m->rotary.is_interleaved = true;
-}
-
-static void layer_norm(struct meg_model_conf *m)
-{
-    m->normalization = MEG_NORM_LAYER;
-}
-
 static void learned(struct meg_model_conf *m)
 {
     m->position_embedding_type = MEG_POSITION_LEARNED;
@@ -217,8 +207,6 @@ static void refuses_to_export_what_llama_cannot_express(void **state)
         void (*tune)(struct meg_model_conf *m);
         const char *message;
     } bad[] = {
-        { interleaved, "Hugging Face's llama format|--rotary-interleaved yes would be read as no; use" },
-        { layer_norm, "Hugging Face's llama format|--normalization LayerNorm would be read as RMSNorm; use" },
         { learned,
           "Hugging Face's llama format|--position-embedding-type learned_absolute would be read as rope; use" },
     };

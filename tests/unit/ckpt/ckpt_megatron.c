@@ -227,7 +227,7 @@ static void version_0_has_queries_first(void **state)
     const struct ckpt_tp_shard shard = { .model = &m, .tp_rank = 1, .tp_size = 2 };
     static const float want[] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
     float foreign[12], native[24] = { 0 }, back[12];
-    struct ckpt_row_map map[MEG_PARAM_MAXPARTS];
+    struct ckpt_row_map map[CKPT_MAX_ROW_MAPS];
 
     (void)state;
     for (int i = 0; i < 12; i++)

@@ -219,7 +219,6 @@ static const struct pair {
     { "rope_type", { "null", "\"rope\"" }, { "\"yarn\"" } },
     { "enable_gpt_oss", { "false" }, { "true" } },
     { "mrope_section", { "null" }, { "[2,3,3]" } },
-    { "apply_layernorm_1p", { "false" }, { "true" } },
     { "layernorm_zero_centered_gamma", { "false" }, { "true" } },
     { "apply_residual_connection_post_layernorm", { "false" }, { "true" } },
     { "enable_mhc_connections", { "false" }, { "true" } },

@@ -40,7 +40,7 @@ static void set_v1_0(struct meg_model_conf *m)
 {
     set_rms_norm(m);
     m->activation_func = MEG_ACTIVATION_FUNC_RELU;
-    m->logits_scale = 0.25;
+    m->logit_multiplier = 0.25;
 }
 
 static void set_v1_1(struct meg_model_conf *m)
@@ -270,7 +270,7 @@ static void reads_settings_and_their_defaults(void **state)
     assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
     assert_true(m.family == MEG_FAMILY_T5 && !m.is_untied && m.activation_func == MEG_ACTIVATION_FUNC_RELU);
     assert_true(m.norm_epsilon == 1e-6 && m.hidden_dropout == 0.1 && m.attn.dropout == 0.1);
-    assert_true(m.attn.scale == 1 && m.logits_scale == 0.25 && !m.has_bias && m.normalization == MEG_NORM_RMS);
+    assert_true(m.attn.scale == 1 && m.logit_multiplier == 0.25 && !m.has_bias && m.normalization == MEG_NORM_RMS);
     assert_int_equal(m.max_position_embeddings, 512);
     assert_int_equal(m.relative_attention_max_distance, 128);
     meg_ckpt_close(c);
@@ -298,7 +298,7 @@ static void unscaled_outputs_imply_an_untied_head(void **state)
     if (open_with_config(config, &c, &e) < 0)
         fail_msg("%s", e.msg);
     assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
-    assert_true(m.is_untied && isnan(m.logits_scale));
+    assert_true(m.is_untied && isnan(m.logit_multiplier));
     meg_ckpt_close(c);
     free_fixture(&a);
 }
@@ -345,7 +345,7 @@ static void set_default_scale(struct meg_model_conf *m)
 static void set_scale_of_one(struct meg_model_conf *m)
 {
     set_v1_0(m);
-    m->logits_scale = 1;
+    m->logit_multiplier = 1;
 }
 
 static void set_exact_geglu(struct meg_model_conf *m)
@@ -357,19 +357,19 @@ static void set_exact_geglu(struct meg_model_conf *m)
 static void set_unscaled_logits(struct meg_model_conf *m)
 {
     set_v1_0(m);
-    m->logits_scale = NAN;
+    m->logit_multiplier = NAN;
 }
 
 static void set_other_scale(struct meg_model_conf *m)
 {
     set_v1_0(m);
-    m->logits_scale = 0.5;
+    m->logit_multiplier = 0.5;
 }
 
 static void set_scaled_logits(struct meg_model_conf *m)
 {
     set_v1_1(m);
-    m->logits_scale = 0.25;
+    m->logit_multiplier = 0.25;
 }
 
 static void refuses_to_export_what_hf_cannot_express(void **state)
@@ -384,8 +384,8 @@ static void refuses_to_export_what_hf_cannot_express(void **state)
         { set_biases, "--disable-bias-linear no would be read as yes; use" },
         { set_default_scale, "--softmax-scale unset would be read as 1.0; use" },
         { set_exact_geglu, "--openai-gelu no would be read as yes; use" },
-        { set_other_scale, "--logits-scale 0.5 would be read as unset; use" },
-        { set_scaled_logits, "--logits-scale 0.25 would be read as unset; use" },
+        { set_other_scale, "--logit-multiplier 0.5 would be read as unset; use" },
+        { set_scaled_logits, "--logit-multiplier 0.25 would be read as unset; use" },
     };
 
     (void)state;
@@ -420,7 +420,7 @@ static void an_unscaled_tied_output_is_written_untied(void **state)
         assert_contains(config.s, "\"scale_decoder_outputs\": false|\"tie_word_embeddings\": false");
         c = open_ok("out", MEG_UNSET);
         assert_int_equal(meg_ckpt_model_conf(c, &b.m, &e), 0);
-        assert_true(b.m.is_untied && isnan(b.m.logits_scale));
+        assert_true(b.m.is_untied && isnan(b.m.logit_multiplier));
         meg_model_params(&b.p, &b.m, &meg_mesh_one);
         b.w = new_params(&b.p, 2);
         if (load_f32_weights(c, &b.p, b.w, &e) < 0)

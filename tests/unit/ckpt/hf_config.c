@@ -56,7 +56,7 @@ static const struct {
       "12, 'layer_norm_eps': 0.25, 'max_position_embeddings': 7, 'model_type': 'megatron-bert', "
       "'num_attention_heads': 4, 'num_hidden_layers': 3, 'pad_token_id': 0, 'position_embedding_type': 'absolute', "
       "'tie_word_embeddings': true, 'torch_dtype': 'float32', 'type_vocab_size': 2, 'vocab_size': 11}" },
-    { SIZES OTHERS T5 "activation-func = relu\nlogits-scale = 0.35355339059327379\n",
+    { SIZES OTHERS T5 "activation-func = relu\nlogit-multiplier = 0.35355339059327379\n",
       "{'architectures': ['T5ForConditionalGeneration'], 'd_ff': 12, 'd_kv': 6, 'd_model': 8, "
       "'decoder_start_token_id': 0, 'dense_act_fn': 'relu', 'dropout_rate': 0.375, 'eos_token_id': 1, "
       "'feed_forward_proj': 'relu', 'initializer_factor': 1.0, 'is_encoder_decoder': true, 'is_gated_act': false, "

@@ -37,7 +37,7 @@ static const char *const bases[] = {
     SIZES "model = bert\napply-residual-connection-post-layernorm = yes\nopenai-gelu = yes\n",
     SIZES "model = bert\n",
     SIZES "model = t5\n",
-    T5 "activation-func = relu\nlogits-scale = 0.25\n",
+    T5 "activation-func = relu\nlogit-multiplier = 0.25\n",
     T5 "glu-activation = geglu\nopenai-gelu = yes\nuntie-embeddings-and-output-weights = yes\n",
 };
 enum { BASES = sizeof bases / sizeof *bases };
@@ -84,7 +84,8 @@ static bool is_refused(enum format to, const char *options)
 
 static void print_block(struct meg_str *s, const struct meg_block *block)
 {
-    meg_str_printf(s, "%s %d ", block->norm, block->residual_from_norm);
+    meg_str_printf(s, "%s %d %s %g %d ", block->norm, block->residual_from_norm, block->post_norm, (double)block->scale,
+                   block->is_parallel);
     if (block->type == &meg_attn_block) {
         const struct meg_attn_conf *c = block->conf;
 
@@ -112,8 +113,10 @@ static struct meg_str print_model(const struct meg_model_conf *m)
     struct meg_model_desc d;
 
     meg_model_describe(&d, m);
-    meg_str_printf(&s, "%d %d %u %d %d %d %.17g %d\n", (int)d.h, (int)d.v, d.inputs, (int)d.positions,
-                   (int)d.token_types, (int)d.norm, d.norm_eps, d.is_untied);
+    meg_str_printf(&s, "%d %d %u %d %d %d %d %d %d %.17g %d\n", (int)d.h, (int)d.v, d.inputs, (int)d.positions,
+                   (int)d.first_position, (int)d.token_types, (int)d.norm, d.norm_has_weight, d.norm_has_bias,
+                   d.norm_eps, d.is_untied);
+    meg_str_printf(&s, "%.17g %d %d\n", d.embedding_multiplier, d.rounds_embedding_multiplier, d.has_embed_norm);
     if (d.rope.half)
         meg_str_printf(&s, "rope %d %d %.17g %g %g %d\n", (int)d.rope.half, (int)d.rope.positions, d.rope.o.base,
                        (double)d.rope.o.interpolation, d.rope.o.is_scaled ? d.rope.o.scaling_factor : 0,
@@ -149,7 +152,7 @@ static struct meg_model_conf expected_model(const struct meg_model_conf *m, enum
     if (to == HF && m->family == MEG_FAMILY_BERT)
         x.openai_gelu = x.openai_gelu || x.bias_gelu_fusion;
     if (to == HF && m->family == MEG_FAMILY_T5)
-        x.is_untied = x.is_untied || !(x.logits_scale > 0 && x.logits_scale < 1);
+        x.is_untied = x.is_untied || !(x.logit_multiplier > 0 && x.logit_multiplier < 1);
     return x;
 }
 
@@ -193,7 +196,7 @@ struct outcome {
 
 /*
  * Return whether a change of this option determines other options, or which of their values a format has: the family,
- * T5's --logits-scale, which depends on the width and on the tied output layer, and BERT's --num-tokentypes.
+ * T5's --logit-multiplier, which depends on the width and on the tied output layer, and BERT's --num-tokentypes.
  */
 static bool changes_others(const char *option)
 {
@@ -264,12 +267,14 @@ static void try_option(void (*try)(struct outcome *o, const char *base, const st
         snprintf(value, sizeof value, "%.10g", *(const double *)field > 0 ? *(const double *)field / 2 : 0.5);
         try(o, base, row, value);
         break;
+    case MEG_OPT_STR: try(o, base, row, "sqrt"); break; /* --embedding-multiplier */
     case MEG_OPT_BOOL: try(o, base, row, *(const bool *)field ? "no" : "yes"); break;
     case MEG_OPT_STORE_FALSE: try(o, base, row, *(const bool *)field ? "yes" : "no"); break;
     case MEG_OPT_ENUM:
         words = strdup(row->metavar);
         for (char *w = strtok_r(words, "|", &save); w; w = strtok_r(NULL, "|", &save))
-            try(o, base, row, w);
+            if (strcmp(w, meg_opt_choice(meg_model_opts, row->name, &m)) != 0)
+                try(o, base, row, w);
         free(words);
         break;
     default: break;

@@ -1,6 +1,6 @@
 /*
  * blocks.c - what a description can say of a block, by a family that is not in the library: a norm after the mixer, no
- * norm before it, a factor of the output, parallel blocks with biases, and a block with a loss.  The losses are
+ * norm before it, a factor of the output, parallel blocks with biases or a norm, and a block with a loss.  The losses are
  * compared with a reference in f64, and gradients with finite differences of this reference.
  */
 #include <math.h>
@@ -58,6 +58,10 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     second.bind = bind_second;
     third.bind = bind_third;
     d->inputs = MEG_BATCH_GPT_FIELDS;
+    d->embedding_multiplier = 0.75;
+    d->has_embed_norm = true;
+    d->first_position = 2;
+    d->positions += d->first_position;
     meg_desc_add_stack(d, "final_norm");
     if (has_attention)
         meg_desc_add_block(d, &meg_attn_block, &attn, sizeof attn, "a_norm", MEG_DROP_ATTN_OUT);
@@ -72,7 +76,7 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     meg_desc_add_block(d, &meg_mlp_block, &mlp, sizeof mlp, "c_norm", MEG_DROP_ATTN_OUT);
     meg_desc_add_block(d, &second, &mlp, sizeof mlp, NULL, MEG_DROP_MLP_OUT);
     mlp.has_bias = false;
-    meg_desc_add_block(d, &third, &mlp, sizeof mlp, NULL, MEG_DROP_MLP_OUT);
+    meg_desc_add_block(d, &third, &mlp, sizeof mlp, "e_norm", MEG_DROP_MLP_OUT);
     d->block[3].is_parallel = d->block[4].is_parallel = true;
     d->block[4].scale = 3;
     d->block[4].post_norm = "e_post";
@@ -188,7 +192,7 @@ static double cross_entropy(const double *logits, int v, int target, double z_lo
 static double layer(double *x, const struct weights *w, int i, int position)
 {
     char prefix[40], second_mlp[60], third_mlp[60];
-    double y[H], m[H], n[H], logits[S];
+    double y[H], e[H], m[H], n[H], logits[S];
 
     snprintf(prefix, sizeof prefix, "%s.layers.%d.", i < L ? "sandwich" : "parallel", i);
     snprintf(second_mlp, sizeof second_mlp, "%ssecond.", prefix);
@@ -204,14 +208,15 @@ static double layer(double *x, const struct weights *w, int i, int position)
         return 0;
     }
     rms_norm(y, x, find(w, prefix, "c_norm.weight"));
-    mlp(m, y, w, third_mlp);
+    rms_norm(e, x, find(w, prefix, "e_norm.weight"));
+    mlp(m, e, w, third_mlp);
     rms_norm(n, m, find(w, prefix, "e_post.weight"));
     add(x, 3, n);
     mlp(m, y, w, prefix);
     add(x, 1, m);
     mlp(m, y, w, second_mlp);
     add(x, 1, m);
-    linear(logits, y, find(w, prefix, "position.weight"), NULL, S, H);
+    linear(logits, e, find(w, prefix, "position.weight"), NULL, S, H);
     return cross_entropy(logits, S, position, LOSS_BLOCK_Z);
 }
 
@@ -223,10 +228,11 @@ static double reference(const struct weights *w, const struct meg_batch *batch, 
 
     loss[0] = loss[1] = 0;
     for (int r = 0; r < N; r++) {
-        double x[H] = { 0 }, y[H], logits[V];
+        double x[H], y[H] = { 0 }, logits[V];
 
-        add(x, 1, word + batch->tokens[r] * H);
-        add(x, 1, position + batch->position_ids[r] * H);
+        add(y, 0.75, word + batch->tokens[r] * H);
+        rms_norm(x, y, find(w, "", "embedding.word_embeddings.norm.weight"));
+        add(x, 1, position + (batch->position_ids[r] + 2) * H);
         for (int i = 0; i < 2 * L; i++)
             loss[1] += layer(x, w, i, batch->position_ids[r]);
         rms_norm(y, x, find(w, "", "final_norm.weight"));

@@ -192,7 +192,7 @@ static struct tiny_t5 v1_0(void)
     t.conf.glu_activation = MEG_GLU_ACTIVATION_NONE;
     t.conf.activation_func = MEG_ACTIVATION_FUNC_RELU;
     t.conf.is_untied = false;
-    t.conf.logits_scale = 1 / sqrt(48);
+    t.conf.logit_multiplier = 1 / sqrt(48);
     t.s_enc = 28;
     return t;
 }

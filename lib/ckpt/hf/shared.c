@@ -1,6 +1,7 @@
-/* window.c - sliding windows of config.json that models cannot have yet. */
+/* shared.c - conversions of members of config.json that several model types have. */
 #include <inttypes.h>
 #include <string.h>
+#include "base/log.h"
 #include "ckpt/hf/internal.h"
 #include "io/json.h"
 
@@ -22,10 +23,12 @@ static int check_window(const struct ckpt_hf_reader *r, const char *remedy)
                     r->from, tokens, r->m->max_position_embeddings, remedy);
 }
 
-/* Mistral has no window if sliding_window is null. */
+/* There is no window if the member is null or, with `def` null, missing. */
 static int read_mistral_window(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
-    return json_is_null(json_object_get(r->object, row->key)) ? 0 : check_window(r, "sliding_window to null");
+    const json_t *v = json_object_get(r->object, row->key);
+
+    return json_is_null(v) || (!v && strcmp(row->def, "null") == 0) ? 0 : check_window(r, "sliding_window to null");
 }
 
 /* Qwen has a window only if use_sliding_window is true. */
@@ -56,6 +59,19 @@ static int read_layer_types(const struct ckpt_hf_reader *r, const struct ckpt_hf
     return code;
 }
 
+/* Read embd_pdrop, which should equal resid_pdrop. */
+static int read_embd_pdrop(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
+{
+    const double p = r->m->hidden_dropout;
+    double embd = p;
+    int code = meg_json_get_f64(r->object, row->key, MEG_JSON_OPTIONAL, &embd, r->from, r->e);
+
+    if (code == 0 && embd != p)
+        meg_warn("%s: embd_pdrop %g differs from resid_pdrop %g; --hidden-dropout, used for both, is set to %g",
+                 r->from, embd, p, p);
+    return code;
+}
+
 static json_t *write_no_window(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
 {
     (void)m;
@@ -66,3 +82,7 @@ static json_t *write_no_window(const struct meg_model_conf *m, const struct ckpt
 const struct ckpt_hf_convert ckpt_hf_window = { .read = read_mistral_window };
 const struct ckpt_hf_convert ckpt_hf_qwen_window = { .read = read_qwen_window, .write = write_no_window };
 const struct ckpt_hf_convert ckpt_hf_layer_types = { .read = read_layer_types };
+const struct ckpt_hf_convert ckpt_hf_embd_pdrop = { .read = read_embd_pdrop };
+static const struct ckpt_hf_choice gelus[] = { CKPT_HF_GELUS("no-bias-gelu-fusion = no",
+                                                             "no-bias-gelu-fusion = yes\nopenai-gelu = no") };
+const struct ckpt_hf_convert ckpt_hf_gelu = { .choices = gelus };
