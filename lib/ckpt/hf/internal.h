@@ -89,6 +89,9 @@ struct ckpt_hf_family {
     F(opt)                                                                                                             \
     F(gpt_neox)                                                                                                        \
     F(falcon)                                                                                                          \
+    F(nemotron)                                                                                                        \
+    F(phi)                                                                                                             \
+    F(gptj)                                                                                                            \
     F(gpt_bigcode)                                                                                                     \
     F(seed_oss)                                                                                                        \
     F(ernie4_5)                                                                                                        \
