@@ -243,7 +243,8 @@ static void try_change(struct outcome *o, const char *base, const struct meg_opt
             assert_int_equal(e.code, MEG_EUSAGE);
             assert_true(strlen(e.msg) < 400);
             assert_contains(e.msg, "the model cannot be converted to | would be read as |; use --saver native");
-            if (!strstr(e.msg, text) && !changes_others(row->name) && !is_refused((enum format)to, base))
+            /* the most similar of Hugging Face's model types may differ from the model in other options */
+            if (to != HF && !strstr(e.msg, text) && !changes_others(row->name) && !is_refused((enum format)to, base))
                 fail_msg("format %d: '%s' is not in: %s", to, text, e.msg);
         }
     free_fixture(&b);
