@@ -42,6 +42,7 @@ log_long_rope() { log_rope --rotary-base 50000 "$@"; }
 log_llama3() { log_long_rope --use-rope-scaling "$@"; }
 log_relative() { log_t5 --position-embedding-type relative --init-method-std 0.5 "$@"; }
 dry_unbiased() { dry --disable-bias-linear "$@"; }
+log_swiglu() { log --swiglu "$@"; }
 log_unbiased() { log --disable-bias-linear "$@"; }
 dry_norm_unbiased() { dry --norm-no-bias "$@"; }
 dry_qk_norm() { dry --qk-layernorm "$@"; }
@@ -87,7 +88,12 @@ effect log '^> .* params norm: ' --init-method-xavier-uniform
 effect dry '^>   all  *29 ' --untie-embeddings-and-output-weights
 effect log '^> .* lm loss' --swiglu
 effect log '^> .* lm loss' --glu-activation geglu
+effect log '^> .* lm loss' --quick-geglu
+effect log '^> .* lm loss' --squared-relu
 effect log '^> .* lm loss' --activation-func relu
+effect log '^> .* lm loss' --gated-linear-unit
+effect log_swiglu '^> .* lm loss' --glu-linear-offset 1
+effect log_swiglu '^> .* lm loss' --activation-func-clamp-value 0.1
 effect log_t5 '^> .* lm loss' --softmax-scale 2
 effect log '^> .* lm loss' --logit-multiplier 2
 effect log '^> .* lm loss' --clip-qkv 0.5
@@ -96,6 +102,9 @@ effect log '^> .* lm loss' --attn-logit-softcapping 0.5
 effect log '^> .* lm loss' --final-logit-softcapping 0.5
 effect dry '^>   all  *20 ' --disable-bias-linear
 effect dry_unbiased '^>   all  *22 ' --add-qkv-bias
+effect dry_unbiased '^>   all  *22 ' --add-proj-bias
+effect dry_unbiased '^>   all  *24 ' --add-mlp-bias
+effect dry '^>   all  *29 ' --add-output-bias
 effect log '^> .* lm loss' --no-bias-gelu-fusion
 effect log_exact '^> .* lm loss' --openai-gelu
 effect log '^> .* lm loss' --attention-dropout 0.5

@@ -53,6 +53,18 @@ is 'GELU is approximated by tanh by default' "$(activation_of)" 'linear_fwd gelu
 is '--no-bias-gelu-fusion computes exact GELU' "$(activation_of --no-bias-gelu-fusion)" 'linear_fwd gelu_erf'
 is '--openai-gelu approximates GELU' "$(activation_of --no-bias-gelu-fusion --openai-gelu)" 'linear_fwd gelu_tanh'
 is '--activation-func relu computes ReLU' "$(activation_of --activation-func relu)" 'linear_fwd relu'
+is '--activation-func gelu-tanh computes the tanh form of GELU' \
+    "$(activation_of --activation-func gelu-tanh --no-bias-gelu-fusion)" 'linear_fwd gelu_tanh'
+for act in quick-gelu silu squared-relu; do
+    is "--activation-func $act computes it" "$(activation_of --activation-func $act)" "linear_fwd $(echo $act | tr - _)"
+done
+is '--squared-relu computes squared ReLU' "$(activation_of --squared-relu)" 'linear_fwd squared_relu'
+for act in quick-gelu relu silu squared-relu; do
+    is "--gated-linear-unit with $act computes it" "$(activation_of --gated-linear-unit --activation-func $act)" "glu_fwd $(echo $act | tr - _)"
+done
+is '--gated-linear-unit computes GEGLU' "$(activation_of --gated-linear-unit)" 'glu_fwd gelu_erf'
+is '--gated-linear-unit with gelu-tanh approximates GEGLU' "$(activation_of --gated-linear-unit --activation-func gelu-tanh)" 'glu_fwd gelu_tanh'
+is '--quick-geglu computes a gated quick GELU' "$(activation_of --quick-geglu)" 'glu_fwd quick_gelu'
 is '--swiglu computes SwiGLU' "$(activation_of --swiglu)" 'glu_fwd silu'
 is '--glu-activation geglu computes GEGLU' "$(activation_of --glu-activation geglu)" 'glu_fwd gelu_erf'
 is '--openai-gelu approximates GEGLU' "$(activation_of --glu-activation geglu --openai-gelu)" 'glu_fwd gelu_tanh'

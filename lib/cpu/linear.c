@@ -7,8 +7,8 @@
  * output if it is stored.  Otherwise, the accumulator is a tile on the stack, whose values are rounded to bf16 or f16
  * when they are stored.
  */
+#include "cpu/act.h"
 #include "cpu/row.h"
-#include "cpu/vmath.h"
 
 /*
  * The shape of the blocks into which an [m,n] result is split.  Large blocks are faster, because operands are packed
@@ -95,58 +95,33 @@ static void add_bias(float *y, const float *bias, int64_t n)
         y[c] += bias[c];
 }
 
-/* Inline a function into each loop of ACT_ROW and ACT_GRAD_ROW, where act is constant. */
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE float act_of(enum meg_act act, float pre)
-{
-    switch (act) {
-    case MEG_ACT_GELU_TANH: return vgelu_tanh(pre);
-    case MEG_ACT_GELU_ERF: return vgelu_erf(pre);
-    case MEG_ACT_RELU: return pre < 0.0f ? 0.0f : pre;
-    default: return vtanh(pre); /* MEG_ACT_TANH */
-    }
-}
-
-/* Return the derivative of act at pre. */
-INLINE float act_grad(enum meg_act act, float pre)
-{
-    switch (act) {
-    case MEG_ACT_GELU_TANH: return vgelu_tanh_grad(pre);
-    case MEG_ACT_GELU_ERF: return vgelu_erf_grad(pre);
-    case MEG_ACT_RELU: return pre <= 0.0f ? 0.0f : 1.0f;
-    default: return 1.0f - vtanh(pre) * vtanh(pre); /* MEG_ACT_TANH */
-    }
-}
-
-#define ACT_ROW(act)                                                                                                   \
-    case act:                                                                                                          \
-        _Pragma("omp simd") for (int64_t c = 0; c < n; c++) y[c] = act_of(act, pre[c]);                                \
+#define ACT_ROW(NAME, ACT)                                                                                             \
+    case ACT:                                                                                                          \
+        _Pragma("omp simd") for (int64_t c = 0; c < n; c++) y[c] = vact(ACT, pre[c]);                                  \
         break;
-#define ACT_GRAD_ROW(act)                                                                                              \
-    case act: _Pragma("omp simd") for (int64_t c = 0; c < n; c++) dx[c] *= act_grad(act, pre[c]); break;
+#define ACT_BWD_ROW(NAME, ACT)                                                                                         \
+    case ACT:                                                                                                          \
+        _Pragma("omp simd") for (int64_t c = 0; c < n; c++)                                                            \
+        {                                                                                                              \
+            float y;                                                                                                   \
+            dx[c] = vact_bwd(ACT, pre[c], dx[c], 0.0f, &y);                                                            \
+        }                                                                                                              \
+        break;
 
 static void act_row(float *y, const float *pre, int64_t n, enum meg_act act)
 {
     switch (act) {
-    case MEG_ACT_NONE:
-        break;
-        ACT_ROW(MEG_ACT_GELU_TANH)
-        ACT_ROW(MEG_ACT_GELU_ERF)
-        ACT_ROW(MEG_ACT_TANH)
-        ACT_ROW(MEG_ACT_RELU)
+        FOR_EACH_ACT(ACT_ROW)
+    default: break;
     }
 }
 
-static void act_grad_row(float *dx, const float *pre, int64_t n, enum meg_act act)
+/* Multiply dx by the derivative of act at pre. */
+static void act_bwd_row(float *dx, const float *pre, int64_t n, enum meg_act act)
 {
     switch (act) {
-    case MEG_ACT_NONE:
-        break;
-        ACT_GRAD_ROW(MEG_ACT_GELU_TANH)
-        ACT_GRAD_ROW(MEG_ACT_GELU_ERF)
-        ACT_GRAD_ROW(MEG_ACT_TANH)
-        ACT_GRAD_ROW(MEG_ACT_RELU)
+        FOR_EACH_ACT(ACT_BWD_ROW)
+    default: break;
     }
 }
 
@@ -161,7 +136,7 @@ void MEG_FN(act_bwd)(struct meg_stream *st, const struct meg_act_bwd_args *a)
             const float *in = row_read(a->dy, r, c0, n, d);
             if (in != out)
                 memcpy(out, in, (size_t)n * sizeof *out);
-            act_grad_row(out, row_read(a->pre, r, c0, n, p), n, a->act);
+            act_bwd_row(out, row_read(a->pre, r, c0, n, p), n, a->act);
             row_store(a->dx, r, c0, n, out);
         }
 }
@@ -286,7 +261,7 @@ static void bwd_block(const struct meg_linear_bwd_data_args *a, struct block b)
     for (int64_t r = 0; r < b.m; r++) {
         float *sum = s.p + r * s.ld;
         if (a->act != MEG_ACT_NONE)
-            act_grad_row(sum, row_read(a->pre, b.r0 + r, b.c0, b.n, row), b.n, a->act);
+            act_bwd_row(sum, row_read(a->pre, b.r0 + r, b.c0, b.n, row), b.n, a->act);
         row_store(a->dx, b.r0 + r, b.c0, b.n, sum);
     }
 }

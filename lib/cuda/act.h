@@ -143,19 +143,10 @@ template <class F> __device__ inline void with_act(enum meg_act act, F f)
     case MEG_ACT_GELU_ERF: f(gelu_erf()); break;
     case MEG_ACT_TANH: f(hyperbolic_tangent()); break;
     case MEG_ACT_RELU: f(relu()); break;
+    case MEG_ACT_SILU: f(swish{ 1.0f }); break;
+    case MEG_ACT_QUICK_GELU: f(swish{ 1.702f }); break;
+    case MEG_ACT_SQUARED_RELU: f(squared_relu()); break;
     default: f(identity()); /* MEG_ACT_NONE */
-    }
-}
-
-template <class F> __device__ inline void with_act(enum meg_glu_type type, F f)
-{
-    switch (type) {
-    case MEG_GLU_QUICK_GELU: f(swish{ 1.702f }); break;
-    case MEG_GLU_GELU_TANH: f(gelu_tanh()); break;
-    case MEG_GLU_GELU_ERF: f(gelu_erf()); break;
-    case MEG_GLU_RELU: f(relu()); break;
-    case MEG_GLU_SQUARED_RELU: f(squared_relu()); break;
-    default: f(swish{ 1.0f }); /* MEG_GLU_SILU */
     }
 }
 

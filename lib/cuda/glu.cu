@@ -11,7 +11,7 @@ static __global__ void glu_fwd(struct meg_glu unit, struct meg_mat y, struct meg
 
         load(gate, row, c, end, is_vector);
         load(up, row + y.cols, c, end, is_vector);
-        with_act(unit.type, [&](auto f) {
+        with_act(unit.act, [&](auto f) {
 #pragma unroll
             for (int j = 0; j < VEC; j++)
                 up[j] =
@@ -33,7 +33,7 @@ static __global__ void glu_bwd(struct meg_glu unit, struct meg_mat dx, struct me
         load(gate, row, c, end, is_vector);
         load(up, row + dy.cols, c, end, is_vector);
         load(d, row_of<T>(dy, r), c, end, is_vector);
-        with_act(unit.type, [&](auto f) {
+        with_act(unit.act, [&](auto f) {
 #pragma unroll
             for (int j = 0; j < VEC; j++) {
                 const float g = clamp(gate[j], -INFINITY, unit.limit), u = clamp(up[j], -unit.limit, unit.limit);

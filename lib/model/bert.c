@@ -55,9 +55,8 @@ const struct meg_family meg_bert_family = {
     .name = "bert",
     .title = "BERT",
     .samples = MEG_SAMPLES_BERT,
-    .options = "position-embedding-offset num-tokentypes bert-no-binary-head group-query-attention "
-               "apply-residual-connection-post-layernorm "
-               "mask-prob short-seq-prob",
+    .options = "position-embedding-offset num-tokentypes bert-no-binary-head group-query-attention add-proj-bias "
+               "apply-residual-connection-post-layernorm mask-prob short-seq-prob",
     .describe = describe,
     .check = check,
 };

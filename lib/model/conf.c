@@ -90,8 +90,18 @@ const struct meg_opt meg_model_opts[] = {
       "use SwiGLU, a gated linear unit with SiLU, instead of GELU in the MLP" },
     { "glu-activation", 0, MEG_ENUM(C, glu_activation), "none|geglu|reglu", "none",
       "use a gated linear unit with GELU or ReLU in the MLP" },
-    { "activation-func", 0, MEG_ENUM(C, activation_func), "gelu|relu", "gelu",
-      "activation function of an MLP without gated linear unit" },
+    { "quick-geglu", 0, MEG_BOOL(C, quick_geglu), NULL, "no",
+      "use a gated linear unit with x / (1 + exp(-1.702 x)) in the MLP" },
+    { "squared-relu", 0, MEG_BOOL(C, squared_relu), NULL, "no",
+      "use squared ReLU in an MLP without gated linear unit" },
+    { "activation-func", 0, MEG_ENUM(C, activation_func), "gelu|gelu-tanh|quick-gelu|relu|squared-relu|silu", "gelu",
+      "activation function of the MLP" },
+    { "gated-linear-unit", 0, MEG_BOOL(C, gated_linear_unit), NULL, "no",
+      "use a gated linear unit with --activation-func in the MLP" },
+    { "glu-linear-offset", 0, MEG_F64(C, glu_linear_offset), "X", "0",
+      "add X to the factor of a gated linear unit that has no activation function" },
+    { "activation-func-clamp-value", 0, MEG_F64(C, activation_func_clamp_value), "X", NULL,
+      "clamp the inputs of a gated linear unit: the gate to at most X, the other factor to [-X, X]" },
     { "softmax-scale", 0, MEG_F64(C, attn.scale), "X", NULL,
       "multiply attention scores by X before the softmax; default: 1 / sqrt(--kv-channels)" },
     { "clip-qkv", 0, MEG_F64(C, attn.clip), "X", NULL,
@@ -110,6 +120,11 @@ const struct meg_opt meg_model_opts[] = {
       "omit the biases of linear layers, except in the heads of BERT" },
     { "add-qkv-bias", 0, MEG_BOOL(C, add_qkv_bias), NULL, "no",
       "keep the biases of queries, keys and values with --disable-bias-linear" },
+    { "add-proj-bias", 0, MEG_BOOL(C, add_proj_bias), NULL, "no",
+      "keep the bias of the attention output with --disable-bias-linear" },
+    { "add-mlp-bias", 0, MEG_BOOL(C, add_mlp_bias), NULL, "no",
+      "keep the biases of the MLP with --disable-bias-linear" },
+    { "add-output-bias", 0, MEG_BOOL(C, add_output_bias), NULL, "no", "add a bias to the output layer (--model gpt)" },
     { "no-bias-gelu-fusion", 0, MEG_STORE_FALSE(C, bias_gelu_fusion), NULL, "no",
       "use exact GELU (erf) instead of the tanh approximation" },
     { "openai-gelu", 0, MEG_BOOL(C, openai_gelu), NULL, "no",
@@ -286,6 +301,87 @@ static int check_size(const struct meg_model_conf *c, struct meg_err *e)
     return 0;
 }
 
+/* Return whether the GELU of the MLP is the tanh form. */
+static bool has_tanh_gelu(const struct meg_model_conf *c, bool is_gated)
+{
+    return c->openai_gelu || (!is_gated && c->bias_gelu_fusion && c->has_bias);
+}
+
+enum meg_act meg_model_act(const struct meg_model_conf *c)
+{
+    static const enum meg_act acts[] = { MEG_ACT_GELU_ERF, MEG_ACT_GELU_TANH,    MEG_ACT_QUICK_GELU,
+                                         MEG_ACT_RELU,     MEG_ACT_SQUARED_RELU, MEG_ACT_SILU };
+
+    if (c->swiglu)
+        return MEG_ACT_SILU;
+    if (c->quick_geglu)
+        return MEG_ACT_QUICK_GELU;
+    if (c->squared_relu)
+        return MEG_ACT_SQUARED_RELU;
+    if (c->glu_activation == MEG_GLU_ACTIVATION_REGLU)
+        return MEG_ACT_RELU;
+    return c->activation_func == MEG_ACTIVATION_FUNC_GELU && has_tanh_gelu(c, meg_model_is_gated(c))
+               ? MEG_ACT_GELU_TANH
+               : acts[c->activation_func];
+}
+
+/* Select an activation function by the option that is specific to it, if there is one. */
+static void set_activation(struct meg_model_conf *c, enum meg_activation_func func, bool is_gated)
+{
+    bool is_specific;
+
+    if (func == MEG_ACTIVATION_FUNC_GELU_TANH && c->family != MEG_FAMILY_BERT && !has_tanh_gelu(c, is_gated))
+        c->openai_gelu = true; /* in a BERT, this would change the head */
+    if (func == MEG_ACTIVATION_FUNC_GELU_TANH && has_tanh_gelu(c, is_gated))
+        func = MEG_ACTIVATION_FUNC_GELU;
+    c->swiglu = is_gated && func == MEG_ACTIVATION_FUNC_SILU;
+    c->quick_geglu = is_gated && func == MEG_ACTIVATION_FUNC_QUICK_GELU;
+    c->squared_relu = !is_gated && func == MEG_ACTIVATION_FUNC_SQUARED_RELU;
+    c->glu_activation = is_gated && func == MEG_ACTIVATION_FUNC_GELU   ? MEG_GLU_ACTIVATION_GEGLU
+                        : is_gated && func == MEG_ACTIVATION_FUNC_RELU ? MEG_GLU_ACTIVATION_REGLU
+                                                                       : MEG_GLU_ACTIVATION_NONE;
+    is_specific = c->swiglu || c->quick_geglu || c->squared_relu || c->glu_activation != MEG_GLU_ACTIVATION_NONE;
+    c->activation_func = is_specific ? MEG_ACTIVATION_FUNC_GELU : func;
+    c->gated_linear_unit = is_gated && !is_specific;
+}
+
+static int check_activation(struct meg_model_conf *c, struct meg_err *e)
+{
+    const struct {
+        const char *option;
+        bool is_set, is_gated;
+        enum meg_activation_func func;
+    } specific[] = {
+        { "glu-activation", c->glu_activation == MEG_GLU_ACTIVATION_GEGLU, true, MEG_ACTIVATION_FUNC_GELU },
+        { "glu-activation", c->glu_activation == MEG_GLU_ACTIVATION_REGLU, true, MEG_ACTIVATION_FUNC_RELU },
+        { "quick-geglu", c->quick_geglu, true, MEG_ACTIVATION_FUNC_QUICK_GELU },
+        { "squared-relu", c->squared_relu, false, MEG_ACTIVATION_FUNC_SQUARED_RELU },
+        { "swiglu", c->swiglu, true, MEG_ACTIVATION_FUNC_SILU },
+    };
+    const char *other = c->activation_func != MEG_ACTIVATION_FUNC_GELU ? "activation-func" : NULL;
+    enum meg_activation_func func = c->activation_func;
+    bool is_gated = c->gated_linear_unit;
+
+    for (size_t i = 0; i < sizeof specific / sizeof *specific; i++) {
+        if (!specific[i].is_set)
+            continue;
+        if (!other && is_gated && !specific[i].is_gated)
+            other = "gated-linear-unit";
+        if (other)
+            return meg_fail(e, MEG_EUSAGE, "--%s: cannot be combined with --%s", other, specific[i].option);
+        other = specific[i].option;
+        func = specific[i].func;
+        is_gated = specific[i].is_gated;
+    }
+    if (!isfinite(c->glu_linear_offset))
+        return meg_fail(e, MEG_EUSAGE, "--glu-linear-offset %g: must be finite", c->glu_linear_offset);
+    if (!is_gated && (c->glu_linear_offset != 0 || c->activation_func_clamp_value > 0))
+        return meg_fail(e, MEG_EUSAGE, "--%s: requires a gated linear unit, such as --swiglu",
+                        c->glu_linear_offset != 0 ? "glu-linear-offset" : "activation-func-clamp-value");
+    set_activation(c, func, is_gated);
+    return 0;
+}
+
 int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
 {
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, c }, { 0 } };
@@ -306,6 +402,8 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
                             c->hidden_size, c->attn.a);
         c->attn.d = c->hidden_size / c->attn.a;
     }
+    if ((r = check_activation(c, e)) < 0)
+        return r;
     if (c->mlp.f == MEG_UNSET)
         c->mlp.f = c->swiglu ? 4 * c->hidden_size * 2 / 3 / 64 * 64 : 4 * c->hidden_size;
     if ((r = meg_model_check_positive(c->attn.d, "kv-channels", e)) < 0 ||
@@ -319,17 +417,13 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         (r = check_factor(c->attn.softcap, "attn-logit-softcapping", e)) < 0 ||
         (r = check_factor(c->logit_softcap, "final-logit-softcapping", e)) < 0 ||
         (r = check_factor(c->residual_multiplier, "residual-multiplier", e)) < 0 ||
-        (r = check_factor(c->logit_multiplier, "logit-multiplier", e)) < 0)
+        (r = check_factor(c->logit_multiplier, "logit-multiplier", e)) < 0 ||
+        (r = check_factor(c->activation_func_clamp_value, "activation-func-clamp-value", e)) < 0)
         return r;
     if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
         return r;
     if ((r = check_norm(c, e)) < 0 || (r = check_residual(c, e)) < 0)
         return r;
-    if (c->swiglu && c->glu_activation != MEG_GLU_ACTIVATION_NONE)
-        return meg_fail(e, MEG_EUSAGE, "--glu-activation: cannot be combined with --swiglu");
-    if (meg_model_is_gated(c) && c->activation_func != MEG_ACTIVATION_FUNC_GELU)
-        return meg_fail(e, MEG_EUSAGE, "--activation-func: cannot be combined with --%s",
-                        c->swiglu ? "swiglu" : "glu-activation");
     if (f->check && (r = f->check(c, e)) < 0)
         return r;
     c->decoder_num_layers = c->decoder_num_layers == MEG_UNSET ? 0 : c->decoder_num_layers;
@@ -340,11 +434,13 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
 /* Express the types of GELU in one of the two settings, unless a BERT has two of them. */
 static void normalize_gelu(struct meg_model_conf *c)
 {
-    const bool is_gated = meg_model_is_gated(c), is_bert = c->family == MEG_FAMILY_BERT;
-    const bool has_gelu = !is_gated && c->activation_func == MEG_ACTIVATION_FUNC_GELU;
+    const bool is_gated = meg_model_is_gated(c);
+    const enum meg_act act = meg_model_act(c);
 
-    c->bias_gelu_fusion = !has_gelu || c->openai_gelu || (c->bias_gelu_fusion && c->has_bias);
-    if (!is_bert && c->glu_activation != MEG_GLU_ACTIVATION_GEGLU)
+    if (!is_gated && act == MEG_ACT_GELU_TANH)
+        c->activation_func = MEG_ACTIVATION_FUNC_GELU;
+    c->bias_gelu_fusion = is_gated || act != MEG_ACT_GELU_ERF;
+    if (c->family != MEG_FAMILY_BERT && c->glu_activation != MEG_GLU_ACTIVATION_GEGLU)
         c->openai_gelu = false;
 }
 
@@ -374,9 +470,14 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
         c->attn.qk_norm_after_rope = false;
     }
     normalize_gelu(c);
-    c->add_qkv_bias = c->add_qkv_bias && !c->has_bias;
+    if (c->add_qkv_bias && c->add_proj_bias && c->add_mlp_bias)
+        c->has_bias = true;
+    if (c->has_bias)
+        c->add_qkv_bias = c->add_proj_bias = c->add_mlp_bias = false;
     if (!(c->attn.scale > 0))
         c->attn.scale = NAN;
+    if (!(c->activation_func_clamp_value > 0))
+        c->activation_func_clamp_value = NAN;
     if (meg_model_embedding_multiplier(c) == 1)
         c->embedding_multiplier = def.embedding_multiplier;
     if (meg_model_residual_multiplier(c) == 1)

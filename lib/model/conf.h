@@ -19,7 +19,14 @@
 /* Indices of the families (model/family.h), in the order of the choices of --model. */
 enum meg_model_family { MEG_FAMILY_GPT, MEG_FAMILY_BERT, MEG_FAMILY_T5 };
 enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE, MEG_POSITION_RELATIVE, MEG_POSITION_ALIBI };
-enum meg_activation_func { MEG_ACTIVATION_FUNC_GELU, MEG_ACTIVATION_FUNC_RELU };
+enum meg_activation_func {
+    MEG_ACTIVATION_FUNC_GELU,
+    MEG_ACTIVATION_FUNC_GELU_TANH,
+    MEG_ACTIVATION_FUNC_QUICK_GELU,
+    MEG_ACTIVATION_FUNC_RELU,
+    MEG_ACTIVATION_FUNC_SQUARED_RELU,
+    MEG_ACTIVATION_FUNC_SILU
+};
 enum meg_glu_activation { MEG_GLU_ACTIVATION_NONE, MEG_GLU_ACTIVATION_GEGLU, MEG_GLU_ACTIVATION_REGLU };
 
 enum meg_norm_placement {
@@ -64,18 +71,24 @@ struct meg_model_conf {
     double norm_epsilon, init_method_std;
     bool init_method_xavier_uniform;
     bool is_untied; /* --untie-embeddings-and-output-weights */
-    bool swiglu;
-    enum meg_glu_activation glu_activation;   /* gated linear unit other than SwiGLU */
-    enum meg_activation_func activation_func; /* of an MLP that is not gated */
-    double logit_multiplier;                  /* factor of the input of the output layer; not above 0: 1 */
-    double residual_multiplier;               /* factor of the outputs of attention and MLP; not above 0: 1 */
-    const char *embedding_multiplier;         /* factor of the word embedding: a number, "sqrt", or NULL for 1 */
-    bool embed_layernorm;                     /* norm of the word embedding */
+    /*
+     * Activation function of the MLP, and whether the MLP is gated.  meg_model_conf_check changes each pair that has an
+     * option of its own to that option (swiglu, quick_geglu, squared_relu or glu_activation).
+     */
+    enum meg_activation_func activation_func;
+    bool gated_linear_unit, swiglu, quick_geglu, squared_relu;
+    enum meg_glu_activation glu_activation;
+    double glu_linear_offset, activation_func_clamp_value; /* offset and limit of struct meg_glu; not above 0: none */
+    double logit_multiplier;                               /* factor of the input of the output layer; not above 0: 1 */
+    double residual_multiplier;       /* factor of the outputs of attention and MLP; not above 0: 1 */
+    const char *embedding_multiplier; /* factor of the word embedding: a number, "sqrt", or NULL for 1 */
+    bool embed_layernorm;             /* norm of the word embedding */
     enum meg_norm_placement norm_placement;
     enum meg_parallel_residual parallel_residual;
     double logit_softcap; /* --final-logit-softcapping; not above 0: none */
-    bool has_bias;        /* attention and MLP have biases; if it is false, only qkv can have one (add_qkv_bias) */
-    bool add_qkv_bias;
+    bool has_bias;        /* attention and MLP have biases; if it is false, only those of the next three fields */
+    bool add_qkv_bias, add_proj_bias, add_mlp_bias;
+    bool add_output_bias;  /* the output layer has a bias (GPT) */
     bool bias_gelu_fusion; /* with has_bias, the GELU of an MLP without gate is the tanh approximation */
     double hidden_dropout;
     bool openai_gelu;        /* every GELU is the tanh approximation; otherwise exact, except with bias_gelu_fusion */
@@ -109,8 +122,11 @@ static inline bool meg_model_is_rotary(const struct meg_model_conf *c)
 /* Return whether the MLP has a gated linear unit, whose fc1 computes [gate | up]. */
 static inline bool meg_model_is_gated(const struct meg_model_conf *c)
 {
-    return c->swiglu || c->glu_activation != MEG_GLU_ACTIVATION_NONE;
+    return c->swiglu || c->quick_geglu || c->glu_activation != MEG_GLU_ACTIVATION_NONE || c->gated_linear_unit;
 }
+
+/* Return the activation function of the MLP. */
+enum meg_act meg_model_act(const struct meg_model_conf *c);
 
 /* Return whether there is a norm of the input, or of the output, of attention and MLP. */
 static inline bool meg_model_norms_input(const struct meg_model_conf *c)

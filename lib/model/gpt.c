@@ -8,6 +8,7 @@ static void describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         .h = c->hidden_size,
         .v = c->vocab_size,
         .tied = c->is_untied ? NULL : "embedding.word_embeddings.weight",
+        .has_bias = c->add_output_bias,
         .scale = meg_model_logit_multiplier(c) != 1 ? (float)meg_model_logit_multiplier(c) : 0,
         .softcap = c->logit_softcap > 0 ? (float)c->logit_softcap : 0,
         .std = c->init_method_std,
@@ -26,7 +27,8 @@ const struct meg_family meg_gpt_family = {
     .samples = MEG_SAMPLES_GPT,
     .options = "apply-layernorm-1p norm-no-* norm-placement parallel-residual embed-layernorm "
                "embedding-multiplier residual-multiplier logit-multiplier position-embedding-offset qk-* "
-               "group-query-attention apply-residual-connection-post-layernorm reset-position-ids "
+               "group-query-attention add-proj-bias add-output-bias apply-residual-connection-post-layernorm "
+               "reset-position-ids "
                "reset-attention-mask eod-mask-loss calculate-per-token-loss context-parallel-size softmax-type "
                "attn-logit-softcapping final-logit-softcapping clip-qkv position-embedding-type=alibi",
     .describe = describe,

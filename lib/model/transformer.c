@@ -47,33 +47,24 @@ static struct meg_attn_conf attention(const struct meg_model_conf *c, const stru
     attn.std = c->init_method_std;
     attn.std_out = std_out;
     attn.has_qkv_bias = c->has_bias || c->add_qkv_bias;
-    attn.has_proj_bias = c->has_bias;
+    attn.has_proj_bias = c->has_bias || c->add_proj_bias;
     attn.is_bidirectional = t->is_bidirectional;
     attn.buckets = is_relative ? c->relative_attention_num_buckets : 0;
     return attn;
 }
 
-static enum meg_act activation(const struct meg_model_conf *c)
-{
-    if (c->activation_func == MEG_ACTIVATION_FUNC_RELU)
-        return MEG_ACT_RELU;
-    return c->openai_gelu || (c->bias_gelu_fusion && c->has_bias) ? MEG_ACT_GELU_TANH : MEG_ACT_GELU_ERF;
-}
-
 static struct meg_mlp_conf mlp(const struct meg_model_conf *c, double std_out)
 {
-    const enum meg_glu_type geglu = c->openai_gelu ? MEG_GLU_GELU_TANH : MEG_GLU_GELU_ERF;
+    const double limit = c->activation_func_clamp_value;
     struct meg_mlp_conf mlp = c->mlp;
 
     mlp.h = c->hidden_size;
     mlp.is_gated = meg_model_is_gated(c);
-    mlp.act = activation(c);
-    mlp.glu.type = c->glu_activation == MEG_GLU_ACTIVATION_GEGLU   ? geglu
-                   : c->glu_activation == MEG_GLU_ACTIVATION_REGLU ? MEG_GLU_RELU
-                                                                   : MEG_GLU_SILU;
+    mlp.act = meg_model_act(c);
+    mlp.glu = (struct meg_glu){ mlp.act, limit > 0 ? (float)limit : 0, (float)c->glu_linear_offset };
     mlp.std = c->init_method_std;
     mlp.std_out = std_out;
-    mlp.has_bias = c->has_bias;
+    mlp.has_bias = c->has_bias || c->add_mlp_bias;
     return mlp;
 }
 

@@ -20,7 +20,8 @@ const struct meg_opt_names meg_train_ignored[] = {
       "no-bias-swiglu-fusion no-rope-fusion cross-entropy-loss-fusion abort-on-unmet-fused-kernel-constraints "
       "no-clone-scatter-output-in-embedding disable-clone-scatter-output-in-embedding "
       "cross-entropy-fusion-impl=native|te disable-mem-efficient-ln ds-fused-adam fused-residual-rmsnorm "
-      "use-transformer-engine-op-fuser use-te-activation-func disable-jit-fuser no-gradient-reduce-div-fusion "
+      "use-fused-weighted-squared-relu use-transformer-engine-op-fuser use-te-activation-func disable-jit-fuser "
+      "no-gradient-reduce-div-fusion "
       "mlp-chunks-for-prefill=N mlp-chunks-for-training=N use-gigatoken" },
     { "there is one implementation of the model",
       "use-mcore-models transformer-impl=local|transformer_engine use-legacy-models" },

@@ -53,9 +53,7 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "language-model-type disable-vision-class-token allow-missing-vision-projection-checkpoint" },
     { NOT_YET("other normalization of queries and keys"),
       "qk-l2-norm qk-clip* apply-wd-to-qk-layernorm no-weight-decay-cond-type" },
-    { NOT_YET("activations other than GELU, ReLU, SwiGLU, GEGLU and ReGLU"),
-      "squared-relu quick-geglu onnx-safe glu-linear-offset=0.0 activation-func-clamp-value "
-      "use-fused-weighted-squared-relu" },
+    { NOT_YET("export to ONNX"), "onnx-safe" },
     { NOT_YET("YaRN"), "yarn-* no-yarn-* rope-type=rope position-embedding-type:yarn" },
     { NOT_YET("layers without position embeddings"), "no-rope-freq position-embedding-type:none" },
     { NOT_YET("sliding-window attention"), "window-*" },

@@ -219,7 +219,7 @@ static void check_qk_norm(const struct meg_qk_norm *q)
 
 static void check_glu(const struct meg_glu *unit)
 {
-    MEG_ASSERT_LE(unit->type, MEG_GLU_SQUARED_RELU);
+    MEG_ASSERT(unit->act > MEG_ACT_NONE && unit->act < MEG_ACTS);
     MEG_ASSERT(unit->limit >= 0);
 }
 
@@ -245,7 +245,7 @@ static void check_field(const struct call *c, const struct meg_op_field *f)
     case MEG_FIELD_RANGES:
     case MEG_FIELD_MEMORY: check_present(c, f, p, meg_op_numel(&c->sizes, f->shape)); break;
     case MEG_FIELD_DTYPE: check_dtype(c, f, *(const enum meg_dtype *)value); break;
-    case MEG_FIELD_ACT: MEG_ASSERT_LE(*(const enum meg_act *)value, MEG_ACT_RELU); break;
+    case MEG_FIELD_ACT: MEG_ASSERT_LT(*(const enum meg_act *)value, MEG_ACTS); break;
     case MEG_FIELD_NORM: MEG_ASSERT_LE(*(const enum meg_norm *)value, MEG_NORM_RMS_1P); break;
     case MEG_FIELD_DROP: check_drop(p); break;
     case MEG_FIELD_GLU: check_glu(p); break;

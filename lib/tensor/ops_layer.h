@@ -9,7 +9,18 @@
 
 MEG_BEGIN_DECLS
 
-enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF, MEG_ACT_TANH, MEG_ACT_RELU };
+/* Activation functions of linear layers and of gated linear units. */
+enum meg_act {
+    MEG_ACT_NONE,
+    MEG_ACT_GELU_TANH, /* tanh form of GELU */
+    MEG_ACT_GELU_ERF,  /* exact form of GELU */
+    MEG_ACT_TANH,
+    MEG_ACT_RELU,
+    MEG_ACT_SILU,         /* x / (1 + exp(-x)) */
+    MEG_ACT_QUICK_GELU,   /* x / (1 + exp(-1.702 x)) */
+    MEG_ACT_SQUARED_RELU, /* relu(x)^2 */
+    MEG_ACTS              /* number of the above */
+};
 
 /* The types with 1P store a weight as its difference from 1 (Megatron's --apply-layernorm-1p; RMSNorm of Gemma). */
 enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS, MEG_NORM_LAYER_1P, MEG_NORM_RMS_1P };
@@ -32,23 +43,13 @@ static inline MEG_HOST_DEVICE float meg_norm_offset(enum meg_norm type, const vo
     return meg_norm_is_1p(type) || !w ? 1.0f : 0.0f;
 }
 
-/* The activation function of a gated linear unit. */
-enum meg_glu_type {
-    MEG_GLU_SILU,       /* SwiGLU: x / (1 + exp(-x)) */
-    MEG_GLU_QUICK_GELU, /* x / (1 + exp(-1.702 x)) */
-    MEG_GLU_GELU_TANH,  /* GEGLU, with the tanh form of GELU */
-    MEG_GLU_GELU_ERF,   /* GEGLU, with the exact form of GELU */
-    MEG_GLU_RELU,       /* ReGLU */
-    MEG_GLU_SQUARED_RELU
-};
-
 /*
  * A gated linear unit (Shazeer 2020): y = act(gate) * (up + offset).  If limit is above 0, gate is first clamped to at
- * most limit, and up to [-limit, limit]; the gradient of a clamped value is 0.  GPT-OSS has MEG_GLU_QUICK_GELU, limit 7
+ * most limit, and up to [-limit, limit]; the gradient of a clamped value is 0.  GPT-OSS has MEG_ACT_QUICK_GELU, limit 7
  * and offset 1 (GptOssExperts in transformers; activation_func_clamp_value and glu_linear_offset in Megatron).
  */
 struct meg_glu {
-    enum meg_glu_type type;
+    enum meg_act act; /* not MEG_ACT_NONE */
     float limit, offset;
 };
 

@@ -126,18 +126,17 @@ static void put_str(struct line *l, const char *key, const char *s)
     meg_json_set_str(&l->json, key, s);
 }
 
-static void put_act(struct line *l, enum meg_act act)
+static void put_act(struct line *l, const char *key, enum meg_act act)
 {
-    static const char *const name[] = { "none", "gelu_tanh", "gelu_erf", "tanh", "relu" };
+    static const char *const name[MEG_ACTS] = { "none", "gelu_tanh", "gelu_erf",   "tanh",
+                                                "relu", "silu",      "quick_gelu", "squared_relu" };
 
-    put_str(l, "act", name[act]);
+    put_str(l, key, name[act]);
 }
 
 static void put_glu(struct line *l, const struct meg_glu *unit)
 {
-    static const char *const name[] = { "silu", "quick_gelu", "gelu_tanh", "gelu_erf", "relu", "squared_relu" };
-
-    put_str(l, "type", name[unit->type]);
+    put_act(l, "type", unit->act);
     if (unit->limit > 0)
         meg_json_set_f64(&l->json, "limit", (double)unit->limit);
     if (unit->offset != 0)
@@ -270,7 +269,7 @@ static void put_field(struct line *l, const struct meg_op_row *row, const struct
             meg_json_set_f64(&l->json, f->name, (double)*(const float *)value);
         break;
     case MEG_FIELD_DTYPE: put_dtype(l, row, f, *(const enum meg_dtype *)value); break;
-    case MEG_FIELD_ACT: put_act(l, *(const enum meg_act *)value); break;
+    case MEG_FIELD_ACT: put_act(l, "act", *(const enum meg_act *)value); break;
     case MEG_FIELD_NORM: put_norm(l, *(const enum meg_norm *)value); break;
     case MEG_FIELD_GLU: put_glu(l, meg_op_pointer(f, args)); break;
     case MEG_FIELD_QK_NORM: put_qk_norm(l, meg_op_pointer(f, args)); break;

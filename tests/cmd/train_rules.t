@@ -83,6 +83,11 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
     refuses 1 '--softmax-scale -1: must be positive and finite' --softmax-scale -1
     refuses 1 '--activation-func: cannot be combined with --swiglu' --activation-func relu --swiglu
     refuses 1 '--activation-func: cannot be combined with --glu-activation' --activation-func relu --glu-activation reglu
+    refuses 1 '--gated-linear-unit: cannot be combined with --squared-relu' --gated-linear-unit --squared-relu
+    refuses 1 '--quick-geglu: cannot be combined with --swiglu' --quick-geglu --swiglu
+    refuses 1 '--glu-linear-offset: requires a gated linear unit' --glu-linear-offset 1
+    refuses 1 '--activation-func-clamp-value: requires a gated linear unit' --activation-func-clamp-value 7
+    refuses 1 '--activation-func-clamp-value -7: must be positive' --swiglu --activation-func-clamp-value -7
     refuses 4 '--num-layers-per-virtual-pipeline-stage 3: must divide the number of layers per stage, 2' $pp 4 \
         --num-layers-per-virtual-pipeline-stage 3
     refuses 1 '--num-layers-per-virtual-pipeline-stage 1: requires --pipeline-model-parallel-size of 2' \

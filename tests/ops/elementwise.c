@@ -22,19 +22,37 @@ enum { PLAIN, WIDE, SPECIAL };
 double op_act(enum meg_act act, double x)
 {
     switch (act) {
-    case MEG_ACT_GELU_TANH: return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case MEG_ACT_GELU_TANH: return x / (1 + exp(-sqrt(8 / M_PI) * (x + 0.044715 * x * x * x)));
     case MEG_ACT_GELU_ERF: return 0.5 * x * erfc(-x / sqrt(2));
     case MEG_ACT_TANH: return tanh(x);
     case MEG_ACT_RELU: return x < 0 ? 0 : x;
+    case MEG_ACT_SILU: return x / (1 + exp(-x));
+    case MEG_ACT_QUICK_GELU: return x / (1 + exp(-1.702 * x));
+    case MEG_ACT_SQUARED_RELU: return x < 0 ? 0 : x * x;
     default: return x;
     }
 }
 
 double op_slope(enum meg_act act, double x)
 {
-    const double h = 1e-5;
+    const double s = 1 / (1 + exp(act == MEG_ACT_SILU ? -x : -1.702 * x)), k = sqrt(2 / M_PI);
+    const double t = tanh(k * (x + 0.044715 * x * x * x));
 
-    return act == MEG_ACT_RELU ? (x <= 0 ? 0 : 1) : (op_act(act, x + h) - op_act(act, x - h)) / (2 * h);
+    switch (act) {
+    case MEG_ACT_GELU_TANH: return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * x * x);
+    case MEG_ACT_GELU_ERF: return 0.5 * erfc(-x / sqrt(2)) + x * exp(-0.5 * x * x) / sqrt(2 * M_PI);
+    case MEG_ACT_TANH: return 1 - tanh(x) * tanh(x);
+    case MEG_ACT_RELU: return x <= 0 ? 0 : 1;
+    case MEG_ACT_SILU: return s * (1 + x * (1 - s));
+    case MEG_ACT_QUICK_GELU: return s * (1 + 1.702 * x * (1 - s));
+    case MEG_ACT_SQUARED_RELU: return x < 0 ? 0 : 2 * x;
+    default: return 1;
+    }
+}
+
+bool op_is_relu(enum meg_act act)
+{
+    return act == MEG_ACT_RELU || act == MEG_ACT_SQUARED_RELU;
 }
 
 static void act_fill(struct op_call *c)
@@ -56,7 +74,7 @@ static void act_ref(struct op_call *c)
     for (int64_t i = 0; i < dx->numel; i++) {
         dx->want[i] = dy[i] * op_slope(a->act, pre[i]);
         dx->tol[i] =
-            isinf(pre[i]) || (a->act == MEG_ACT_RELU && isnan(pre[i])) ? INFINITY : 1e-6 * fmax(1, fabs(pre[i]) / 3);
+            isinf(pre[i]) || (op_is_relu(a->act) && isnan(pre[i])) ? INFINITY : 1e-6 * fmax(1, fabs(pre[i]) / 3);
     }
 }
 
@@ -69,7 +87,7 @@ static void act_one(int variant, enum meg_act act, enum meg_dtype tdx, enum meg_
 
 static void act_types(void)
 {
-    for (int act = MEG_ACT_GELU_TANH; act <= MEG_ACT_RELU; act++)
+    for (int act = MEG_ACT_GELU_TANH; act < MEG_ACTS; act++)
         for (int i = 0; i < OP_FLOATS * OP_FLOATS * OP_FLOATS; i++)
             for (int s = 0; s < SMALL_SHAPES; s++)
                 act_one(WIDE, (enum meg_act)act, (enum meg_dtype)(i / 9), (enum meg_dtype)(i / 3 % 3),
@@ -85,14 +103,14 @@ static void act_shapes(void)
         act_one(WIDE, MEG_ACT_GELU_TANH, MEG_DTYPE_BF16, MEG_DTYPE_F16, MEG_DTYPE_F32, shapes[i], true);
     }
     for (int i = 0; i < OP_FLOATS; i++) /* more than a block of columns */
-        for (int act = MEG_ACT_GELU_TANH; act <= MEG_ACT_RELU; act++)
+        for (int act = MEG_ACT_GELU_TANH; act < MEG_ACTS; act++)
             act_one(PLAIN, (enum meg_act)act, (enum meg_dtype)i, (enum meg_dtype)i, (enum meg_dtype)i,
                     (struct shape){ 5, 1030, 2 }, false);
 }
 
 static void act_special(void)
 {
-    for (int act = MEG_ACT_GELU_TANH; act <= MEG_ACT_RELU; act++)
+    for (int act = MEG_ACT_GELU_TANH; act < MEG_ACTS; act++)
         act_one(SPECIAL, (enum meg_act)act, MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, shapes[1], true);
 }
 

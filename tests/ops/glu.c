@@ -1,40 +1,11 @@
 /* glu.c - cases of glu_fwd and glu_bwd: gated linear units and their gradients. */
 #include "ops.h"
 
-enum { UNITS = MEG_GLU_SQUARED_RELU + 1 };
-
 /*
  * PLAIN: values in [-6, 6).  SPECIAL: gates of row 1 such as infinity.  AT_LIMIT: values at the limit 7 and beyond it.
  * EXTREME: gates for which an activation function is exactly 0 or linear.
  */
 enum { PLAIN, SPECIAL, AT_LIMIT, EXTREME };
-
-static double act64(enum meg_glu_type type, double x)
-{
-    switch (type) {
-    case MEG_GLU_SILU: return x / (1 + exp(-x));
-    case MEG_GLU_QUICK_GELU: return x / (1 + exp(-1.702 * x));
-    case MEG_GLU_GELU_TANH: return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case MEG_GLU_GELU_ERF: return 0.5 * x * erfc(-x / sqrt(2));
-    case MEG_GLU_RELU: return x < 0 ? 0 : x;
-    default: return x < 0 ? 0 : x * x;
-    }
-}
-
-static double slope64(enum meg_glu_type type, double x)
-{
-    const double s = 1 / (1 + exp(type == MEG_GLU_SILU ? -x : -1.702 * x)), k = sqrt(2 / M_PI);
-    const double t = tanh(k * (x + 0.044715 * x * x * x));
-
-    switch (type) {
-    case MEG_GLU_SILU: return s * (1 + x * (1 - s));
-    case MEG_GLU_QUICK_GELU: return s * (1 + 1.702 * x * (1 - s));
-    case MEG_GLU_GELU_TANH: return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * x * x);
-    case MEG_GLU_GELU_ERF: return 0.5 * erfc(-x / sqrt(2)) + x * exp(-0.5 * x * x) / sqrt(2 * M_PI);
-    case MEG_GLU_RELU: return x <= 0 ? 0 : 1; /* 0 at 0, as in PyTorch */
-    default: return x < 0 ? 0 : 2 * x;
-    }
-}
 
 static void fill(struct op_call *c)
 {
@@ -84,7 +55,7 @@ static struct pair pair_of(struct op_call *c, const struct meg_glu *unit, int64_
 /* Return whether the activation function is exactly 0 or linear at this gate. */
 static bool has_exact_result(const struct op_call *c, const struct meg_glu *unit, double gate)
 {
-    return c->variant == EXTREME && unit->type == MEG_GLU_SILU && fabs(gate) == 200;
+    return c->variant == EXTREME && unit->act == MEG_ACT_SILU && fabs(gate) == 200;
 }
 
 static void fwd_ref(struct op_call *c)
@@ -94,7 +65,7 @@ static void fwd_ref(struct op_call *c)
 
     for (int64_t i = 0; i < y->numel; i++) {
         const struct pair p = pair_of(c, unit, i);
-        const double want = act64(unit->type, p.gate) * p.up;
+        const double want = op_act(unit->act, p.gate) * p.up;
         const bool is_exact = has_exact_result(c, unit, p.gate);
 
         y->want[i] = is_exact ? (double)(float)want : want;
@@ -113,33 +84,33 @@ static void bwd_ref(struct op_call *c)
      * GELU has twelve roundings: of alpha * a, exp (two), 1 + e, 1 / (1 + e), 1 - s, four products, the sum and the
      * result.
      */
-    const double most = unit->type == MEG_GLU_SQUARED_RELU ? 72 : 7;
+    const double most = unit->act == MEG_ACT_SQUARED_RELU ? 72 : 7;
 
     for (int64_t i = 0; i < op_size(c, "n") * f; i++) {
         const struct pair p = pair_of(c, unit, i);
         const int64_t at = i / f * 2 * f + i % f;
-        const double dgate = p.gate_passes ? dy[i] * slope64(unit->type, p.gate) * p.up : 0;
-        const double dup = p.up_passes ? dy[i] * act64(unit->type, p.gate) : 0;
+        const double dgate = p.gate_passes ? dy[i] * op_slope(unit->act, p.gate) * p.up : 0;
+        const double dup = p.up_passes ? dy[i] * op_act(unit->act, p.gate) : 0;
         const bool is_exact = has_exact_result(c, unit, p.gate);
 
         dx->want[at] = is_exact ? (double)(float)dgate : dgate;
         dx->want[at + f] = is_exact ? (double)(float)dup : dup;
         dx->tol[at] = is_exact || !p.gate_passes ? 0 : 12 * EPS * most * fmax(1, fabs(dgate) / most);
         dx->tol[at + f] = is_exact || !p.up_passes ? 0 : 12 * EPS * most * fmax(1, fabs(dup) / most);
-        if (isinf(p.gate) || (isnan(p.gate) && unit->type >= MEG_GLU_RELU))
+        if (isinf(p.gate) || (isnan(p.gate) && op_is_relu(unit->act)))
             dx->tol[at] = INFINITY; /* the slope is undefined */
     }
 }
 
 /* The limits are not bf16 or f16 values: no random value of these types is at a limit, where the derivative jumps. */
 static const struct meg_glu units[] = {
-    { MEG_GLU_SILU, 0, 0 },      { MEG_GLU_QUICK_GELU, 0, 0 },
-    { MEG_GLU_GELU_TANH, 0, 0 }, { MEG_GLU_GELU_ERF, 0, 0 },
-    { MEG_GLU_RELU, 0, 0 },      { MEG_GLU_SQUARED_RELU, 0, 0 },
-    { MEG_GLU_SILU, 2.537f, 0 }, { MEG_GLU_QUICK_GELU, 3.141f, 1 }, /* of GPT-OSS, with a smaller limit */
-    { MEG_GLU_RELU, 0, 0.5f },
+    { MEG_ACT_SILU, 0, 0 },      { MEG_ACT_QUICK_GELU, 0, 0 },
+    { MEG_ACT_GELU_TANH, 0, 0 }, { MEG_ACT_GELU_ERF, 0, 0 },
+    { MEG_ACT_RELU, 0, 0 },      { MEG_ACT_SQUARED_RELU, 0, 0 },
+    { MEG_ACT_SILU, 2.537f, 0 }, { MEG_ACT_QUICK_GELU, 3.141f, 1 }, /* of GPT-OSS, with a smaller limit */
+    { MEG_ACT_RELU, 0, 0.5f },   { MEG_ACT_TANH, 0, 0 },
 };
-static const struct meg_glu gpt_oss = { MEG_GLU_QUICK_GELU, 7, 1 };
+static const struct meg_glu gpt_oss = { MEG_ACT_QUICK_GELU, 7, 1 };
 
 struct shape {
     int64_t n, f, pad;
@@ -154,11 +125,11 @@ static const struct shape shapes[] = { { 3, 64, 8 }, { 2, 12, 4 },   { 3, 20, 12
                                        { 5, 13, 2 }, { 2, 2056, 0 }, { 4099, 3, 0 } };
 static const struct meg_glu limits[] = { { 0, 0, 0 }, { 0, 1.5f, 1 }, { 0, 0, 0.5f } };
 
-static struct meg_glu unit_of(int type, int limit)
+static struct meg_glu unit_of(int act, int limit)
 {
     struct meg_glu unit = limits[limit];
 
-    unit.type = (enum meg_glu_type)type;
+    unit.act = (enum meg_act)act;
     return unit;
 }
 
@@ -186,10 +157,10 @@ static void fwd_small(void)
 
 static void fwd_types(void)
 {
-    for (int u = 0; u < UNITS; u++)
+    for (int act = MEG_ACT_NONE + 1; act < MEG_ACTS; act++)
         for (int i = 0; i < OP_FLOATS * OP_FLOATS * (int)LEN(limits); i++)
-            fwd_one(PLAIN, unit_of(u, i % 3), (enum meg_dtype)(i / 9), (enum meg_dtype)(i / 3 % 3),
-                    shapes[(u + i) % 4]);
+            fwd_one(PLAIN, unit_of(act, i % 3), (enum meg_dtype)(i / 9), (enum meg_dtype)(i / 3 % 3),
+                    shapes[(act + i) % 4]);
 }
 
 static void fwd_shapes(void)
@@ -201,7 +172,7 @@ static void fwd_shapes(void)
 
 static void fwd_special(void)
 {
-    for (int i = 0; i < UNITS * (int)LEN(limits); i++)
+    for (int i = 3; i < MEG_ACTS * (int)LEN(limits); i++)
         fwd_one(SPECIAL, unit_of(i / 3, i % 3), MEG_DTYPE_F32, MEG_DTYPE_F32, shapes[0]);
     for (size_t u = 0; u < LEN(units); u++)
         fwd_one(EXTREME, units[u], MEG_DTYPE_F32, MEG_DTYPE_F32, (struct shape){ 1, 4, 0 });
@@ -241,10 +212,10 @@ static void bwd_small(void)
 
 static void bwd_types(void)
 {
-    for (int u = 0; u < UNITS; u++)
+    for (int act = MEG_ACT_NONE + 1; act < MEG_ACTS; act++)
         for (int i = 0; i < OP_FLOATS * OP_FLOATS * OP_FLOATS * (int)LEN(limits); i++)
-            bwd_one(PLAIN, unit_of(u, i % 3), (enum meg_dtype)(i / 27), (enum meg_dtype)(i / 9 % 3),
-                    (enum meg_dtype)(i / 3 % 3), shapes[(u + i) % 4], true);
+            bwd_one(PLAIN, unit_of(act, i % 3), (enum meg_dtype)(i / 27), (enum meg_dtype)(i / 9 % 3),
+                    (enum meg_dtype)(i / 3 % 3), shapes[(act + i) % 4], true);
 }
 
 static void bwd_shapes(void)
@@ -255,7 +226,7 @@ static void bwd_shapes(void)
 
 static void bwd_special(void)
 {
-    for (int i = 0; i < UNITS * (int)LEN(limits); i++)
+    for (int i = 3; i < MEG_ACTS * (int)LEN(limits); i++)
         bwd_one(SPECIAL, unit_of(i / 3, i % 3), MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, shapes[0], true);
     for (size_t u = 0; u < LEN(units); u++)
         bwd_one(EXTREME, units[u], MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, (struct shape){ 1, 4, 0 }, true);

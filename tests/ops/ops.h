@@ -176,8 +176,9 @@ double op_drop_factor(struct op_call *c, const struct meg_drop *d, int64_t row, 
 /* Return the dropout factor of a unit at a position of a sequence. */
 double op_drop_unit(const struct meg_drop *d, int64_t unit, int64_t position, int64_t sample);
 double op_act(enum meg_act act, double x);
-/* Return the central difference of an activation function.  The slope of the ReLU is 0 at 0, as in PyTorch. */
+/* Return the derivative of an activation function.  The derivative of the ReLU is 0 at 0, as in PyTorch. */
 double op_slope(enum meg_act act, double x);
+bool op_is_relu(enum meg_act act);
 
 /* ---- for the drivers ---- */
 

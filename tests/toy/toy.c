@@ -39,7 +39,7 @@ struct gated_acts {
     struct meg_norm_stats stats;
 };
 
-static const struct meg_glu silu = { .type = MEG_GLU_SILU };
+static const struct meg_glu silu = { .act = MEG_ACT_SILU };
 
 /* Return the groups of columns of x as rows. */
 static struct meg_mat groups(struct meg_mat x)

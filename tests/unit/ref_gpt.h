@@ -249,20 +249,33 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
     free(p);
 }
 
-/* Apply the SiLU gate, tanh GELU or exact GELU to fc1's output x; y is [n,f]. */
+static inline double ref_act(enum meg_act act, double u)
+{
+    switch (act) {
+    case MEG_ACT_GELU_TANH: return 0.5 * u * (1 + tanh(sqrt(2 / M_PI) * (u + 0.044715 * u * u * u)));
+    case MEG_ACT_GELU_ERF: return 0.5 * u * (1 + erf(u / sqrt(2)));
+    case MEG_ACT_RELU: return fmax(u, 0);
+    case MEG_ACT_SQUARED_RELU: return fmax(u, 0) * fmax(u, 0);
+    case MEG_ACT_QUICK_GELU: return u / (1 + exp(-1.702 * u));
+    default: return u / (1 + exp(-u)); /* MEG_ACT_SILU */
+    }
+}
+
+/* Apply the activation function or the gated linear unit to fc1's output x; y is [n,f]. */
 static inline void ref_activation(const struct meg_model_conf *c, double *y, const double *x, int64_t n)
 {
+    const double limit = c->activation_func_clamp_value > 0 ? c->activation_func_clamp_value : INFINITY;
+    const enum meg_act act = meg_model_act(c);
     const int64_t f = c->mlp.f;
 
     for (int64_t k = 0; k < n * f; k++) {
-        const double *row = x + k / f * 2 * f, u = c->swiglu ? row[k % f] : x[k];
+        const double *row = x + k / f * 2 * f;
 
-        if (c->swiglu)
-            y[k] = u / (1 + exp(-u)) * row[f + k % f];
-        else if (c->bias_gelu_fusion && c->has_bias)
-            y[k] = 0.5 * u * (1 + tanh(sqrt(2 / M_PI) * (u + 0.044715 * u * u * u)));
+        if (meg_model_is_gated(c))
+            y[k] = ref_act(act, fmin(row[k % f], limit)) *
+                   (fmin(fmax(row[f + k % f], -limit), limit) + c->glu_linear_offset);
         else
-            y[k] = 0.5 * u * (1 + erf(u / sqrt(2)));
+            y[k] = ref_act(act, x[k]);
     }
 }
 
@@ -304,7 +317,7 @@ static inline void ref_layer(const struct ref_gpt *g, double *h, int l)
     const struct meg_model_conf *c = g->c;
     const int64_t n = g->x->s * g->x->b, hidden = c->hidden_size, ad = c->attn.a * c->attn.d;
     const int64_t qkv_cols = ad + 2 * c->attn.g * c->attn.d, f = c->mlp.f;
-    const int64_t fc1 = c->swiglu ? 2 * f : f;
+    const int64_t fc1 = meg_model_is_gated(c) ? 2 * f : f;
     double *x = ref_rows(g, hidden), *y = ref_rows(g, hidden), *qkv = ref_rows(g, qkv_cols), *o = ref_rows(g, ad);
     double *pre = ref_rows(g, fc1), *mid = ref_rows(g, f);
 
@@ -355,7 +368,7 @@ static inline double ref_loss(const struct ref_gpt *g)
     ref_norm(g, y, h, ref_find(g, "decoder.final_layernorm.weight"), ref_find(g, "decoder.final_layernorm.bias"));
     for (int64_t k = 0; k < n * hidden; k++)
         y[k] *= meg_model_logit_multiplier(c);
-    ref_linear(logits, y, out ? out : word, NULL, n, v, hidden);
+    ref_linear(logits, y, out ? out : word, ref_find(g, "output_layer.bias"), n, v, hidden);
     for (int64_t k = 0; k < n * v; k++)
         logits[k] = ref_softcap(logits[k], c->logit_softcap);
     for (int64_t r = 0; r < n; r++) {

@@ -310,6 +310,10 @@ int ckpt_hf_read_config(struct meg_model_conf *m, const struct ckpt_hf_family *f
         (r = ckpt_hf_read_rows(&reader, refused)) < 0)
         return r;
     m->group_query_attention = m->attn.g != MEG_UNSET && m->attn.g != m->attn.a;
+    if (m->add_qkv_bias && m->add_proj_bias && m->add_mlp_bias) {
+        m->has_bias = true;
+        m->add_qkv_bias = m->add_proj_bias = m->add_mlp_bias = false;
+    }
     return meg_json_get_i64(config, "vocab_size", MEG_JSON_REQUIRED, &m->vocab_size, from, e);
 }
 
@@ -340,9 +344,12 @@ json_t *ckpt_hf_make_config(const struct ckpt_hf_family *family, const struct me
     json_t *config = json_pack("{s:s,s:I,s:[s]}", "model_type", family->model_type, "vocab_size",
                                (json_int_t)m->vocab_size, "architectures", family->class_name);
     json_t *constants = json_loads(family->constants ? family->constants : "{}", 0, NULL);
+    struct meg_model_conf biases = *m;
 
     json_object_update(config, constants);
     json_decref(constants);
-    ckpt_hf_write_rows(config, m, family->rows);
+    if (m->has_bias) /* members of config.json select single biases */
+        biases.add_qkv_bias = biases.add_proj_bias = biases.add_mlp_bias = true;
+    ckpt_hf_write_rows(config, &biases, family->rows);
     return config;
 }

@@ -90,6 +90,9 @@ struct ckpt_hf_family {
     F(gpt_neox)                                                                                                        \
     F(falcon)                                                                                                          \
     F(hunyuan)                                                                                                         \
+    F(nemotron)                                                                                                        \
+    F(phi)                                                                                                             \
+    F(gptj)                                                                                                            \
     F(gpt_bigcode)                                                                                                     \
     F(seed_oss)                                                                                                        \
     F(ernie4_5)                                                                                                        \
@@ -161,8 +164,6 @@ const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_
 
 /* Refuse a window that does not cover all positions: sliding_window, Qwen's use_sliding_window, and layer_types. */
 extern const struct ckpt_hf_convert ckpt_hf_window, ckpt_hf_qwen_window, ckpt_hf_layer_types;
-/* Read mlp_bias, which must equal attention_bias. */
-extern const struct ckpt_hf_convert ckpt_hf_mlp_bias;
 /* Read embd_pdrop, which should equal resid_pdrop. */
 extern const struct ckpt_hf_convert ckpt_hf_embd_pdrop;
 /* The activation of an MLP that is not gated. */

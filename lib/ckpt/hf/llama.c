@@ -37,8 +37,7 @@ static const struct ckpt_hf_row rows[] = {
     { "partial_rotary_factor", NULL, "1", NULL },
     { "rms_norm_eps", "norm-epsilon", "1e-06", NULL },
     { "hidden_act", "=", "\"silu\"", NULL },
-    { "attention_bias", "disable-bias-linear", "yes", NULL },
-    { "mlp_bias", "disable-bias-linear", NULL, &ckpt_hf_mlp_bias },
+    CKPT_HF_BIASES,
     { 0 }
 };
 /* clang-format on */

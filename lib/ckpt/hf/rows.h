@@ -36,6 +36,11 @@
     { "attention_dropout", "attention-dropout", "0", NULL }
 /* `untied` is the value of --untie-embeddings-and-output-weights if tie_word_embeddings is missing. */
 #define CKPT_HF_TIED(untied) { "tie_word_embeddings", "!untie-embeddings-and-output-weights", untied, NULL }
+/* Biases of attention, and of the MLP. */
+#define CKPT_HF_BIASES \
+    { "attention_bias", "add-qkv-bias", "no", NULL }, \
+    { "attention_bias", "add-proj-bias", "no", NULL }, \
+    { "mlp_bias", "add-mlp-bias", "no", NULL }
 /* The rotated fraction of a head if it is missing.  This row precedes CKPT_HF_ROPE, whose objects may also have it. */
 #define CKPT_HF_PARTIAL(percent) { "partial_rotary_factor", "rotary-percent", percent, NULL }
 /* Rotary positions, with the base if it is missing. */

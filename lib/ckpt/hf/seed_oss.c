@@ -11,8 +11,8 @@ static const struct ckpt_hf_row rows[] = {
     { "rms_norm_eps", "norm-epsilon", "1e-06", NULL },
     { "hidden_act", "=", "\"silu\"", NULL },
     { "attention_bias", "add-qkv-bias", "yes", NULL },
-    { "attention_out_bias", "=", "false", NULL },
-    { "mlp_bias", "=", "false", NULL },
+    { "attention_out_bias", "add-proj-bias", "no", NULL },
+    { "mlp_bias", "add-mlp-bias", "no", NULL },
     { 0 }
 };
 /* clang-format on */

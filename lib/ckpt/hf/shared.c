@@ -40,18 +40,6 @@ static int read_qwen_window(const struct ckpt_hf_reader *r, const struct ckpt_hf
     return code < 0 || !is_used ? code : check_window(r, "use_sliding_window to false");
 }
 
-/* Llama is supported with biases in all linear layers or in none. */
-static int read_mlp_bias(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
-{
-    bool mlp = false;
-    int code = ckpt_hf_read_bool(r, row->key, &mlp);
-
-    if (code < 0 || mlp == r->m->has_bias)
-        return code;
-    return meg_fail(r->e, MEG_EFORMAT, "%s: attention_bias is %s but mlp_bias is %s; only equal values are supported",
-                    r->from, mlp ? "false" : "true", mlp ? "true" : "false");
-}
-
 /* layer_types lists the kind of attention of each layer. */
 static int read_layer_types(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
@@ -91,16 +79,9 @@ static json_t *write_no_window(const struct meg_model_conf *m, const struct ckpt
     return json_false();
 }
 
-static json_t *write_mlp_bias(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
-{
-    (void)row;
-    return json_boolean(m->has_bias);
-}
-
 const struct ckpt_hf_convert ckpt_hf_window = { .read = read_mistral_window };
 const struct ckpt_hf_convert ckpt_hf_qwen_window = { .read = read_qwen_window, .write = write_no_window };
 const struct ckpt_hf_convert ckpt_hf_layer_types = { .read = read_layer_types };
-const struct ckpt_hf_convert ckpt_hf_mlp_bias = { .read = read_mlp_bias, .write = write_mlp_bias };
 const struct ckpt_hf_convert ckpt_hf_embd_pdrop = { .read = read_embd_pdrop };
 static const struct ckpt_hf_choice gelus[] = { CKPT_HF_GELUS("no-bias-gelu-fusion = no",
                                                              "no-bias-gelu-fusion = yes\nopenai-gelu = no") };

@@ -36,11 +36,6 @@ static const struct rule {
     { "mrope_section", "", "multimodal RoPE" },
     { "layernorm_zero_centered_gamma", "False", "norms that multiply by 1 + weight" },
     { "enable_mhc_connections", "False", "several residual streams" },
-    { "squared_relu", "False", "another activation function" },
-    { "quick_geglu", "False", "another activation function" },
-    { "gated_linear_unit", "False", "another activation function" },
-    { "glu_linear_offset", "0", "an offset in the gated linear unit" },
-    { "activation_func_clamp_value", "", "a clamped activation" },
     { "use_mup", "False", "maximal update parametrization" },
     { "mup_width_mult", "1", "maximal update parametrization" },
     { "mup_base_hidden_size", "", "maximal update parametrization" },
@@ -169,8 +164,9 @@ static bool is_option(const char *name)
 
 struct meg_model_conf ckpt_supported_options(const struct meg_model_conf *model, enum meg_ckpt_names names)
 {
-    const char *missing = names == MEG_CKPT_NAMES_LEGACY ? "position-embedding-type=relative qk-* softmax-type"
-                                                         : "apply-residual-connection-post-layernorm";
+    const char *missing = names == MEG_CKPT_NAMES_LEGACY
+                              ? "position-embedding-type=relative qk-* softmax-type add-output-bias"
+                              : "apply-residual-connection-post-layernorm";
     struct meg_model_conf m = *model;
 
     for (const struct meg_opt *row = meg_model_opts; row->name; row++) {

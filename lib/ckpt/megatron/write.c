@@ -268,7 +268,8 @@ static bool is_written(const struct meg_opt *row, const struct meg_model_conf *m
         "decoder-num-layers glu-activation activation-func softmax-scale softmax-type clip-qkv qk-norm-* "
         "attn-logit-softcapping final-logit-softcapping logit-multiplier apply-layernorm-1p "
         "norm-no-* norm-placement parallel-residual embed-layernorm embedding-multiplier "
-        "residual-multiplier position-embedding-offset";
+        "residual-multiplier position-embedding-offset add-proj-bias add-mlp-bias "
+        "add-output-bias quick-geglu squared-relu gated-linear-unit glu-linear-offset activation-func-clamp-value";
     char *value = meg_opt_value(row, m);
     const bool is_set = meg_opt_is_set(row, value);
 

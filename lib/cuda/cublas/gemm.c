@@ -87,7 +87,8 @@ enum { TEXT_NBYTES = 256 };
 /* Write a key as text, for messages and the cache. */
 static void print_key(char text[TEXT_NBYTES], const struct key *k)
 {
-    static const char *const acts[] = { "", " gelu_tanh", " gelu_erf", " tanh", " relu" };
+    static const char *const acts[MEG_ACTS] = { "",      " gelu_tanh", " gelu_erf",   " tanh",
+                                                " relu", " silu",      " quick_gelu", " squared_relu" };
 
     snprintf(text, TEXT_NBYTES,
              "[%" PRId64 ",%" PRId64 "] k=%" PRId64 " %c%c %s>%s ld=%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64

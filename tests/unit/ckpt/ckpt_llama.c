@@ -55,6 +55,16 @@ static void all_biases(struct meg_model_conf *m)
     m->has_bias = true;
 }
 
+static void attention_biases(struct meg_model_conf *m)
+{
+    m->add_qkv_bias = m->add_proj_bias = true;
+}
+
+static void mlp_biases(struct meg_model_conf *m)
+{
+    m->add_mlp_bias = true;
+}
+
 static void qwen(struct meg_model_conf *m)
 {
     m->add_qkv_bias = true;
@@ -77,6 +87,8 @@ static void llama_round_trip_is_bit_identical(void **state)
         { tied_llama3, "\"rope_type\": \"llama3\"|\"factor\": 32.0|\"rms_norm_eps\": 1e-06" },
         { wide_heads_interpolated, "\"head_dim\": 8|\"linear\"|\"factor\": 2.0" },
         { all_biases, "\"attention_bias\": true|\"mlp_bias\": true" },
+        { attention_biases, "\"llama\"|\"attention_bias\": true|\"mlp_bias\": false" },
+        { mlp_biases, "\"llama\"|\"attention_bias\": false|\"mlp_bias\": true" },
         { qwen, "\"Qwen2ForCausalLM\"|\"qwen2\"|\"num_key_value_heads\": 4" },
         { qwen3, "\"Qwen3ForCausalLM\"|\"qwen3\"|\"attention_bias\": false" },
     };
@@ -151,7 +163,7 @@ static void refuses_unsupported_llama_settings(void **state)
     } bad[] = {
         { LLAMA(",\"hidden_act\":\"gelu\""), "hidden_act is \"gelu\", but only \"silu\"" },
         { LLAMA(",\"hidden_act\":0"), "hidden_act is 0, but only \"silu\"" },
-        { LLAMA(",\"attention_bias\":true"), "attention_bias is true but mlp_bias is false" },
+        { LLAMA(",\"attention_bias\":true"), "8 missing|model.layers.0.self_attn.q_proj.bias" },
         { LLAMA(",\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5|only 1" },
         { LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1.5}"), "the factor of linear rope_scaling is 1.5" },
         { LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}"), "yarn|linear or llama3" },

@@ -176,7 +176,7 @@ static void scale_by_two_factors(void *unused)
 static void multiply(const void *unused)
 {
     static float y[2], x[4];
-    const struct meg_glu unit = { MEG_GLU_SILU, .limit = factor };
+    const struct meg_glu unit = { MEG_ACT_SILU, .limit = factor };
     const struct meg_mat out = meg_mat(y, MEG_DTYPE_F32, 1, 2), in = meg_mat(x, MEG_DTYPE_F32, 1, 4);
     (void)unused;
 

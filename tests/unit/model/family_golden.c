@@ -11,11 +11,12 @@
 #include "infer/generate.h"
 #include "optim/optim.h"
 
-static const char *const folders[] = { "gpt2-tiny",        "llama-tiny",   "qwen2-tiny",    "qwen3-tiny",
-                                       "ernie4_5-tiny",    "glm-tiny",     "seed-oss-tiny", "stablelm-tiny",
-                                       "gpt-bigcode-tiny", "granite-tiny", "olmo-tiny",     "cohere-tiny",
-                                       "gemma-tiny",       "opt-tiny",     "gpt-neox-tiny", "falcon-tiny",
-                                       "glm4-tiny",        "hunyuan-tiny" };
+static const char *const folders[] = { "gpt2-tiny",        "llama-tiny",      "qwen2-tiny",    "qwen3-tiny",
+                                       "ernie4_5-tiny",    "glm-tiny",        "seed-oss-tiny", "stablelm-tiny",
+                                       "gpt-bigcode-tiny", "granite-tiny",    "olmo-tiny",     "cohere-tiny",
+                                       "gemma-tiny",       "opt-tiny",        "gpt-neox-tiny", "falcon-tiny",
+                                       "glm4-tiny",        "llama-bias-tiny", "nemotron-tiny", "phi-tiny",
+                                       "gptj-tiny",        "hunyuan-tiny" };
 
 /* Variants of the expected numbers, and the model options that they change; "padded" is checked in every folder. */
 static const struct variant {
@@ -23,6 +24,7 @@ static const struct variant {
 } variants[] = {
     { "gpt2-tiny", "exact-gelu", "no-bias-gelu-fusion = yes" },
     { "gpt2-tiny", "eps-1e-2", "norm-epsilon = 1e-2" },
+    { "gptj-tiny", "rotary-all", "rotary-percent = 1" },
     { "llama-tiny", "rotary-percent-0.5", "rotary-percent = 0.5" },
     { "llama-tiny", "rotary-base-500000", "rotary-base = 500000" },
     { "llama-tiny", "rotary-interleaved", "rotary-interleaved = yes" },
