@@ -463,7 +463,8 @@ MEG_OP_ROW(xent_combine, check_xent_combine,
     FIELD(xent_combine, target, IN, "n") VALUE(xent_combine, nparts) VALUE(xent_combine, n))
 MEG_OP_ROW(xent_bwd, NULL,
     FIELD(xent_bwd, logits, INOUT, "n v") FIELD(xent_bwd, lse, IN, "n") FIELD(xent_bwd, target, IN, "n")
-    VALUE(xent_bwd, v0) VALUE(xent_bwd, z_loss) VALUE(xent_bwd, softcap) FIELD(xent_bwd, weight.mask, IN | OPTIONAL, "n"))
+    VALUE(xent_bwd, v0) VALUE(xent_bwd, z_loss) VALUE(xent_bwd, softcap)
+    FIELD(xent_bwd, weight.mask, IN | OPTIONAL, "n"))
 MEG_OP_ROW(xent_fwd_bwd, NULL,
     FIELD(xent_fwd_bwd, loss, OUT, "n") FIELD(xent_fwd_bwd, logits, INOUT, "n v") FIELD(xent_fwd_bwd, target, IN, "n")
     VALUE(xent_fwd_bwd, z_loss) VALUE(xent_fwd_bwd, softcap) FIELD(xent_fwd_bwd, weight.mask, IN | OPTIONAL, "n"))
