@@ -143,6 +143,9 @@ convert_mcore() { convert $ranks "$@"; }
 convert_ranks() { convert --load-dir ranks "$@"; }
 convert_native() { convert --load-dir native "$@"; }
 convert_steps() { convert --load-dir steps "$@"; }
+cp -r hf odd
+jq '.odd = 1' hf/config.json >odd/config.json
+convert_odd() { convert --load-dir odd "$@"; }
 convert_over() {
     rm -rf new
     cp -r native new
@@ -163,6 +166,7 @@ effect convert '^> .*mp_rank_01/' --target-tensor-parallel-size 2
 effect convert '^> .*mp_rank_00_001/' --target-pipeline-parallel-size 2
 effect convert_mcore '^> .*mp_rank_01/' --make-vocab-size-divisible-by 64
 effect convert_ranks '^> .*output_layer|^> .*embedding' --true-vocab-size 200
+effect convert_odd '^< status' --ignore-config-keys odd
 effect convert_ranks '^> .*embedding' --vocab-file vocab.json
 effect convert_mcore '^> .*mp_rank_01/' --saver-transformer-impl transformer_engine
 effect convert '^> .*safetensors' --params-dtype bf16

@@ -30,6 +30,9 @@ const struct meg_opt meg_convert_opts[] = {
     { "make-vocab-size-divisible-by", 0, MEG_I64(C, vocab_multiple), "N", "128",
       "pad the vocabulary rows of each tensor-parallel rank to a multiple of N" },
     { "true-vocab-size", 0, MEG_I64(C, true_vocab), "N", NULL, "vocabulary size of the source, without padding" },
+    { "ignore-config-keys", 0, MEG_STR(C, model.ignored_config_keys), "NAMES", NULL,
+      "read config.json of a Hugging Face directory without these members, separated by commas; A.B is the member B of "
+      "the object A" },
     { "vocab-file", 0, MEG_STR(C, vocab_file), "FILE", NULL,
       "JSON vocabulary, or that of a BERT; its number of tokens is used as --true-vocab-size" },
     { "saver-transformer-impl", 0, MEG_STR(C, saver_impl), "local|transformer_engine", "local",

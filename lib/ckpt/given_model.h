@@ -13,6 +13,7 @@ enum { MEG_GIVEN_MODEL_MAX = 64 };
 struct meg_given_model {
     const char *value[MEG_GIVEN_MODEL_MAX];
     bool is_set[MEG_GIVEN_MODEL_MAX];
+    const char *ignored_config_keys; /* members of config.json to ignore: "a,b.c", or NULL */
 };
 
 /* Return an option table with the names of meg_model_opts, without defaults, which fills a struct meg_given_model. */
@@ -20,7 +21,8 @@ const struct meg_opt *meg_given_model_opts(void);
 
 /*
  * Open a checkpoint as meg_ckpt_open does.  Options that are missing in a checkpoint of torch.distributed.checkpoint
- * have the given values.
+ * have the given values.  config.json is read
+ * without the members given->ignored_config_keys.
  */
 int meg_ckpt_open_given(struct meg_ckpt **out, const char *dir, int64_t step, const struct meg_given_model *given,
                         struct meg_err *e);

@@ -30,6 +30,27 @@ variant "$T/gpt2" moe 'del(.model_type) | .architectures = ["Qwen2MoeForCausalLM
 status 'another class whose name begins alike is refused' 65 meg-convert --info "$T/moe"
 like 'the message names model_type' "$(cat "$T/err")" 'moe/config.json: .*model_type'
 
+# ---- members that are mapped, harmless, or refused
+
+llama=$golden/models/llama-tiny
+variant "$llama" harmless '.use_cache = true | .embd_dropout = 0.1 | .rope_scaling = null'
+is 'a harmless member changes no option' "$(meg-convert --info "$T/harmless" --json | jq .options)" \
+    "$(meg-convert --info "$llama" --json | jq .options)"
+variant "$llama" unknown '.clip_qkv = 8 | .rope_scaling = {rope_type: "linear", factor: 2, magic: 1}'
+status 'an unknown member is refused' 65 meg-convert --info "$T/unknown"
+like 'the message names it' "$(cat "$T/err")" 'unknown/config.json: unknown member clip_qkv, .*--ignore-config-keys clip_qkv$'
+status 'an unknown member of an object is refused' 65 meg-convert --info "$T/unknown" --ignore-config-keys clip_qkv
+like 'the message names both' "$(cat "$T/err")" 'unknown member rope_scaling.magic, .*--ignore-config-keys rope_scaling.magic$'
+is 'members are ignored' "$(meg-convert --info "$T/unknown" --json --ignore-config-keys clip_qkv,rope_scaling.magic |
+    jq -S .options)" "$(meg-convert --info "$llama" --json |
+    jq -S '.options | ."rotary-seq-len-interpolation-factor" = "2"')"
+variant "$llama" packed '.quantization_config = {bits: 4}'
+status 'packed weights are refused' 65 meg-convert --info "$T/packed"
+like 'the message names the member' "$(cat "$T/err")" 'quantization_config is {"bits":4}, but only null is supported'
+variant "$llama" experts '.model_type = "mixtral"'
+status 'a mixture of experts is refused' 65 meg-convert --info "$T/experts"
+like 'the message has the type and the member' "$(cat "$T/err")" 'model_type mixtral is not supported because of num_experts'
+
 # ---- a T5 without lm_head.weight
 
 tied=$golden/models/t5-v1_0-tiny

@@ -152,19 +152,19 @@ static const struct ckpt_hf_row rows[] = {
 
 #define CONSTANTS "{\"pad_token_id\": 0, \"position_embedding_type\": \"absolute\", \"tie_word_embeddings\": true}"
 const struct ckpt_hf_family ckpt_hf_bert = { .model_type = "bert",
-                                             .class_prefix = "Bert",
+                                             .class_name = "BertForPreTraining",
                                              .options =
                                                  "model = bert\napply-residual-connection-post-layernorm = yes\n",
-                                             .rows = { rows },
+                                             .rows = rows,
                                              .constants = CONSTANTS,
                                              .format = &post_norm_format,
                                              .fit_tensors = fit_tensors,
                                              .approximate = approximate,
                                              .is_bert = true };
 const struct ckpt_hf_family ckpt_hf_megatron_bert = { .model_type = "megatron-bert",
-                                                      .class_prefix = "MegatronBert",
+                                                      .class_name = "MegatronBertForPreTraining",
                                                       .options = "model = bert\n",
-                                                      .rows = { rows },
+                                                      .rows = rows,
                                                       .constants = CONSTANTS,
                                                       .format = &pre_norm_format,
                                                       .fit_tensors = fit_tensors,

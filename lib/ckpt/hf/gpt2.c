@@ -78,9 +78,6 @@ static const struct ckpt_hf_row rows[] = {
 };
 /* clang-format on */
 
-const struct ckpt_hf_family ckpt_hf_gpt2 = { .model_type = "gpt2",
-                                             .class_prefix = "GPT2",
-                                             .options = "",
-                                             .rows = { rows },
-                                             .constants = "{\"architectures\": [\"GPT2LMHeadModel\"]}",
-                                             .format = &format };
+const struct ckpt_hf_family ckpt_hf_gpt2 = {
+    .model_type = "gpt2", .class_name = "GPT2LMHeadModel", .options = "", .rows = rows, .format = &format
+};

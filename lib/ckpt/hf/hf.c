@@ -109,7 +109,10 @@ static int read_config(struct meg_ckpt *c, const struct ckpt_hf_family **family,
     const struct ckpt_hf_family *f;
     int r;
 
-    if ((r = meg_json_load_regular(&c->state, path, e)) < 0 || (r = ckpt_hf_find_family(&f, c->state, path, e)) < 0)
+    if ((r = meg_json_load_regular(&c->state, path, e)) < 0)
+        goto out;
+    ckpt_hf_remove_keys(c->state, c->given ? c->given->ignored_config_keys : NULL);
+    if ((r = ckpt_hf_find_family(&f, c->state, path, e)) < 0)
         goto out;
     if ((r = ckpt_hf_read_config(m, f, c->state, path, e)) < 0 || (r = read_text_ids(c, f, m->vocab_size, e)) < 0)
         goto out;
@@ -158,5 +161,5 @@ int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e)
         return r;
     if (family->fit_tensors)
         family->fit_tensors(&m, c);
-    return ckpt_hf_set_options(c, &m, family, e);
+    return ckpt_hf_set_ckpt_options(c, &m, family, e);
 }

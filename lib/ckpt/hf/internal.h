@@ -3,16 +3,24 @@
 #define MEG_CKPT_HF_INTERNAL_H
 #include "ckpt/internal.h"
 
-/* ---- gpt2.c, llama.c, bert.c, t5.c ---- */
+/*
+ * To add a model type NAME, which transformers calls model_type: write NAME.c, which defines ckpt_hf_NAME (struct
+ * ckpt_hf_family) with a table of the members of config.json and one of the tensor names; add F(NAME) to
+ * CKPT_HF_FAMILIES; and add a folder of golden/models to tests/unit/model/family_golden.c.  rows.h has the rows that
+ * many tables share, and mistral.c is an example.  Export is derived from the tables: the type that loses no option of
+ * the model is written.
+ */
 
 /*
- * A member of config.json.  A table ends with { 0 }.  Members are read in order; later rows may depend on earlier ones.
- * key      name of the member
- * option   model option with the value of the member (of a flag: its field); "!NAME": with the opposite value;
- *          NULL: the member is not written, and `def`, in JSON, is the only supported value; if that is NULL, all are
- *          supported
- * def      value of the option if the member is missing or null, as in an option file; NULL: the member is required;
- *          "": the option is not changed
+ * A member of config.json, mapped to a model option.  A table ends with { 0 }.  Members are read in order; later rows
+ * may depend on earlier ones, and several rows may have the same member.  A member that is in no row must be in the
+ * list of harmless members (config.c); otherwise, the model is refused.
+ * key      name of the member; "A|B": either name is read, and A is written
+ * option   model option with the value of the member (of a flag: its field); "!NAME": with the opposite value; NULL:
+ *          the member is not written, and `def`, in JSON, is the only supported value; if that is NULL, all are
+ *          supported; "=": as NULL, but `def` is written
+ * def      value of the option if the member is missing or null, as in an option file, or "unset"; "X|Y": X if it is
+ *          missing, and Y if it is null; NULL: the member is required; "": the option is not changed
  * convert  how the member is read and written instead, or NULL
  */
 struct ckpt_hf_row {
@@ -40,13 +48,13 @@ struct ckpt_hf_convert {
     const struct ckpt_hf_choice *choices;
 };
 
-enum { CKPT_HF_TABLES = 2 };
 /* A Hugging Face model type: its config.json and its tensor names. */
 struct ckpt_hf_family {
-    const char *model_type, *class_prefix; /* "gpt2", and the beginning of the names of its classes, such as "GPT2" */
+    const char *model_type;
+    const char *class_name; /* of the causal language model; all classes of the type begin like it, up to "For" */
     const char *options; /* model options that all models of the type have, as in an option file, each with a newline */
-    const struct ckpt_hf_row *rows[CKPT_HF_TABLES];
-    const char *constants; /* JSON object of the members that are written for every model */
+    const struct ckpt_hf_row *rows;
+    const char *constants; /* JSON object of the members that are written for every model; NULL: none */
     const struct ckpt_format *format;
     const struct ckpt_format *gated_format; /* T5: the format if the MLP is gated */
     /*
@@ -66,8 +74,20 @@ struct ckpt_hf_family {
      */
     bool is_bert;
 };
-extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_mistral, ckpt_hf_qwen2, ckpt_hf_qwen3,
-    ckpt_hf_bert, ckpt_hf_megatron_bert, ckpt_hf_t5;
+/* The model types, in the order in which an export tries them. */
+#define CKPT_HF_FAMILIES(F)                                                                                            \
+    F(gpt2)                                                                                                            \
+    F(llama)                                                                                                           \
+    F(mistral)                                                                                                         \
+    F(qwen2)                                                                                                           \
+    F(qwen3)                                                                                                           \
+    F(bert)                                                                                                            \
+    F(megatron_bert)                                                                                                   \
+    F(t5)
+#define CKPT_HF_DECLARE(name) extern const struct ckpt_hf_family ckpt_hf_##name;
+CKPT_HF_FAMILIES(CKPT_HF_DECLARE)
+/* Tensor names of Llama, which many types have. */
+extern const struct ckpt_format ckpt_hf_llama_format;
 
 /* ---- model_type.c ---- */
 
@@ -90,6 +110,18 @@ int ckpt_hf_read_config(struct meg_model_conf *m, const struct ckpt_hf_family *f
  */
 json_t *ckpt_hf_make_config(const struct ckpt_hf_family *family, const struct meg_model_conf *m);
 int ckpt_hf_read_rows(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *rows);
+/* Append the members of the rows that have a value to o. */
+void ckpt_hf_write_rows(json_t *o, const struct meg_model_conf *m, const struct ckpt_hf_row *rows);
+/*
+ * Return MEG_EFORMAT, with its name, if a member of the object is neither in one of the tables, a list that ends with
+ * NULL, nor, unless `parent` is given, harmless.  `parent` is the name of the object in config.json, NULL: config.json.
+ */
+int ckpt_hf_check_keys(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *const *tables, const char *parent);
+/* Remove the members of the list "a,b.c" from config.json; b.c is a member of the object b.  NULL: none. */
+void ckpt_hf_remove_keys(json_t *config, const char *list);
+void ckpt_hf_set_options(struct meg_model_conf *m, const char *options);
+/* Return the member of a row, or NULL; set *key to its name, interned, or, if it is missing, to the first name. */
+json_t *ckpt_hf_member(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row, const char **key);
 
 /* Read a bool that may be missing. */
 int ckpt_hf_read_bool(const struct ckpt_hf_reader *r, const char *key, bool *out);
@@ -100,6 +132,18 @@ const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_
 #define CKPT_HF_GELUS(tanh, exact) \
     { "gelu_new", tanh }, { "gelu", exact }, { "gelu_pytorch_tanh", tanh }, { "gelu_fast", tanh }, { 0 }
 /* clang-format on */
+
+/* ---- window.c ---- */
+
+/* Refuse a window that does not cover all positions: sliding_window, Qwen's use_sliding_window, and layer_types. */
+extern const struct ckpt_hf_convert ckpt_hf_window, ckpt_hf_qwen_window, ckpt_hf_layer_types;
+/* Read mlp_bias, which must equal attention_bias. */
+extern const struct ckpt_hf_convert ckpt_hf_mlp_bias;
+
+/* ---- rope.c ---- */
+
+/* Read rope_scaling and write it; read rope_parameters, its name in transformers 5, which takes precedence. */
+extern const struct ckpt_hf_convert ckpt_hf_rope, ckpt_hf_rope_of_v5;
 
 /* ---- hf.c ---- */
 
@@ -118,8 +162,8 @@ const char *ckpt_hf_bos_key(const struct ckpt_hf_family *family);
 #define CKPT_HF_MEG_MODEL "meg_tokenizer.model"
 #define CKPT_HF_T5_MODEL "spiece.model" /* file name of the SentencePiece model of T5 */
 /* Set c->options to the options of the model and those of the tokenizer, which the files of the directory determine. */
-int ckpt_hf_set_options(struct meg_ckpt *c, struct meg_model_conf *m, const struct ckpt_hf_family *family,
-                        struct meg_err *e);
+int ckpt_hf_set_ckpt_options(struct meg_ckpt *c, struct meg_model_conf *m, const struct ckpt_hf_family *family,
+                             struct meg_err *e);
 
 /* ---- weights.c ---- */
 

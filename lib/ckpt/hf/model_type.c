@@ -3,9 +3,53 @@
 #include "ckpt/hf/internal.h"
 #include "io/json.h"
 
-const struct ckpt_hf_family *const ckpt_hf_families[] = { &ckpt_hf_gpt2,          &ckpt_hf_llama, &ckpt_hf_mistral,
-                                                          &ckpt_hf_qwen2,         &ckpt_hf_qwen3, &ckpt_hf_bert,
-                                                          &ckpt_hf_megatron_bert, &ckpt_hf_t5,    NULL };
+#define ADDRESS(name) &ckpt_hf_##name,
+const struct ckpt_hf_family *const ckpt_hf_families[] = { CKPT_HF_FAMILIES(ADDRESS) NULL };
+
+/*
+ * Types of transformers that are refused, and the member of config.json, or what it stands for, that no option of
+ * models covers: mixtures of experts, hybrids with other layers than attention, and other kinds of attention.
+ */
+static const struct {
+    const char *types, *why;
+} refused[] = {
+    { "mixtral qwen2_moe qwen3_moe olmoe gpt_oss granitemoe granitemoeshared granitemoehybrid cohere2_moe exaone_moe "
+      "glm4_moe glm4_moe_lite hunyuan_v1_moe phimoe dbrx jetmoe minimax minimax_m2 ernie4_5_moe dots1 afmoe solar_open "
+      "arctic longcat_flash hy_v3 mimo step3 axk1 sarvam_moe laguna mellum flex_olmo nllb-moe switch_transformers",
+      "num_experts: mixtures of experts are not supported" },
+    { "deepseek_v2 deepseek_v3 deepseek_v32 minicpm3 youtu kimi_linear",
+      "kv_lora_rank: latent attention is not supported" },
+    { "qwen3_next qwen3_5 qwen3_5_text qwen4_exp olmo_hybrid lfm2 lfm2_moe",
+      "layer_types: layers without attention are not supported" },
+    { "mamba mamba2 falcon_mamba falcon_h1 bamba jamba zamba zamba2 nemotron_h rwkv xlstm recurrent_gemma",
+      "state-space and recurrent layers are not supported" },
+    { "gemma3n gemma3n_text gemma4 gemma4_text",
+      "hidden_size_per_layer_input: embeddings of each layer are not supported" },
+    { "gemma3 mllama llama4 mistral3 qwen2_vl qwen2_5_vl qwen3_vl llava moshi aria",
+      "vision_config or audio_config: only text models are supported; convert the text model" },
+    { "bitnet", "quantization_config: ternary weights are not supported" },
+    { "chatglm", "the files of ChatGLM are not those of transformers; convert a glm model" },
+    { "phi-msft mixformer-sequential", "the files are not those of transformers; use those of model_type phi" },
+    { "doge diffllama hrm_text blt zaya lara_mini inkling flint beam kolibri1", "its attention is not supported" },
+    { "nanochat", "its rotary positions and norms are not supported" },
+    { "xglm biogpt ctrl openai-gpt", "its positions and norms are not supported" },
+};
+
+static int refuse_type(const char *type, const char *from, struct meg_err *e)
+{
+    struct meg_str known = { 0 };
+    int r;
+
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (meg_opt_is_listed(refused[i].types, type, NULL))
+            return meg_fail(e, MEG_EFORMAT, "%s: model_type %s is not supported because of %s", from, type,
+                            refused[i].why);
+    for (const struct ckpt_hf_family *const *f = ckpt_hf_families; *f; f++)
+        meg_str_printf(&known, "%s%s", known.n ? ", " : "", (*f)->model_type);
+    r = meg_fail(e, MEG_EFORMAT, "%s: unsupported model_type %.40s; expected one of %s", from, type, known.s);
+    meg_str_free(&known);
+    return r;
+}
 
 /*
  * Return the model type of a class of transformers, such as BertForMaskedLM, or NULL.  The name of a class is that of a
@@ -14,11 +58,13 @@ const struct ckpt_hf_family *const ckpt_hf_families[] = { &ckpt_hf_gpt2,        
 static const char *type_of_class(const char *class)
 {
     static const char *const suffix[] = { "For", "LMHead", "Model", "DoubleHeads" };
+    const size_t nsuffixes = sizeof suffix / sizeof *suffix;
 
     for (const struct ckpt_hf_family *const *f = ckpt_hf_families; *f; f++) {
-        const size_t n = strlen((*f)->class_prefix);
+        const char *name = (*f)->class_name, *end = strstr(name, "For");
+        const size_t n = (size_t)((end ? end : strstr(name, "LMHead")) - name);
 
-        for (size_t k = 0; strncmp(class, (*f)->class_prefix, n) == 0 && k < sizeof suffix / sizeof *suffix; k++)
+        for (size_t k = 0; strncmp(class, name, n) == 0 && k < nsuffixes; k++)
             if (strncmp(class + n, suffix[k], strlen(suffix[k])) == 0)
                 return (*f)->model_type;
     }
@@ -52,22 +98,16 @@ static void infer_model_type(json_t *config)
 
 int ckpt_hf_find_family(const struct ckpt_hf_family **out, json_t *config, const char *from, struct meg_err *e)
 {
-    struct meg_str known = { 0 };
     const char *type = NULL;
     int r;
 
     infer_model_type(config);
     if ((r = meg_json_get_str(config, "model_type", MEG_JSON_REQUIRED, &type, from, e)) < 0)
         return r;
-    for (const struct ckpt_hf_family *const *f = ckpt_hf_families; *f; f++) {
+    for (const struct ckpt_hf_family *const *f = ckpt_hf_families; *f; f++)
         if (strcmp((*f)->model_type, type) == 0) {
             *out = *f;
-            goto out;
+            return 0;
         }
-        meg_str_printf(&known, "%s%s", known.n ? ", " : "", (*f)->model_type);
-    }
-    r = meg_fail(e, MEG_EFORMAT, "%s: unsupported model_type %.40s; expected one of %s", from, type, known.s);
-out:
-    meg_str_free(&known);
-    return r;
+    return refuse_type(type, from, e);
 }

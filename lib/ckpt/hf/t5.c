@@ -196,11 +196,11 @@ static const struct ckpt_hf_row rows[] = {
 
 const struct ckpt_hf_family ckpt_hf_t5 = {
     .model_type = "t5",
-    .class_prefix = "T5",
+    .class_name = "T5ForConditionalGeneration",
     .options = "model = t5\nposition-embedding-type = relative\nnormalization = RMSNorm\ndisable-bias-linear = yes\n"
                "softmax-scale = 1\n",
-    .rows = { rows },
-    .constants = "{\"architectures\": [\"T5ForConditionalGeneration\"], \"decoder_start_token_id\": 0, "
+    .rows = rows,
+    .constants = "{\"decoder_start_token_id\": 0, "
                  "\"eos_token_id\": 1, \"initializer_factor\": 1.0, \"is_encoder_decoder\": true, "
                  "\"pad_token_id\": 0}",
     .format = &format,

@@ -110,8 +110,8 @@ static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *
                : "Llama2Tokenizer";
 }
 
-int ckpt_hf_set_options(struct meg_ckpt *c, struct meg_model_conf *m, const struct ckpt_hf_family *family,
-                        struct meg_err *e)
+int ckpt_hf_set_ckpt_options(struct meg_ckpt *c, struct meg_model_conf *m, const struct ckpt_hf_family *family,
+                             struct meg_err *e)
 {
     struct meg_tok_conf tok = { 0 };
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { "tokenizer", meg_tok_opts, &tok }, { 0 } };

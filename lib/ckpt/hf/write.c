@@ -134,7 +134,7 @@ static int choose_family(const struct ckpt_hf_family **out, struct meg_model_con
     char format[64];
 
     for (const struct ckpt_hf_family *const *f = ckpt_hf_families; *f && fewest > 0; f++) {
-        struct meg_model_conf to = *m, from;
+        struct meg_model_conf to = *m, from = { 0 };
         const char *why = (*f)->approximate ? (*f)->approximate(&to) : NULL;
         json_t *config = ckpt_hf_make_config(*f, &to);
         int n = INT32_MAX;
