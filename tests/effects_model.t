@@ -41,6 +41,7 @@ log_rms() { log --normalization RMSNorm "$@"; }
 log_rope() { log --position-embedding-type rope "$@"; }
 log_long_rope() { log_rope --rotary-base 50000 "$@"; }
 log_llama3() { log_long_rope --use-rope-scaling "$@"; }
+log_window() { log --window-size 3,0 "$@"; }
 log_relative() { log_t5 --position-embedding-type relative --init-method-std 0.5 "$@"; }
 dry_unbiased() { dry --disable-bias-linear "$@"; }
 log_exact() { log --no-bias-gelu-fusion "$@"; }
@@ -65,6 +66,8 @@ effect log_rope '^> .* lm loss' --rotary-interleaved
 effect log_rope '^> .* lm loss' --rotary-seq-len-interpolation-factor 4
 effect log_long_rope '^> .* lm loss' --use-rope-scaling
 effect log_llama3 '^> .* lm loss' --rope-scaling-factor 2
+effect log '^> .* lm loss' --window-size 3,0
+effect log_window '^> .* lm loss' --window-attn-skip-freq 2
 effect log '^> .* lm loss' --normalization RMSNorm
 effect log '^> .* lm loss' --norm-epsilon 0.1
 effect log_rms '^> .* lm loss' --qk-layernorm

@@ -2,6 +2,7 @@
 #include "model/conf.h"
 #include <inttypes.h>
 #include <math.h>
+#include "model/attention_conf.h"
 #include "model/internal.h"
 #include "option/check.h"
 
@@ -37,6 +38,13 @@ const struct meg_opt meg_model_opts[] = {
     { "relative-attention-max-distance", 0, MEG_I64(C, relative_attention_max_distance), "N", "128",
       "with --position-embedding-type relative: all distances of N or more tokens are in one bucket, "
       "in the encoder one for each direction" },
+    { "window-size", 0, MEG_STR(C, attn.window_size), "L,R", NULL,
+      "each query attends only to itself and to the L tokens before it (sliding-window attention); R must be 0 or -1; "
+      "-1 for L means no limit" },
+    { "window-attn-skip-freq", 0, MEG_STR(C, attn.window_attn_skip_freq), "PATTERN", NULL,
+      "layers with a window: a number N, if every Nth layer has none, or a list with a 1 for each layer with a window "
+      "and "
+      "a 0 for each other layer; default: all layers" },
     { "use-rotary-position-embeddings", 0, MEG_BOOL(C, rotary.is_used), NULL, "no",
       "same as --position-embedding-type rope" },
     { "rotary-base", 0, MEG_F64(C, rotary.base), "X", "10000", "base of the RoPE frequencies (theta)" },
@@ -223,7 +231,7 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         (r = check_factor(c->attn.scale, "softmax-scale", e)) < 0 ||
         (r = check_factor(c->logits_scale, "logits-scale", e)) < 0)
         return r;
-    if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
+    if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0 || (r = meg_attention_conf_check(c, e)) < 0)
         return r;
     if (c->attn.qk_layernorm && c->normalization != MEG_NORM_RMS)
         return meg_fail(e, MEG_EUSAGE, "--qk-layernorm: requires --normalization RMSNorm");
@@ -270,6 +278,7 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
         c->relative_attention_num_buckets = def.relative_attention_num_buckets;
         c->relative_attention_max_distance = def.relative_attention_max_distance;
     }
+    meg_attention_conf_normalize(c);
     normalize_gelu(c);
     c->add_qkv_bias = c->add_qkv_bias && !c->has_bias;
     if (!(c->attn.scale > 0))

@@ -23,6 +23,7 @@ const struct meg_family meg_gpt_family = {
     .title = "GPT",
     .samples = MEG_SAMPLES_GPT,
     .options = "qk-layernorm group-query-attention apply-residual-connection-post-layernorm reset-position-ids "
-               "reset-attention-mask eod-mask-loss calculate-per-token-loss context-parallel-size",
+               "reset-attention-mask eod-mask-loss calculate-per-token-loss context-parallel-size window-size "
+               "window-attn-skip-freq",
     .describe = describe,
 };

@@ -1,5 +1,8 @@
 /* transformer.c - the parts of descriptions that the families of transformers have in common. */
 #include <math.h>
+#include <stdlib.h>
+#include "base/mem.h"
+#include "model/attention_conf.h"
 #include "model/desc.h"
 #include "nn/attn/cross_attention.h"
 #include "nn/attn/self_attention.h"
@@ -19,7 +22,9 @@ void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *
     d->is_untied = c->is_untied;
 }
 
-static struct meg_attn_conf attention(const struct meg_model_conf *c, const struct meg_transformer *t, double std_out)
+/* Return the configuration of attention in layer i. */
+static struct meg_attn_conf attention(const struct meg_model_conf *c, const struct meg_transformer *t, int64_t i,
+                                      double std_out)
 {
     const bool is_relative = c->position_embedding_type == MEG_POSITION_RELATIVE;
     struct meg_attn_conf attn = c->attn;
@@ -29,6 +34,7 @@ static struct meg_attn_conf attention(const struct meg_model_conf *c, const stru
     attn.std_out = std_out;
     attn.has_qkv_bias = c->has_bias || c->add_qkv_bias;
     attn.has_proj_bias = c->has_bias;
+    attn.window = meg_attention_window(c, i);
     attn.is_bidirectional = t->is_bidirectional;
     attn.buckets = is_relative ? c->relative_attention_num_buckets : 0;
     return attn;
@@ -58,10 +64,12 @@ static struct meg_mlp_conf mlp(const struct meg_model_conf *c, double std_out)
     return mlp;
 }
 
-void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const struct meg_transformer *t)
+/* Append the blocks of layer i, and return them. */
+static struct meg_block_list add_blocks(struct meg_model_desc *d, const struct meg_model_conf *c,
+                                        const struct meg_transformer *t, int64_t i)
 {
     const double std_out = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
-    const struct meg_attn_conf attn = attention(c, t, std_out);
+    const struct meg_attn_conf attn = attention(c, t, i, std_out);
     const struct meg_mlp_conf ffn = mlp(c, std_out);
     const int first = meg_desc_add_block(d, &meg_attn_block, &attn, sizeof attn, "input_layernorm", MEG_DROP_ATTN_OUT);
 
@@ -69,7 +77,24 @@ void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_c
         meg_desc_add_block(d, &meg_cross_attn_block, &attn, sizeof attn, "pre_cross_attn_layernorm",
                            MEG_DROP_CROSS_ATTN_OUT);
     meg_desc_add_block(d, &meg_mlp_block, &ffn, sizeof ffn, "pre_mlp_layernorm", MEG_DROP_MLP_OUT);
-    for (int i = first; i < d->nblocks; i++)
-        d->block[i].residual_from_norm = c->residual_from_norm;
-    meg_desc_add_layers(d, &(struct meg_block_list){ first, d->nblocks - first }, 1, t->layers, t->name);
+    for (int k = first; k < d->nblocks; k++)
+        d->block[k].residual_from_norm = c->residual_from_norm;
+    return (struct meg_block_list){ first, d->nblocks - first };
+}
+
+/* Layers of the same type have the same blocks. */
+void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const struct meg_transformer *t)
+{
+    struct meg_block_list *layer = meg_new((size_t)t->layers * sizeof *layer);
+    struct meg_block_list of_type[2] = { { 0 } };
+
+    for (int64_t i = 0; i < t->layers; i++) {
+        const int type = meg_attention_window(c, i) > 0;
+
+        if (of_type[type].n == 0)
+            of_type[type] = add_blocks(d, c, t, i);
+        layer[i] = of_type[type];
+    }
+    meg_desc_add_layers(d, layer, (int)t->layers, t->layers, t->name);
+    free(layer);
 }

@@ -142,6 +142,9 @@ int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct 
  */
 const char *meg_opt_choice(const struct meg_opt *rows, const char *name, const void *conf);
 
+/* Set the field of one option to its default. */
+void meg_opt_reset(const struct meg_opt *row, void *conf);
+
 /* Return whether the command line or a config file set the option that fills this field. */
 bool meg_opt_was_given(const void *field);
 

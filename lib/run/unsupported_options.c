@@ -81,8 +81,6 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "yarn-* no-yarn-* rope-type=rope position-embedding-type:yarn" },
     { NOT_YET("layers without position embeddings"),
       "no-rope-freq position-embedding-type:none" },
-    { NOT_YET("sliding-window attention"),
-      "window-*" },
     { NOT_YET("attention with a softmax offset"),
       "softmax-type=vanilla" },
     { NOT_YET("sparse and linear attention"),

@@ -63,7 +63,7 @@ enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIMIZER, OVE
 static const struct value values[OPTIONS][8] = {
     [SHAPE] = { { "gpt", TINY, 8 },
                 { "llama", TINY LLAMA, 4 }, /* n: key-value groups */
-                { "qwen3", TINY LLAMA "--qk-layernorm ", 4 },
+                { "qwen3-window", TINY LLAMA "--qk-layernorm --window-size 3,0 --window-attn-skip-freq 2 ", 4 },
                 { "bert", TINY BERT, 8 },
                 { "t5", TINY T5, 8 } },
     [TP] = { { "", "", 1 },

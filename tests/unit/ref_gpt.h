@@ -129,6 +129,19 @@ static inline void ref_rotate(const struct meg_model_conf *c, double *x, int64_t
 }
 
 /*
+ * Return the value of layer l in a pattern of Megatron's: every Nth layer, or a list in canonical notation.  Without a
+ * pattern, return `otherwise`.
+ */
+static inline bool ref_pattern(const char *pattern, int l, bool is_multiple, bool otherwise)
+{
+    if (!pattern)
+        return otherwise;
+    if (*pattern == '[')
+        return pattern[1 + 2 * l] == '1';
+    return ((l + 1) % atoi(pattern) == 0) == is_multiple;
+}
+
+/*
  * Compute attention o [s,b,a d] from qkv [s,b,g (a/g + 2) d]; a row of qkv has the queries, key and value of each
  * group.  Queries and keys are rotated in place if the model has rotary embeddings.
  */
@@ -138,6 +151,8 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
     const struct meg_batch *x = m->x;
     const int64_t a = c->attn.a, g = c->attn.g, d = c->attn.d, r = a / g;
     const int64_t ld = g * (r + 2) * d, keys = (x->s + 7) / 8 * 8;
+    const bool has_window = c->attn.window_size && ref_pattern(c->attn.window_attn_skip_freq, layer, false, true);
+    const int64_t window = has_window ? atoi(c->attn.window_size) : x->s;
     double *p = meg_new((size_t)x->s * sizeof *p);
 
     for (int64_t n = 0; n < x->s * x->b && meg_model_is_rotary(c); n++)
@@ -145,7 +160,8 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
             ref_rotate(c, qkv + n * ld + (j / (r + 1) * (r + 2) + j % (r + 1)) * d, x->position_ids[n]);
     for (int64_t n = 0; n < x->s * x->b; n++)
         for (int64_t j = 0; j < a; j++) {
-            const int64_t t = n / x->b, i = n % x->b, first = x->doc_start ? x->doc_start[n] : 0;
+            const int64_t t = n / x->b, i = n % x->b, start = x->doc_start ? x->doc_start[n] : 0;
+            const int64_t first = t - window > start ? t - window : start;
             const double *q = qkv + n * ld + (j / r * (r + 2) + j % r) * d;
             const double *key = qkv + i * ld + (j / r * (r + 2) + r) * d, *value = key + d;
             double sum = 0;

@@ -27,8 +27,6 @@ static const struct rule {
     { "linear_attention_freq", "0", "linear attention" },
     { "attention_output_gate", "False", "a gate on the attention output" },
     { "softmax_type", "vanilla", "an offset in the softmax" },
-    { "window_size", "(-1,-1) (-1,0)", "sliding-window attention" },
-    { "window_attn_skip_freq", "0", "sliding-window attention" },
     { "qk_l2_norm", "False", "normalized queries and keys" },
     { "export_qk_l2_norm", "False", "normalized queries and keys" },
     { "no_rope_freq", "0", "layers without RoPE" },
@@ -171,7 +169,8 @@ static bool is_option(const char *name)
 
 struct meg_model_conf ckpt_supported_options(const struct meg_model_conf *model, enum meg_ckpt_names names)
 {
-    const char *missing = names == MEG_CKPT_NAMES_LEGACY ? "position-embedding-type=relative qk-layernorm"
+    const char *missing = names == MEG_CKPT_NAMES_LEGACY ? "position-embedding-type=relative qk-layernorm window-size "
+                                                           "window-attn-skip-freq"
                                                          : "apply-residual-connection-post-layernorm";
     struct meg_model_conf m = *model;
 
@@ -179,7 +178,7 @@ struct meg_model_conf ckpt_supported_options(const struct meg_model_conf *model,
         char *value = meg_opt_value(row, &m);
 
         if (meg_opt_is_listed(missing, row->name, value))
-            MEG_ASSERT(meg_opt_set(row, &m, row->default_value, NULL) == 0);
+            meg_opt_reset(row, &m);
         free(value);
     }
     return m;

@@ -1,5 +1,6 @@
 /* write.c - write Megatron's per-rank checkpoints, one file per rank with its shards. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -263,10 +264,30 @@ static void put_bool(struct meg_pickle_writer *p, const char *key, bool v)
     meg_pickle_put_bool(p, v);
 }
 
+/* Write an option that is a number, a list of numbers, such as [1,1,0], or a tuple, such as 4095,0. */
+static void put_numbers(struct meg_pickle_writer *p, const char *text)
+{
+    const bool is_list = *text == '[', is_number = !strchr(text, ',');
+
+    if (!is_number)
+        meg_str_add(&p->s, "(", 1);
+    for (char *end; *(text += strspn(text, "[],")); text = end) {
+        const double x = strtod(text, &end);
+
+        if (x == floor(x))
+            meg_pickle_put_int(p, (int64_t)x);
+        else
+            meg_pickle_put_float(p, x);
+    }
+    if (!is_number)
+        meg_str_add(&p->s, is_list ? "l" : "t", 1);
+}
+
 /* Return whether to write an option to args.  Options that few of Megatron's models have are written only if set. */
 static bool is_written(const struct meg_opt *row, const struct meg_model_conf *m)
 {
-    static const char rare[] = "decoder-num-layers glu-activation activation-func softmax-scale logits-scale";
+    static const char rare[] = "decoder-num-layers glu-activation activation-func softmax-scale logits-scale "
+                               "window-size window-attn-skip-freq";
     char *value = meg_opt_value(row, m);
     const bool is_set = meg_opt_is_set(row, value);
 
@@ -299,7 +320,7 @@ static void put_options(struct meg_pickle_writer *p, const struct meg_model_conf
         case MEG_OPT_F64: meg_pickle_put_float(p, *(const double *)field); break;
         case MEG_OPT_BOOL:
         case MEG_OPT_STORE_FALSE: meg_pickle_put_bool(p, *(const bool *)field); break;
-        default: MEG_ASSERT(row->type == MEG_OPT_STR); meg_pickle_put_str(p, *(const char *const *)field);
+        default: MEG_ASSERT(row->type == MEG_OPT_STR); put_numbers(p, *(const char *const *)field);
         }
     }
 }

@@ -86,6 +86,7 @@ static struct nn_core core_of(const struct meg_ctx *c, const struct meg_attn_act
     x.desc.scale = l->scale;
     x.desc.doc_start = c->call.doc_start;
     x.desc.key_length = c->call.key_length;
+    x.desc.window_left = nn_window_left(l);
     x.desc.window_right = l->is_bidirectional ? -1 : 0;
     x.desc.rel_bias = l->rel_bias->w;
     x.desc.rel_bias_max_distance = l->rel_bias->max_distance;
@@ -226,6 +227,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     l->dropout = c->dropout;
     l->scale = c->scale > 0 ? (float)c->scale : 1 / sqrtf((float)c->d);
     l->rel_bias = env->rel_bias;
+    l->window = c->window;
     l->is_bidirectional = c->is_bidirectional;
     l->cp = env->cp;
     l->recomputes_core = env->recomputes_core;

@@ -39,11 +39,14 @@ struct meg_rel_bias {
 /* Configuration of the block types meg_attn_block and meg_cross_attn_block, with the sizes of the complete model. */
 struct meg_attn_conf {
     /* options */
-    int64_t a, g, d;   /* query heads, key-value groups, head size */
-    bool qk_layernorm; /* normalize each query and key head with RMSNorm (Qwen3) */
-    double scale;      /* of the scores; not above 0: 1 / sqrt(d) */
-    double dropout;    /* dropout probability of the attention weights */
+    int64_t a, g, d;                   /* query heads, key-value groups, head size */
+    bool qk_layernorm;                 /* normalize each query and key head with RMSNorm (Qwen3) */
+    double scale;                      /* of the scores; not above 0: 1 / sqrt(d) */
+    double dropout;                    /* dropout probability of the attention weights */
+    const char *window_size;           /* "L,R": see window; NULL: no window */
+    const char *window_attn_skip_freq; /* the layers that have the window (model/layer_pattern.h); NULL: all */
     /* set by the description of the model */
+    int64_t window;      /* number of keys before its own position that a query attends to; 0: all */
     int64_t h;           /* width of the residual stream */
     double std, std_out; /* standard deviation of the initial weights of qkv and proj */
     bool has_qkv_bias, has_proj_bias;
@@ -71,6 +74,7 @@ struct meg_attn {
     int layer, layer_in_stack; /* index of the layer in the model and in its stack */
     double dropout;            /* dropout probability of the attention weights */
     float scale;
+    int64_t window; /* as in struct meg_attn_conf */
     bool is_bidirectional;
     const struct meg_rel_bias *rel_bias;
     const struct meg_cp *cp;

@@ -33,7 +33,7 @@ static const char *const bases[] = {
     SIZES "num-attention-heads = 3\nkv-channels = 4\n", /* the width is no multiple of the number of heads */
     LLAMA,
     LLAMA "use-rope-scaling = yes\ngroup-query-attention = yes\nnum-query-groups = 2\n",
-    LLAMA "add-qkv-bias = yes\n",
+    LLAMA "add-qkv-bias = yes\nwindow-size = 2,0\n",
     SIZES "model = bert\napply-residual-connection-post-layernorm = yes\nopenai-gelu = yes\n",
     SIZES "model = bert\n",
     SIZES "model = t5\n",
@@ -88,8 +88,9 @@ static void print_block(struct meg_str *s, const struct meg_block *block)
     if (block->type == &meg_attn_block) {
         const struct meg_attn_conf *c = block->conf;
 
-        meg_str_printf(s, "%d %d %d %d %d %g %d %d %d", (int)c->a, (int)c->g, (int)c->d, c->has_qkv_bias,
-                       c->has_proj_bias, c->scale, c->is_bidirectional, (int)c->buckets, c->qk_layernorm);
+        meg_str_printf(s, "%d %d %d %d %d %g %d %d %d %d", (int)c->a, (int)c->g, (int)c->d, c->has_qkv_bias,
+                       c->has_proj_bias, c->scale, c->is_bidirectional, (int)c->buckets, c->qk_layernorm,
+                       (int)c->window);
     } else if (block->type == &meg_cross_attn_block) {
         const struct meg_attn_conf *c = block->conf;
 
@@ -236,6 +237,11 @@ static void try_change(struct outcome *o, const char *base, const struct meg_opt
     free_fixture(&b);
 }
 
+/* Values of the options that are texts. */
+static const struct {
+    const char *name, *value;
+} texts[] = { { "window-size", "3,0" }, { "window-attn-skip-freq", "[0]" }, { "window-attn-skip-freq", "2" } };
+
 /* Try other values of an option than that of the base. */
 static void try_option(void (*try)(struct outcome *o, const char *base, const struct meg_opt *row, const char *value),
                        struct outcome *o, const char *base, const struct meg_opt *row)
@@ -261,6 +267,11 @@ static void try_option(void (*try)(struct outcome *o, const char *base, const st
         for (char *w = strtok_r(words, "|", &save); w; w = strtok_r(NULL, "|", &save))
             try(o, base, row, w);
         free(words);
+        break;
+    case MEG_OPT_STR:
+        for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+            if (strcmp(row->name, texts[i].name) == 0)
+                try(o, base, row, texts[i].value);
         break;
     default: break;
     }

@@ -584,9 +584,9 @@ static void a_long_prompt_is_prefilled_in_chunks(void **state)
     struct meg_model *g;
     struct meg_err e;
 
-    (void)state;
     c.max_position_embeddings = MAX;
     c.position_embedding_type = MEG_POSITION_ROPE;
+    c.attn.window_size = *state;
     assert_int_equal(meg_model_conf_check(&c, &e), 0);
     assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), 0);
     meg_model_init(g, 5);
@@ -634,6 +634,9 @@ static void decoding_gives_the_logits_of_the_full_sequence(void **state)
     c.attn.g = 2;
     c.has_bias = false;
     assert_int_equal(meg_model_conf_check(&c, &e), 0);
+    check_decoding(c);
+    c.attn.window_size = "1,0";
+    c.attn.window_attn_skip_freq = "2";
     check_decoding(c);
 }
 
@@ -780,6 +783,7 @@ int main(void)
         cmocka_unit_test(dropout_depends_on_the_sample_id_only),
         cmocka_unit_test(decoding_gives_the_logits_of_the_full_sequence),
         cmocka_unit_test(a_long_prompt_is_prefilled_in_chunks),
+        cmocka_unit_test_prestate(a_long_prompt_is_prefilled_in_chunks, "300,0"),
         cmocka_unit_test(decoding_in_half_precision_is_close_to_f32),
         cmocka_unit_test(initial_weights_depend_on_name_and_element_only),
         cmocka_unit_test(initial_weights_of_sublayer_outputs_are_smaller),

@@ -1,0 +1,15 @@
+/* attention_conf.h - the options of attention that depend on the layer. */
+#ifndef MEG_MODEL_ATTENTION_CONF_H
+#define MEG_MODEL_ATTENTION_CONF_H
+#include "model/conf.h"
+
+/* The parts of meg_model_conf_check and meg_model_conf_normalize for these options. */
+int meg_attention_conf_check(struct meg_model_conf *c, struct meg_err *e);
+void meg_attention_conf_normalize(struct meg_model_conf *c);
+
+/* The functions below require a configuration that meg_model_conf_check has accepted. */
+
+/* Return the window of layer i (struct meg_attn_conf). */
+int64_t meg_attention_window(const struct meg_model_conf *c, int64_t i);
+
+#endif
