@@ -36,21 +36,24 @@ static const struct ckpt_hf_row refused[] = { { "quantization_config", NULL, "nu
                                               { "is_causal", NULL, "true", NULL },
                                               { 0 } };
 
+/* Return the option of a row, or NULL if models do not have it. */
 static const struct meg_opt *option_of(const struct ckpt_hf_row *row)
 {
     const struct meg_opt *opt = meg_model_opts;
 
     while (opt->name && strcmp(opt->name, row->option + (row->option[0] == '!')) != 0)
         opt++;
-    MEG_ASSERT(opt->name);
-    return opt;
+    return opt->name ? opt : NULL;
 }
 
-void ckpt_hf_set_options(struct meg_model_conf *m, const char *options)
+int ckpt_hf_set_options(struct meg_model_conf *m, const char *options, const char *from, struct meg_err *e)
 {
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { 0 } };
+    struct meg_err why;
 
-    MEG_ASSERT(meg_opt_apply(groups, options, "family", NULL) == 0);
+    if (meg_opt_apply(groups, options, "options of the type", &why) == 0)
+        return 0;
+    return meg_fail(e, MEG_EFORMAT, "%s: the model is not supported: %s", from, why.msg);
 }
 
 /* ---- names of members ---- */
@@ -168,12 +171,16 @@ static int read_value(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *
 {
     const bool is_opposite = row->option[0] == '!';
     const struct meg_opt *opt = option_of(row);
-    void *field = (char *)r->m + opt->offset;
+    void *field;
     const char *key;
     const json_t *v = ckpt_hf_member(r, row, &key);
     bool is_set;
     int code;
 
+    if (!opt)
+        return meg_fail(r->e, MEG_EFORMAT, "%s: the model is not supported, because %s requires --%s", r->from, key,
+                        row->option + is_opposite);
+    field = (char *)r->m + opt->offset;
     if (row->def && (!v || json_is_null(v))) {
         set_default(r, row, v != NULL);
         return 0;
@@ -193,8 +200,10 @@ static int read_value(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *
 static json_t *write_value(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
 {
     const struct meg_opt *opt = option_of(row);
-    const void *field = (const char *)m + opt->offset;
+    const void *field = (const char *)m + (opt ? opt->offset : 0);
 
+    if (!opt)
+        return NULL;
     switch (opt->type) {
     case MEG_OPT_I64: return json_integer(*(const int64_t *)field);
     case MEG_OPT_F64: return json_real(*(const double *)field);
@@ -239,7 +248,7 @@ static int read_choice(const struct ckpt_hf_reader *r, const struct ckpt_hf_row 
     for (; c->name && strcmp(c->name, name) != 0; c++)
         meg_str_printf(&known, "%s%s", known.n == 0 ? "" : c[1].name ? ", " : " or ", c->name);
     if (c->name)
-        ckpt_hf_set_options(r->m, c->options);
+        code = ckpt_hf_set_options(r->m, c->options, r->from, r->e);
     else
         code = meg_fail(r->e, MEG_EFORMAT, "%s: unsupported %s %.40s; expected %s", r->from, key, name, known.s);
     meg_str_free(&known);
@@ -257,7 +266,8 @@ const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_
         struct meg_model_conf chosen = *m;
         int n;
 
-        ckpt_hf_set_options(&chosen, choices->options);
+        if (ckpt_hf_set_options(&chosen, choices->options, "", NULL) < 0)
+            continue;
         n = 2 * ckpt_list_lost_options(NULL, m, &chosen) - (preferred && strcmp(choices->name, preferred) == 0);
         best = n < fewest ? choices->name : best;
         fewest = n < fewest ? n : fewest;
@@ -305,8 +315,8 @@ int ckpt_hf_read_config(struct meg_model_conf *m, const struct ckpt_hf_family *f
     int r;
 
     meg_opt_defaults(groups);
-    ckpt_hf_set_options(m, family->options);
-    if ((r = ckpt_hf_check_keys(&reader, tables, NULL)) < 0 || (r = ckpt_hf_read_rows(&reader, family->rows)) < 0 ||
+    if ((r = ckpt_hf_set_options(m, family->options, from, e)) < 0 ||
+        (r = ckpt_hf_check_keys(&reader, tables, NULL)) < 0 || (r = ckpt_hf_read_rows(&reader, family->rows)) < 0 ||
         (r = ckpt_hf_read_rows(&reader, refused)) < 0)
         return r;
     m->group_query_attention = m->attn.g != MEG_UNSET && m->attn.g != m->attn.a;

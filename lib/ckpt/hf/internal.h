@@ -81,6 +81,7 @@ struct ckpt_hf_family {
     F(mistral)                                                                                                         \
     F(qwen2)                                                                                                           \
     F(qwen3)                                                                                                           \
+    F(gpt_neo)                                                                                                         \
     F(gpt_bigcode)                                                                                                     \
     F(seed_oss)                                                                                                        \
     F(ernie4_5)                                                                                                        \
@@ -129,7 +130,8 @@ void ckpt_hf_write_rows(json_t *o, const struct meg_model_conf *m, const struct 
 int ckpt_hf_check_keys(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *const *tables, const char *parent);
 /* Remove the members of the list "a,b.c" from config.json; b.c is a member of the object b.  NULL: none. */
 void ckpt_hf_remove_keys(json_t *config, const char *list);
-void ckpt_hf_set_options(struct meg_model_conf *m, const char *options);
+/* Set options, given as in an option file.  Return MEG_EFORMAT if models do not have one of them. */
+int ckpt_hf_set_options(struct meg_model_conf *m, const char *options, const char *from, struct meg_err *e);
 /* Return the member of a row, or NULL; set *key to its name, interned, or, if it is missing, to the first name. */
 json_t *ckpt_hf_member(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row, const char **key);
 
@@ -149,14 +151,29 @@ const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_
 
 /* ---- shared.c ---- */
 
-/* Refuse a window that does not cover all positions: sliding_window, Qwen's use_sliding_window, and layer_types. */
-extern const struct ckpt_hf_convert ckpt_hf_window, ckpt_hf_qwen_window, ckpt_hf_layer_types;
 /* Read mlp_bias, which must equal attention_bias. */
 extern const struct ckpt_hf_convert ckpt_hf_mlp_bias;
 /* Read embd_pdrop, which should equal resid_pdrop. */
 extern const struct ckpt_hf_convert ckpt_hf_embd_pdrop;
-/* The activation of an MLP that is not gated. */
-extern const struct ckpt_hf_convert ckpt_hf_gelu;
+/* The activation: a GELU as --no-bias-gelu-fusion selects it, or any activation as --activation-func. */
+extern const struct ckpt_hf_convert ckpt_hf_gelu, ckpt_hf_activation;
+
+/* ---- layers.c ---- */
+
+/*
+ * ckpt_hf_window       tokens in a window; `def` is the number if the member is missing.  Without a window, null is
+ *                      written if the option of the row is "=", and otherwise nothing.
+ * ckpt_hf_use_window   whether there are windows; by default not
+ * ckpt_hf_first_window number of layers before the first one with a window
+ * ckpt_hf_layer_types  layers with a window: a list of types, letters L and G, or the period of layers without one;
+ *                      `def` is the period if the member is missing; NULL: the layers remain as they are.  If the
+ *                      option of the row is "no-rope-freq", layers without a window have no rotary positions; if it is
+ *                      "=no-rope-freq", only if there are windows.
+ * ckpt_hf_attention_types  the same, in GPT-Neo's notation
+ * The rows are in this order; the last one determines the layers.
+ */
+extern const struct ckpt_hf_convert ckpt_hf_window, ckpt_hf_use_window, ckpt_hf_first_window, ckpt_hf_layer_types,
+    ckpt_hf_attention_types;
 
 /* ---- rope.c ---- */
 

@@ -111,10 +111,6 @@ static void llama_round_trip_is_bit_identical(void **state)
     "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                                     \
     "\"max_position_embeddings\":8,\"vocab_size\":11" more "}"
 #define LLAMA(more) CONFIG("llama", more)
-#define LONG_MISTRAL                                                                                                   \
-    "{\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"hidden_size\":16,"                                          \
-    "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                                     \
-    "\"max_position_embeddings\":4097,\"vocab_size\":11}"
 
 static void accepts_equivalent_settings(void **state)
 {
@@ -160,13 +156,12 @@ static void refuses_unsupported_llama_settings(void **state)
         { LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\"}"), "\"factor\" is missing" },
         { LLAMA(",\"tie_word_embeddings\":true"), "lm_head.weight differs from the word embedding" },
         { LLAMA(",\"head_dim\":8"), "layers.0.self_attn.q_proj.weight has shape [16,16], expected [32,16]" },
-        { LONG_MISTRAL, "sliding-window attention over 4096 tokens is not supported, because max_position_embeddings, "
-                        "4097, is larger" },
-        { CONFIG("mistral", ",\"sliding_window\":7"), "sliding-window attention over 7" },
+        { CONFIG("mistral", ",\"sliding_window\":1"), "sliding_window is 1, expected null or from 2" },
         { CONFIG("mistral", ",\"sliding_window\":\"8\""), "\"sliding_window\"" },
-        { CONFIG("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":5"), "sliding-window attention over 5" },
-        { CONFIG("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":8"),
-          "6 missing|model.layers.0.self_attn.q_proj.bias" }, /* the window is accepted, but biases are missing */
+        { CONFIG("qwen2", ",\"layer_types\":[\"full_attention\"]"),
+          "layer_types has 1 elements, expected one for each of 2" },
+        { CONFIG("qwen2", ",\"layer_types\":[\"full_attention\",\"linear_attention\"]"),
+          "layer_types: layer 1 is linear_attention, but only full_attention and sliding_attention" },
         { CONFIG("qwen2", ",\"use_sliding_window\":false,\"sliding_window\":5"), "6 missing" },
         { CONFIG("qwen2", ""), "6 missing|model.layers.0.self_attn.q_proj.bias" },
         { CONFIG("qwen3", ",\"head_dim\":4,\"attention_bias\":true"), "attention_bias is true|only false" },
