@@ -46,7 +46,7 @@ static const struct meg_opt *option_of(const struct ckpt_hf_row *row)
     return opt->name ? opt : NULL;
 }
 
-int ckpt_hf_set_options(struct meg_model_conf *m, const char *options, const char *from, struct meg_err *e)
+int ckpt_hf_try_options(struct meg_model_conf *m, const char *options, const char *from, struct meg_err *e)
 {
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { 0 } };
     struct meg_err why;
@@ -54,6 +54,11 @@ int ckpt_hf_set_options(struct meg_model_conf *m, const char *options, const cha
     if (meg_opt_apply(groups, options, "options of the type", &why) == 0)
         return 0;
     return meg_fail(e, MEG_EFORMAT, "%s: the model is not supported: %s", from, why.msg);
+}
+
+void ckpt_hf_set_options(struct meg_model_conf *m, const char *options)
+{
+    MEG_ASSERT(ckpt_hf_try_options(m, options, "", NULL) == 0);
 }
 
 /* ---- names of members ---- */
@@ -114,7 +119,7 @@ int ckpt_hf_check_keys(const struct ckpt_hf_reader *r, const struct ckpt_hf_row 
 
     json_object_foreach((json_t *)r->object, key, v)
     {
-        bool is_known = !parent && is_harmless(key);
+        bool is_known = is_harmless(key);
 
         for (const struct ckpt_hf_row *const *t = tables; *t && !is_known; t++)
             is_known = is_in(*t, key);
@@ -167,6 +172,20 @@ static void set_default(const struct ckpt_hf_reader *r, const struct ckpt_hf_row
     meg_str_free(&text);
 }
 
+/* Read a number into an option that is a string, such as --embedding-multiplier. */
+static int read_text(const struct ckpt_hf_reader *r, const struct meg_opt *opt, const char *key)
+{
+    double x = 0;
+    int code = meg_json_get_f64(r->object, key, MEG_JSON_REQUIRED, &x, r->from, r->e);
+    struct meg_str text = { 0 };
+
+    meg_str_printf(&text, "%.17g", x);
+    if (code == 0)
+        MEG_ASSERT(meg_opt_set(opt, r->m, text.s, NULL) == 0);
+    meg_str_free(&text);
+    return code;
+}
+
 static int read_value(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
     const bool is_opposite = row->option[0] == '!';
@@ -191,6 +210,8 @@ static int read_value(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *
         return meg_json_get_i64(r->object, key, MEG_JSON_REQUIRED, field, r->from, r->e);
     if (opt->type == MEG_OPT_F64)
         return meg_json_get_f64(r->object, key, MEG_JSON_REQUIRED, field, r->from, r->e);
+    if (opt->type == MEG_OPT_STR)
+        return read_text(r, opt, key);
     code = meg_json_get_bool(r->object, key, MEG_JSON_REQUIRED, &is_set, r->from, r->e);
     if (code == 0)
         *(bool *)field = is_set != is_opposite;
@@ -207,6 +228,7 @@ static json_t *write_value(const struct meg_model_conf *m, const struct ckpt_hf_
     switch (opt->type) {
     case MEG_OPT_I64: return json_integer(*(const int64_t *)field);
     case MEG_OPT_F64: return json_real(*(const double *)field);
+    case MEG_OPT_STR: return *(const char *const *)field ? json_real(atof(*(const char *const *)field)) : json_null();
     default: return json_boolean(*(const bool *)field != (row->option[0] == '!'));
     }
 }
@@ -248,7 +270,7 @@ static int read_choice(const struct ckpt_hf_reader *r, const struct ckpt_hf_row 
     for (; c->name && strcmp(c->name, name) != 0; c++)
         meg_str_printf(&known, "%s%s", known.n == 0 ? "" : c[1].name ? ", " : " or ", c->name);
     if (c->name)
-        code = ckpt_hf_set_options(r->m, c->options, r->from, r->e);
+        code = ckpt_hf_try_options(r->m, c->options, r->from, r->e);
     else
         code = meg_fail(r->e, MEG_EFORMAT, "%s: unsupported %s %.40s; expected %s", r->from, key, name, known.s);
     meg_str_free(&known);
@@ -266,7 +288,7 @@ const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_
         struct meg_model_conf chosen = *m;
         int n;
 
-        if (ckpt_hf_set_options(&chosen, choices->options, "", NULL) < 0)
+        if (ckpt_hf_try_options(&chosen, choices->options, "", NULL) < 0)
             continue;
         n = 2 * ckpt_list_lost_options(NULL, m, &chosen) - (preferred && strcmp(choices->name, preferred) == 0);
         best = n < fewest ? choices->name : best;
@@ -290,6 +312,21 @@ static bool is_constant(const struct ckpt_hf_row *row)
     return !row->option || strcmp(row->option, "=") == 0;
 }
 
+/* Read a member that is an object, or, if it is missing, the defaults of its members. */
+static int read_object(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
+{
+    const struct ckpt_hf_row *const tables[] = { row->convert->members, NULL };
+    json_t *none = json_object(), *object = none;
+    struct ckpt_hf_reader o = *r;
+    int code = meg_json_get_object(r->object, row->key, MEG_JSON_OPTIONAL, &object, r->from, r->e);
+
+    o.object = object;
+    if (code == 0 && (code = ckpt_hf_check_keys(&o, tables, row->key)) == 0)
+        code = ckpt_hf_read_rows(&o, row->convert->members);
+    json_decref(none);
+    return code;
+}
+
 int ckpt_hf_read_rows(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
     int code = 0;
@@ -297,6 +334,8 @@ int ckpt_hf_read_rows(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *
     for (; row->key && code == 0; row++)
         if (row->convert && row->convert->read)
             code = row->convert->read(r, row);
+        else if (row->convert && row->convert->members)
+            code = read_object(r, row);
         else if (row->convert && row->convert->choices)
             code = read_choice(r, row);
         else if (!is_constant(row))
@@ -315,7 +354,7 @@ int ckpt_hf_read_config(struct meg_model_conf *m, const struct ckpt_hf_family *f
     int r;
 
     meg_opt_defaults(groups);
-    if ((r = ckpt_hf_set_options(m, family->options, from, e)) < 0 ||
+    if ((r = ckpt_hf_try_options(m, family->options, from, e)) < 0 ||
         (r = ckpt_hf_check_keys(&reader, tables, NULL)) < 0 || (r = ckpt_hf_read_rows(&reader, family->rows)) < 0 ||
         (r = ckpt_hf_read_rows(&reader, refused)) < 0)
         return r;
@@ -330,6 +369,12 @@ static json_t *write_row(const struct meg_model_conf *m, const struct ckpt_hf_ro
         return row->convert->write(m, row);
     if (row->convert && row->convert->choices)
         return write_choice(m, row);
+    if (row->convert && row->convert->members) {
+        json_t *o = json_object();
+
+        ckpt_hf_write_rows(o, m, row->convert->members);
+        return o;
+    }
     if (!row->option)
         return NULL;
     return is_constant(row) ? json_loads(row->def, JSON_DECODE_ANY, NULL) : write_value(m, row);

@@ -46,6 +46,7 @@ struct ckpt_hf_convert {
     json_t *(*write)(const struct meg_model_conf *m, const struct ckpt_hf_row *row);
     /* The member is a choice, by default `def`.  Of several equal ones, `def` or the first is written.  Ends with { 0 }. */
     const struct ckpt_hf_choice *choices;
+    const struct ckpt_hf_row *members; /* the member is an object with these members; ends with { 0 } */
 };
 
 /* A Hugging Face model type: its config.json and its tensor names. */
@@ -92,6 +93,18 @@ struct ckpt_hf_family {
     F(internlm2)                                                                                                       \
     F(stablelm)                                                                                                        \
     F(starcoder2)                                                                                                      \
+    F(ministral)                                                                                                       \
+    F(gemma2)                                                                                                          \
+    F(gemma3_text)                                                                                                     \
+    F(cohere2)                                                                                                         \
+    F(olmo2)                                                                                                           \
+    F(olmo3)                                                                                                           \
+    F(exaone4)                                                                                                         \
+    F(phi)                                                                                                             \
+    F(gptj)                                                                                                            \
+    F(codegen)                                                                                                         \
+    F(bloom)                                                                                                           \
+    F(mpt)                                                                                                             \
     F(bert)                                                                                                            \
     F(megatron_bert)                                                                                                   \
     F(t5)
@@ -99,6 +112,8 @@ struct ckpt_hf_family {
 CKPT_HF_FAMILIES(CKPT_HF_DECLARE)
 /* Tensor names of Llama, which many types have. */
 extern const struct ckpt_format ckpt_hf_llama_format;
+extern const struct ckpt_format ckpt_hf_gemma2_format,
+    ckpt_hf_olmo2_format; /* of gemma3_text, and of olmo3 and exaone4 */
 
 /* ---- model_type.c ---- */
 
@@ -130,8 +145,9 @@ void ckpt_hf_write_rows(json_t *o, const struct meg_model_conf *m, const struct 
 int ckpt_hf_check_keys(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *const *tables, const char *parent);
 /* Remove the members of the list "a,b.c" from config.json; b.c is a member of the object b.  NULL: none. */
 void ckpt_hf_remove_keys(json_t *config, const char *list);
-/* Set options, given as in an option file.  Return MEG_EFORMAT if models do not have one of them. */
-int ckpt_hf_set_options(struct meg_model_conf *m, const char *options, const char *from, struct meg_err *e);
+/* Set options, given as in an option file; the second function returns MEG_EFORMAT if models do not have one of them. */
+void ckpt_hf_set_options(struct meg_model_conf *m, const char *options);
+int ckpt_hf_try_options(struct meg_model_conf *m, const char *options, const char *from, struct meg_err *e);
 /* Return the member of a row, or NULL; set *key to its name, interned, or, if it is missing, to the first name. */
 json_t *ckpt_hf_member(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row, const char **key);
 
@@ -155,6 +171,10 @@ const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_
 extern const struct ckpt_hf_convert ckpt_hf_mlp_bias;
 /* Read embd_pdrop, which should equal resid_pdrop. */
 extern const struct ckpt_hf_convert ckpt_hf_embd_pdrop;
+/* A number whose inverse square root is --softmax-scale. */
+extern const struct ckpt_hf_convert ckpt_hf_inverse_root;
+/* Number of channels of a head that are rotated. */
+extern const struct ckpt_hf_convert ckpt_hf_rotary_dim;
 /* The activation: a GELU as --no-bias-gelu-fusion selects it, or any activation as --activation-func. */
 extern const struct ckpt_hf_convert ckpt_hf_gelu, ckpt_hf_activation;
 
@@ -169,11 +189,12 @@ extern const struct ckpt_hf_convert ckpt_hf_gelu, ckpt_hf_activation;
  *                      `def` is the period if the member is missing; NULL: the layers remain as they are.  If the
  *                      option of the row is "no-rope-freq", layers without a window have no rotary positions; if it is
  *                      "=no-rope-freq", only if there are windows.
+ * ckpt_hf_window_pattern   the same, but not written
  * ckpt_hf_attention_types  the same, in GPT-Neo's notation
  * The rows are in this order; the last one determines the layers.
  */
 extern const struct ckpt_hf_convert ckpt_hf_window, ckpt_hf_use_window, ckpt_hf_first_window, ckpt_hf_layer_types,
-    ckpt_hf_attention_types;
+    ckpt_hf_window_pattern, ckpt_hf_attention_types;
 
 /* ---- rope.c ---- */
 

@@ -22,7 +22,7 @@ static void set_option(struct meg_model_conf *m, const char *name, const char *t
     struct meg_str line = { 0 };
 
     meg_str_printf(&line, "%s = %s\n", name, text);
-    MEG_ASSERT(ckpt_hf_set_options(m, line.s, "", NULL) == 0);
+    ckpt_hf_set_options(m, line.s);
     meg_str_free(&line);
 }
 
@@ -215,6 +215,13 @@ static json_t *write_layer_types(const struct meg_model_conf *m, const struct ck
     return window_of(m) > 0 || row->def ? write_list(m, window_name[0]) : NULL;
 }
 
+static json_t *write_nothing(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
+{
+    (void)m;
+    (void)row;
+    return NULL;
+}
+
 /* GPT-Neo: a list of a list of types and the number of its repetitions. */
 static int read_attention_types(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
@@ -245,4 +252,5 @@ const struct ckpt_hf_convert ckpt_hf_window = { .read = read_window, .write = wr
                              ckpt_hf_use_window = { .read = read_use_window, .write = write_use_window },
                              ckpt_hf_first_window = { .read = read_first_window, .write = write_first_window },
                              ckpt_hf_layer_types = { .read = read_layer_types, .write = write_layer_types },
+                             ckpt_hf_window_pattern = { .read = read_layer_types, .write = write_nothing },
                              ckpt_hf_attention_types = { .read = read_attention_types, .write = write_attention_types };

@@ -84,7 +84,7 @@ static int read_rope(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *r
         (code = meg_json_get_str(object, "rope_type", MEG_JSON_OPTIONAL, &type, r->from, r->e)) < 0 ||
         (i = code = find_type(&o, type)) < 0)
         return code;
-    if ((code = ckpt_hf_set_options(r->m, types[i].options, r->from, r->e)) < 0 ||
+    if ((code = ckpt_hf_try_options(r->m, types[i].options, r->from, r->e)) < 0 ||
         (code = ckpt_hf_check_keys(&o, (const struct ckpt_hf_row *const[]){ common, members[i], NULL }, row->key)) < 0)
         return code;
     return ckpt_hf_read_rows(&o, members[i]);

@@ -55,6 +55,12 @@
     "position-embedding-type = rope\nnormalization = RMSNorm\nswiglu = yes\ndisable-bias-linear = yes\n" \
     "hidden-dropout = 0\n"
 
+/* Options of Gemma. */
+#define CKPT_HF_GEMMA_OPTIONS \
+    "position-embedding-type = rope\nnormalization = RMSNorm\napply-layernorm-1p = yes\n" \
+    "glu-activation = geglu\nopenai-gelu = yes\ndisable-bias-linear = yes\nembedding-multiplier = sqrt\n" \
+    "hidden-dropout = 0\n"
+
 /* ---- tensor names; N: the native prefix of a layer, F: the foreign one ---- */
 
 #define CKPT_HF_LAYER "decoder.layers.#."
