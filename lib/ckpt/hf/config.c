@@ -36,14 +36,21 @@ static const struct ckpt_hf_row refused[] = { { "quantization_config", NULL, "nu
                                               { "is_causal", NULL, "true", NULL },
                                               { 0 } };
 
-/* Return the option of a row, or NULL if models do not have it. */
-static const struct meg_opt *option_of(const struct ckpt_hf_row *row)
+/* Return the option called name [n], or NULL if models do not have it. */
+static const struct meg_opt *find_option(const char *name, size_t n)
 {
     const struct meg_opt *opt = meg_model_opts;
 
-    while (opt->name && strcmp(opt->name, row->option + (row->option[0] == '!')) != 0)
+    while (opt->name && (strncmp(opt->name, name, n) != 0 || opt->name[n]))
         opt++;
     return opt->name ? opt : NULL;
+}
+
+static const struct meg_opt *option_of(const struct ckpt_hf_row *row)
+{
+    const char *name = row->option + (row->option[0] == '!');
+
+    return find_option(name, strlen(name));
 }
 
 int ckpt_hf_try_options(struct meg_model_conf *m, const char *options, const char *from, struct meg_err *e)
@@ -51,6 +58,13 @@ int ckpt_hf_try_options(struct meg_model_conf *m, const char *options, const cha
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { 0 } };
     struct meg_err why;
 
+    for (const char *line = options; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+        const size_t n = strcspn(line, " =\n");
+
+        if (!find_option(line, n))
+            return meg_fail(e, MEG_EFORMAT, "%s: the model is not supported, because it requires --%.*s", from, (int)n,
+                            line);
+    }
     if (meg_opt_apply(groups, options, "options of the type", &why) == 0)
         return 0;
     return meg_fail(e, MEG_EFORMAT, "%s: the model is not supported: %s", from, why.msg);

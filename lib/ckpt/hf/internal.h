@@ -94,6 +94,7 @@ struct ckpt_hf_family {
     F(stablelm)                                                                                                        \
     F(starcoder2)                                                                                                      \
     F(ministral)                                                                                                       \
+    F(smollm3)                                                                                                         \
     F(gemma2)                                                                                                          \
     F(gemma3_text)                                                                                                     \
     F(cohere2)                                                                                                         \
@@ -191,10 +192,12 @@ extern const struct ckpt_hf_convert ckpt_hf_gelu, ckpt_hf_activation;
  *                      "=no-rope-freq", only if there are windows.
  * ckpt_hf_window_pattern   the same, but not written
  * ckpt_hf_attention_types  the same, in GPT-Neo's notation
+ * ckpt_hf_rotates      SmolLM3's list with 0 for layers without rotary positions, which have the window, if there is any;
+ *                      `def` is the period of these layers if the list is missing
  * The rows are in this order; the last one determines the layers.
  */
 extern const struct ckpt_hf_convert ckpt_hf_window, ckpt_hf_use_window, ckpt_hf_first_window, ckpt_hf_layer_types,
-    ckpt_hf_window_pattern, ckpt_hf_attention_types;
+    ckpt_hf_window_pattern, ckpt_hf_attention_types, ckpt_hf_rotates;
 
 /* ---- rope.c ---- */
 

@@ -17,27 +17,31 @@ static int64_t num_layers(const struct meg_model_conf *m)
     return m->num_layers >= 1 && m->num_layers <= 99999 ? m->num_layers : 0;
 }
 
-static void set_option(struct meg_model_conf *m, const char *name, const char *text)
+static int set_option(const struct ckpt_hf_reader *r, const char *name, const char *text)
 {
     struct meg_str line = { 0 };
+    int code;
 
     meg_str_printf(&line, "%s = %s\n", name, text);
-    ckpt_hf_set_options(m, line.s);
+    code = ckpt_hf_try_options(r->m, line.s, r->from, r->e);
     meg_str_free(&line);
+    return code;
 }
 
 /* Set the option to the list of the layers, which is 1 where is_set, with this `arg`, returns true. */
-static void set_pattern(struct meg_model_conf *m, const char *name, bool is_set(const void *arg, int64_t i),
-                        const void *arg)
+static int set_pattern(const struct ckpt_hf_reader *r, const char *name, bool is_set(const void *arg, int64_t i),
+                       const void *arg)
 {
+    const int64_t n = num_layers(r->m);
     struct meg_str list = { 0 };
+    int code;
 
-    for (int64_t i = 0; i < num_layers(m); i++)
+    for (int64_t i = 0; i < n; i++)
         meg_str_printf(&list, "%s%d", i ? "," : "[", is_set(arg, i));
     meg_str_printf(&list, "]");
-    if (num_layers(m) > 0)
-        set_option(m, name, list.s);
+    code = n > 0 ? set_option(r, name, list.s) : 0;
     meg_str_free(&list);
+    return code;
 }
 
 /* ---- windows ---- */
@@ -64,9 +68,7 @@ static int read_window(const struct ckpt_hf_reader *r, const struct ckpt_hf_row 
         return meg_fail(r->e, MEG_EFORMAT, "%s: %s is %" PRId64 ", expected null or from 2 to %d", r->from, key, tokens,
                         INT32_MAX);
     snprintf(text, sizeof text, "%" PRId64 ",0", tokens - 1);
-    if (tokens > 0)
-        set_option(r->m, "window-size", text);
-    return 0;
+    return tokens > 0 ? set_option(r, "window-size", text) : 0;
 }
 
 /* Without a window, the member is null or, unless the option of the row is "=", missing. */
@@ -105,9 +107,7 @@ static int read_first_window(const struct ckpt_hf_reader *r, const struct ckpt_h
     int64_t first = strtoll(row->def, NULL, 10);
     int code = meg_json_get_i64(r->object, row->key, MEG_JSON_OPTIONAL, &first, r->from, r->e);
 
-    if (r->m->attn.window_size)
-        set_pattern(r->m, "window-attn-skip-freq", is_from, &first);
-    return code;
+    return code == 0 && r->m->attn.window_size ? set_pattern(r, "window-attn-skip-freq", is_from, &first) : code;
 }
 
 static json_t *write_first_window(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
@@ -194,11 +194,11 @@ static int read_layer_types(const struct ckpt_hf_reader *r, const struct ckpt_hf
     }
     if (t.letters && (!*t.letters || t.letters[strspn(t.letters, "LG")]))
         return meg_fail(r->e, MEG_EFORMAT, "%s: %s is %.40s, expected letters L and G", r->from, key, t.letters);
-    if (r->m->attn.window_size)
-        set_pattern(r->m, "window-attn-skip-freq", has_window, &t);
+    if (r->m->attn.window_size && (code = set_pattern(r, "window-attn-skip-freq", has_window, &t)) < 0)
+        return code;
     if (row->option && (row->option[0] != '=' || r->m->attn.window_size))
-        set_pattern(r->m, "no-rope-freq", has_no_window, &t);
-    return 0;
+        code = set_pattern(r, "no-rope-freq", has_no_window, &t);
+    return code;
 }
 
 static json_t *write_list(const struct meg_model_conf *m, const char *const name[2])
@@ -237,7 +237,7 @@ static int read_attention_types(const struct ckpt_hf_reader *r, const struct ckp
             json_array_extend(list, json_array_get(part, 0));
     }
     if (code == 0 && (code = check_list(r, row->key, list)) == 0)
-        set_pattern(r->m, "window-attn-skip-freq", has_window, &t);
+        code = set_pattern(r, "window-attn-skip-freq", has_window, &t);
     json_decref(list);
     return code;
 }
@@ -248,9 +248,59 @@ static json_t *write_attention_types(const struct meg_model_conf *m, const struc
     return json_pack("[[o,i]]", write_list(m, window_name[1]), 1);
 }
 
+/* ---- rotary positions ---- */
+
+static bool is_zero(const void *list, int64_t i)
+{
+    return json_integer_value(json_array_get(list, (size_t)i)) == 0;
+}
+
+static bool is_multiple(const void *period, int64_t i)
+{
+    return (i + 1) % *(const int64_t *)period == 0;
+}
+
+/* SmolLM3: a list with 0 for layers without rotary positions, which are the ones with a window if there is any. */
+static int read_rotates(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
+{
+    json_t *list = NULL;
+    int64_t period = strtoll(row->def, NULL, 10);
+    int code = meg_json_get_array(r->object, row->key, MEG_JSON_OPTIONAL, &list, r->from, r->e);
+
+    if (code < 0 ||
+        (code = meg_json_get_i64(r->object, "no_rope_layer_interval", MEG_JSON_OPTIONAL, &period, r->from, r->e)) < 0)
+        return code;
+    if (period < 1 || (list && json_array_size(list) != (size_t)num_layers(r->m)))
+        return meg_fail(r->e, MEG_EFORMAT, "%s: %s must have one element for each of %" PRId64 " layers", r->from,
+                        row->key, r->m->num_layers);
+    code = set_pattern(r, "no-rope-freq", list ? is_zero : is_multiple, list ? (const void *)list : &period);
+    if (code == 0 && r->m->attn.window_size)
+        code =
+            set_pattern(r, "window-attn-skip-freq", list ? is_zero : is_multiple, list ? (const void *)list : &period);
+    return code;
+}
+
+static json_t *write_rotates(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
+{
+    const struct meg_opt *opt = meg_model_opts;
+    json_t *list = json_array();
+    char *pattern;
+
+    (void)row;
+    while (opt->name && strcmp(opt->name, "no-rope-freq") != 0)
+        opt++;
+    pattern = opt->name ? meg_opt_value(opt, m) : strdup("unset");
+    for (int64_t i = 0; i < m->num_layers; i++)
+        json_array_append_new(list,
+                              json_integer(strcmp(pattern, "unset") == 0 || !meg_layer_pattern_at(pattern, i, true)));
+    free(pattern);
+    return list;
+}
+
 const struct ckpt_hf_convert ckpt_hf_window = { .read = read_window, .write = write_window },
                              ckpt_hf_use_window = { .read = read_use_window, .write = write_use_window },
                              ckpt_hf_first_window = { .read = read_first_window, .write = write_first_window },
                              ckpt_hf_layer_types = { .read = read_layer_types, .write = write_layer_types },
                              ckpt_hf_window_pattern = { .read = read_layer_types, .write = write_nothing },
-                             ckpt_hf_attention_types = { .read = read_attention_types, .write = write_attention_types };
+                             ckpt_hf_attention_types = { .read = read_attention_types, .write = write_attention_types },
+                             ckpt_hf_rotates = { .read = read_rotates, .write = write_rotates };
