@@ -67,7 +67,9 @@ static int check_window(struct meg_model_conf *c, struct meg_err *e)
 
 int meg_attention_conf_check(struct meg_model_conf *c, struct meg_err *e)
 {
-    return check_window(c, e);
+    int r = check_window(c, e);
+
+    return r < 0 ? r : check_pattern(c, "no-rope-freq", c->rotary.no_rope_freq, e);
 }
 
 /* Return the window of the layers that have one; 0: no layer has one. */
@@ -89,4 +91,11 @@ int64_t meg_attention_window(const struct meg_model_conf *c, int64_t i)
     const char *pattern = c->attn.window_attn_skip_freq;
 
     return !pattern || meg_layer_pattern_at(pattern, i, false) ? window(c) : 0;
+}
+
+enum meg_rope_set meg_attention_rope_set(const struct meg_model_conf *c, int64_t i)
+{
+    if (c->rotary.no_rope_freq && meg_layer_pattern_at(c->rotary.no_rope_freq, i, true))
+        return MEG_ROPE_NONE;
+    return c->rotary.base_window > 0 && meg_attention_window(c, i) > 0 ? MEG_ROPE_WINDOW : MEG_ROPE_FULL;
 }
