@@ -2,31 +2,42 @@
  * rope.c - the rotary positions of config.json: the object rope_scaling, or rope_parameters in transformers 5, which
  * also contains rope_theta and partial_rotary_factor.
  */
-#include <math.h>
 #include <string.h>
 #include "ckpt/hf/internal.h"
 #include "io/json.h"
 
-static int read_linear_factor(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
-{
-    double factor = 1;
-    int code = meg_json_get_f64(r->object, row->key, MEG_JSON_REQUIRED, &factor, r->from, r->e);
+/* ---- YaRN ---- */
 
-    if (code == 0 && !(factor >= 1 && factor <= INT32_MAX && factor == floor(factor)))
-        return meg_fail(r->e, MEG_EFORMAT,
-                        "%s: the factor of linear rope_scaling is %g, expected an integer of at least 1", r->from,
-                        factor);
-    r->m->rotary.interpolation = (int64_t)factor;
-    return code;
+static int read_attention_factor(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
+{
+    return meg_json_get_f64(r->object, row->key, MEG_JSON_OPTIONAL, &r->m->rotary.yarn_attention_factor, r->from, r->e);
 }
 
-static json_t *write_linear_factor(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
+static json_t *write_attention_factor(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
 {
     (void)row;
-    return json_real((double)m->rotary.interpolation);
+    return m->rotary.yarn_attention_factor > 0 ? json_real(m->rotary.yarn_attention_factor) : NULL;
 }
 
-static const struct ckpt_hf_convert linear_factor = { .read = read_linear_factor, .write = write_linear_factor };
+/* transformers uses the member mscale only together with mscale_all_dim. */
+static int read_mscale(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
+{
+    double all_dim = 0;
+    int code = meg_json_get_f64(r->object, "mscale_all_dim", MEG_JSON_OPTIONAL, &all_dim, r->from, r->e);
+
+    if (code < 0 || all_dim == 0)
+        return code;
+    return meg_json_get_f64(r->object, row->key, MEG_JSON_OPTIONAL, &r->m->rotary.mscale, r->from, r->e);
+}
+
+static json_t *write_mscale(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
+{
+    (void)row;
+    return json_real(m->rotary.mscale);
+}
+
+static const struct ckpt_hf_convert attention_factor = { read_attention_factor, write_attention_factor, NULL };
+static const struct ckpt_hf_convert mscales = { read_mscale, write_mscale, NULL };
 
 /* clang-format off */
 /* Members of objects of any type. */
@@ -38,24 +49,40 @@ static const struct ckpt_hf_row common[] = {
     { 0 }
 };
 static const struct ckpt_hf_row none[] = { { 0 } };
-static const struct ckpt_hf_row linear[] = { { "factor", NULL, NULL, &linear_factor }, { 0 } };
+static const struct ckpt_hf_row linear[] = { { "factor", "rotary-seq-len-interpolation-factor", NULL, NULL }, { 0 } };
 static const struct ckpt_hf_row llama3[] = {
     { "factor", "rope-scaling-factor", NULL, NULL },
-    { "low_freq_factor", "=", "1.0", NULL },
-    { "high_freq_factor", "=", "4.0", NULL },
-    { "original_max_position_embeddings", "=", "8192", NULL },
+    { "low_freq_factor", "rope-scaling-low-freq-factor", "1", NULL },
+    { "high_freq_factor", "rope-scaling-high-freq-factor", "4", NULL },
+    { "original_max_position_embeddings", "rope-scaling-original-max-position-embeddings", NULL, NULL },
+    { 0 }
+};
+
+/* attention_factor replaces the factor that follows from mscale and mscale_all_dim. */
+static const struct ckpt_hf_row yarn[] = {
+    { "factor", "rotary-scaling-factor", NULL, NULL },
+    { "original_max_position_embeddings", "yarn-original-max-position-embeddings", NULL, NULL },
+    { "beta_fast", "yarn-beta-fast", "32", NULL },
+    { "beta_slow", "yarn-beta-slow", "1", NULL },
+    { "truncate", "yarn-correction-range-round-to-int", "yes", NULL },
+    { "attention_factor", NULL, NULL, &attention_factor },
+    { "mscale", NULL, NULL, &mscales },
+    { "mscale_all_dim", "mscale-all-dim", "0", NULL },
     { 0 }
 };
 
 /* The types of an object, and the options and members of each.  A model has the first type that loses no option. */
 #define UNSCALED "use-rope-scaling = no\n"
+#define UNYARN "position-embedding-type = rope\n"
+#define WHOLE "rotary-seq-len-interpolation-factor = 1\n"
 static const struct ckpt_hf_choice types[] = {
-    { "default", UNSCALED "rotary-seq-len-interpolation-factor = 1\n" },
-    { "linear", UNSCALED },
-    { "llama3", "use-rope-scaling = yes\nrotary-seq-len-interpolation-factor = 1\n" },
+    { "default", UNSCALED WHOLE UNYARN },
+    { "llama3", "use-rope-scaling = yes\n" WHOLE UNYARN },
+    { "linear", UNSCALED UNYARN },
+    { "yarn", UNSCALED WHOLE "position-embedding-type = yarn\n" },
     { 0 }
 };
-static const struct ckpt_hf_row *const members[] = { none, linear, llama3 };
+static const struct ckpt_hf_row *const members[] = { none, llama3, linear, yarn };
 /* clang-format on */
 
 static int find_type(const struct ckpt_hf_reader *r, const char *type)
