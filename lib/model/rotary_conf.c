@@ -123,6 +123,7 @@ static int check_combination(const struct meg_model_conf *c, struct meg_err *e)
         { !is_rotary && o->no_rope_freq, "no-rope-freq", needs_rope },
         { !is_rotary && is_long, "rope-long-factors", needs_rope },
         { !is_rotary && o->short_factors, "rope-short-factors", needs_rope },
+        { !is_rotary && o->longrope_original != MEG_UNSET, "rope-original-max-position-embeddings", needs_rope },
         { !is_rotary && !isnan(o->base_window), "rotary-base-window", needs_rope },
         { !is_rotary && has_beta, "attn-temperature-beta", needs_rope },
         { !isnan(o->base_window) && !c->attn.window_size, "rotary-base-window", ": requires --window-size" },

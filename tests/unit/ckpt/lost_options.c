@@ -264,8 +264,8 @@ static void try_change(struct outcome *o, const char *base, const struct meg_opt
 /* Values of the options that are texts. */
 static const struct {
     const char *name, *value;
-} texts[] = { { "no-rope-freq", "1" },  { "rope-long-factors", "2,8" },     { "rope-short-factors", "2,8" },
-              { "window-size", "3,0" }, { "window-attn-skip-freq", "[0]" }, { "window-attn-skip-freq", "2" } };
+} texts[] = { { "no-rope-freq", "[1]" }, { "rope-long-factors", "2,8" },     { "rope-short-factors", "2,8" },
+              { "window-size", "3,0" },  { "window-attn-skip-freq", "[0]" }, { "window-attn-skip-freq", "2" } };
 
 /* Try other values of an option than that of the base. */
 static void try_option(void (*try)(struct outcome *o, const char *base, const struct meg_opt *row, const char *value),
