@@ -81,6 +81,7 @@ struct ckpt_hf_family {
     F(mistral)                                                                                                         \
     F(qwen2)                                                                                                           \
     F(qwen3)                                                                                                           \
+    F(ministral3)                                                                                                      \
     F(bert)                                                                                                            \
     F(megatron_bert)                                                                                                   \
     F(t5)
@@ -144,6 +145,8 @@ extern const struct ckpt_hf_convert ckpt_hf_mlp_bias;
 
 /* Read rope_scaling and write it; read rope_parameters, its name in transformers 5, which takes precedence. */
 extern const struct ckpt_hf_convert ckpt_hf_rope, ckpt_hf_rope_of_v5;
+/* rope_parameters of Ministral 3, which has YaRN and the temperature of queries in it in all versions. */
+extern const struct ckpt_hf_convert ckpt_hf_rope_of_ministral3;
 
 /* ---- hf.c ---- */
 

@@ -123,6 +123,8 @@ static void accepts_equivalent_settings(void **state)
         LLAMA(",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":10000}"),
         LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4},\"head_dim\":null"),
         LLAMA(",\"eos_token_id\":[7,9],\"partial_rotary_factor\":1.0"),
+        LLAMA(",\"rope_scaling\":{\"rope_type\":\"longrope\",\"long_factor\":[1,2.5],\"short_factor\":[1,1.5],"
+              "\"original_max_position_embeddings\":4}"),
         CONFIG("mistral", ",\"sliding_window\":null"),
         CONFIG("mistral", ""),
         CONFIG("mistral", ",\"sliding_window\":8"),
@@ -154,7 +156,7 @@ static void refuses_unsupported_llama_settings(void **state)
         { LLAMA(",\"attention_bias\":true"), "attention_bias is true but mlp_bias is false" },
         { LLAMA(",\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5|only 1" },
         { LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":\"2\"}"), "\"factor\"" },
-        { LLAMA(",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}"), "dynamic|linear or yarn" },
+        { LLAMA(",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}"), "dynamic|yarn or longrope" },
         { LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}"), "\"original_max_position_embeddings\" is" },
         { LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"original_max_position_embeddings\":4,"
                 "\"high_freq_factor\":1}"),
@@ -174,7 +176,7 @@ static void refuses_unsupported_llama_settings(void **state)
         { CONFIG("qwen3", ",\"head_dim\":4,\"attention_bias\":true"), "attention_bias is true|only false" },
         { CONFIG("qwen3", ""), "q_proj.weight has shape [16,16], expected [512,16]" }, /* a head has 128 channels */
         { CONFIG("qwen3", ",\"head_dim\":4"), "4 missing|model.layers.0.self_attn.q_norm.weight" },
-        { CONFIG("qwen4", ""), "model_type qwen4|gpt2, llama, mistral, qwen2, qwen3" },
+        { CONFIG("qwen4", ""), "model_type qwen4|gpt2, llama, mistral, qwen2, qwen3, ministral3" },
     };
     struct ckpt_fixture b;
 
