@@ -81,7 +81,9 @@ struct ckpt_hf_family {
     F(mistral)                                                                                                         \
     F(qwen2)                                                                                                           \
     F(qwen3)                                                                                                           \
+    F(ministral)                                                                                                       \
     F(ministral3)                                                                                                      \
+    F(smollm3)                                                                                                         \
     F(bert)                                                                                                            \
     F(megatron_bert)                                                                                                   \
     F(t5)
@@ -136,8 +138,14 @@ const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_
 
 /* ---- window.c ---- */
 
-/* Refuse a window that does not cover all positions: sliding_window, Qwen's use_sliding_window, and layer_types. */
-extern const struct ckpt_hf_convert ckpt_hf_window, ckpt_hf_qwen_window, ckpt_hf_layer_types;
+/*
+ * The window: sliding_window, if other members do not enable it; sliding_window after such members; which layers have
+ * it: layer_types; and members that enable it: use_sliding_window of Qwen and of SmolLM3, and max_window_layers of Qwen.
+ */
+extern const struct ckpt_hf_convert ckpt_hf_window, ckpt_hf_window_size, ckpt_hf_layer_types, ckpt_hf_qwen_window,
+    ckpt_hf_smollm3_window, ckpt_hf_first_window;
+/* no_rope_layers and no_rope_layer_interval of SmolLM3. */
+extern const struct ckpt_hf_convert ckpt_hf_rope_layers;
 /* Read mlp_bias, which must equal attention_bias. */
 extern const struct ckpt_hf_convert ckpt_hf_mlp_bias;
 

@@ -1,4 +1,4 @@
-/* mistral.c - Mistral: Llama with a window.  Models without a window are written as llama. */
+/* mistral.c - Mistral: Llama with a window in all layers.  Models without a window are written as llama. */
 #include "ckpt/hf/rows.h"
 
 /* clang-format off */

@@ -111,10 +111,6 @@ static void llama_round_trip_is_bit_identical(void **state)
     "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                                     \
     "\"max_position_embeddings\":8,\"vocab_size\":11" more "}"
 #define LLAMA(more) CONFIG("llama", more)
-#define LONG_MISTRAL                                                                                                   \
-    "{\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"hidden_size\":16,"                                          \
-    "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                                     \
-    "\"max_position_embeddings\":4097,\"vocab_size\":11}"
 
 static void accepts_equivalent_settings(void **state)
 {
@@ -127,6 +123,8 @@ static void accepts_equivalent_settings(void **state)
               "\"original_max_position_embeddings\":4}"),
         CONFIG("mistral", ",\"sliding_window\":null"),
         CONFIG("mistral", ""),
+        CONFIG("mistral", ",\"sliding_window\":7"),
+        CONFIG("ministral", ",\"sliding_window\":7,\"layer_types\":[\"full_attention\",\"sliding_attention\"]"),
         CONFIG("mistral", ",\"sliding_window\":8"),
     };
     struct ckpt_fixture b;
@@ -164,11 +162,13 @@ static void refuses_unsupported_llama_settings(void **state)
         { LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\"}"), "\"factor\" is missing" },
         { LLAMA(",\"tie_word_embeddings\":true"), "lm_head.weight differs from the word embedding" },
         { LLAMA(",\"head_dim\":8"), "layers.0.self_attn.q_proj.weight has shape [16,16], expected [32,16]" },
-        { LONG_MISTRAL, "sliding-window attention over 4096 tokens is not supported, because max_position_embeddings, "
-                        "4097, is larger" },
-        { CONFIG("mistral", ",\"sliding_window\":7"), "sliding-window attention over 7" },
+        { CONFIG("mistral", ",\"sliding_window\":1"), "sliding_window is 1, expected null or at least 2" },
         { CONFIG("mistral", ",\"sliding_window\":\"8\""), "\"sliding_window\"" },
-        { CONFIG("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":5"), "sliding-window attention over 5" },
+        { CONFIG("ministral", ",\"layer_types\":[\"full_attention\"]"), "layer_types has 1 elements, expected 2" },
+        { CONFIG("ministral", ",\"layer_types\":[\"full_attention\",\"linear_attention\"]"),
+          "layer_types: layer 1 is linear_attention" },
+        { CONFIG("smollm3", ",\"no_rope_layer_interval\":0"), "no_rope_layer_interval is 0" },
+        { CONFIG("smollm3", ",\"no_rope_layers\":[1]"), "no_rope_layers has 1 elements, expected 2" },
         { CONFIG("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":8"),
           "6 missing|model.layers.0.self_attn.q_proj.bias" }, /* the window is accepted, but biases are missing */
         { CONFIG("qwen2", ",\"use_sliding_window\":false,\"sliding_window\":5"), "6 missing" },
@@ -176,7 +176,7 @@ static void refuses_unsupported_llama_settings(void **state)
         { CONFIG("qwen3", ",\"head_dim\":4,\"attention_bias\":true"), "attention_bias is true|only false" },
         { CONFIG("qwen3", ""), "q_proj.weight has shape [16,16], expected [512,16]" }, /* a head has 128 channels */
         { CONFIG("qwen3", ",\"head_dim\":4"), "4 missing|model.layers.0.self_attn.q_norm.weight" },
-        { CONFIG("qwen4", ""), "model_type qwen4|gpt2, llama, mistral, qwen2, qwen3, ministral3" },
+        { CONFIG("qwen4", ""), "model_type qwen4|gpt2, llama, mistral, qwen2, qwen3, ministral" },
     };
     struct ckpt_fixture b;
 

@@ -11,8 +11,9 @@
 #include "infer/generate.h"
 #include "optim/optim.h"
 
-static const char *const folders[] = { "gpt2-tiny",       "llama-tiny", "llama31-tiny", "llama-yarn-tiny",
-                                       "ministral3-tiny", "qwen2-tiny", "qwen3-tiny" };
+static const char *const folders[] = { "gpt2-tiny",       "llama-tiny",   "llama31-tiny",
+                                       "llama-yarn-tiny", "mistral-tiny", "ministral3-tiny",
+                                       "smollm3-tiny",    "qwen2-tiny",   "qwen3-tiny" };
 
 /* Variants of the expected numbers, and the model options that they change; "padded" is checked in every folder. */
 static const struct variant {
