@@ -67,7 +67,9 @@ static int check_window(struct meg_model_conf *c, struct meg_err *e)
 
 int meg_attention_conf_check(struct meg_model_conf *c, struct meg_err *e)
 {
-    return check_window(c, e);
+    int r = check_window(c, e);
+
+    return r < 0 ? r : check_pattern(c, "no-rope-freq", c->rotary.no_rope_freq, e);
 }
 
 /* Return the window of the layers that have one; 0: no layer has one. */
@@ -78,10 +80,38 @@ static int64_t window(const struct meg_model_conf *c)
     return left < 0 ? 0 : left;
 }
 
+/*
+ * Convert the pattern of an option to a list, or to NULL if all layers have the value `otherwise`.  Return whether any
+ * layer has the value 1.
+ */
+static bool normalize_pattern(struct meg_model_conf *c, const char *name, const char **text, bool of_multiple,
+                              bool otherwise)
+{
+    struct meg_str list = { 0 };
+    int64_t ones = 0;
+
+    if (!*text)
+        return otherwise;
+    for (int64_t i = 0; i < c->num_layers; i++) {
+        const bool is_one = meg_layer_pattern_at(*text, i, of_multiple);
+
+        ones += is_one;
+        meg_str_printf(&list, "%c%d", i ? ',' : '[', is_one);
+    }
+    meg_str_printf(&list, "]");
+    if (ones == (otherwise ? c->num_layers : 0))
+        *text = NULL;
+    else
+        set_text(c, name, list.s);
+    meg_str_free(&list);
+    return ones > 0;
+}
+
 void meg_attention_conf_normalize(struct meg_model_conf *c)
 {
-    if (window(c) == 0)
+    if (!normalize_pattern(c, "window-attn-skip-freq", &c->attn.window_attn_skip_freq, false, true) || window(c) == 0)
         c->attn.window_size = c->attn.window_attn_skip_freq = NULL;
+    normalize_pattern(c, "no-rope-freq", &c->rotary.no_rope_freq, true, false);
 }
 
 int64_t meg_attention_window(const struct meg_model_conf *c, int64_t i)
@@ -89,4 +119,11 @@ int64_t meg_attention_window(const struct meg_model_conf *c, int64_t i)
     const char *pattern = c->attn.window_attn_skip_freq;
 
     return !pattern || meg_layer_pattern_at(pattern, i, false) ? window(c) : 0;
+}
+
+enum meg_rope_set meg_attention_rope_set(const struct meg_model_conf *c, int64_t i)
+{
+    if (c->rotary.no_rope_freq && meg_layer_pattern_at(c->rotary.no_rope_freq, i, true))
+        return MEG_ROPE_NONE;
+    return c->rotary.base_window > 0 && meg_attention_window(c, i) > 0 ? MEG_ROPE_WINDOW : MEG_ROPE_FULL;
 }

@@ -24,6 +24,7 @@ const struct meg_family meg_gpt_family = {
     .samples = MEG_SAMPLES_GPT,
     .options = "qk-layernorm group-query-attention apply-residual-connection-post-layernorm reset-position-ids "
                "reset-attention-mask eod-mask-loss calculate-per-token-loss context-parallel-size window-size "
-               "window-attn-skip-freq",
+               "window-attn-skip-freq rotary-base-window no-rope-freq rope-long-factors rope-short-factors "
+               "rope-original-max-position-embeddings attn-temperature-beta attn-temperature-floor",
     .describe = describe,
 };

@@ -18,7 +18,7 @@ void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *
     d->norm = c->normalization;
     d->norm_eps = c->norm_epsilon;
     d->hidden_dropout = c->hidden_dropout;
-    d->rope = (struct meg_rope_conf){ meg_model_rope_half(c), c->max_position_embeddings, c->rotary };
+    meg_rope_describe(d->rope, c);
     d->is_untied = c->is_untied;
 }
 
@@ -34,6 +34,7 @@ static struct meg_attn_conf attention(const struct meg_model_conf *c, const stru
     attn.std_out = std_out;
     attn.has_qkv_bias = c->has_bias || c->add_qkv_bias;
     attn.has_proj_bias = c->has_bias;
+    attn.rope = (int)meg_attention_rope_set(c, i);
     attn.window = meg_attention_window(c, i);
     attn.is_bidirectional = t->is_bidirectional;
     attn.buckets = is_relative ? c->relative_attention_num_buckets : 0;
@@ -86,10 +87,10 @@ static struct meg_block_list add_blocks(struct meg_model_desc *d, const struct m
 void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const struct meg_transformer *t)
 {
     struct meg_block_list *layer = meg_new((size_t)t->layers * sizeof *layer);
-    struct meg_block_list of_type[2] = { { 0 } };
+    struct meg_block_list of_type[2 * MEG_ROPE_SETS] = { { 0 } };
 
     for (int64_t i = 0; i < t->layers; i++) {
-        const int type = meg_attention_window(c, i) > 0;
+        const int has_window = meg_attention_window(c, i) > 0, type = 2 * meg_attention_rope_set(c, i) + has_window;
 
         if (of_type[type].n == 0)
             of_type[type] = add_blocks(d, c, t, i);

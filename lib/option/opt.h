@@ -98,6 +98,12 @@ struct meg_opt {
 #define MEG_RENAMED(old, metavar, now) { old, 0, MEG_OPT_RENAMED, 0, metavar, now, NULL }
 /* clang-format on */
 
+/* Return whether a row is MEG_NEGATED. */
+static inline bool meg_opt_is_negated(const struct meg_opt *row)
+{
+    return row->type == MEG_OPT_STORE_FALSE && !row->default_value;
+}
+
 struct meg_optgroup {
     const char *title;
     const struct meg_opt *rows; /* array that ends with { 0 } */

@@ -52,8 +52,7 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "ep-overlap-early-attn-memory-release high-priority-a2a-comm-stream use-grouped-gemm-for-* "
       "save-tokens-per-expert-interval" },
     { NOT_YET("multi-latent attention"),
-      "multi-latent-attention q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim "
-      "rotary-scaling-factor mscale mscale-all-dim cache-mla-latents mla-down-proj-fusion" },
+      "multi-latent-attention q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim cache-mla-latents mla-down-proj-fusion" },
     { NOT_YET("multi-token prediction"),
       "mtp-*" },
     { NOT_YET("Mamba-2 and hybrid models"),
@@ -77,10 +76,10 @@ const struct meg_opt_names meg_train_unsupported[] = {
     { NOT_YET("activations other than GELU, ReLU, SwiGLU, GEGLU and ReGLU"),
       "squared-relu quick-geglu onnx-safe glu-linear-offset=0.0 activation-func-clamp-value "
       "use-fused-weighted-squared-relu" },
-    { NOT_YET("YaRN"),
-      "yarn-* no-yarn-* rope-type=rope position-embedding-type:yarn" },
-    { NOT_YET("layers without position embeddings"),
-      "no-rope-freq position-embedding-type:none" },
+    { NOT_YET("YaRN in multi-latent attention"),
+      "rope-type=rope" },
+    { NOT_YET("models without position embeddings"),
+      "position-embedding-type:none" },
     { NOT_YET("attention with a softmax offset"),
       "softmax-type=vanilla" },
     { NOT_YET("sparse and linear attention"),

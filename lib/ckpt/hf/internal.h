@@ -94,6 +94,7 @@ struct ckpt_hf_family {
     F(stablelm)                                                                                                        \
     F(starcoder2)                                                                                                      \
     F(ministral)                                                                                                       \
+    F(ministral3)                                                                                                      \
     F(smollm3)                                                                                                         \
     F(gemma2)                                                                                                          \
     F(gemma3_text)                                                                                                     \
@@ -203,6 +204,8 @@ extern const struct ckpt_hf_convert ckpt_hf_window, ckpt_hf_use_window, ckpt_hf_
 
 /* Read rope_scaling and write it; read rope_parameters, its name in transformers 5, which takes precedence. */
 extern const struct ckpt_hf_convert ckpt_hf_rope, ckpt_hf_rope_of_v5;
+/* rope_parameters of Ministral 3, which has YaRN and the temperature of queries in it in all versions. */
+extern const struct ckpt_hf_convert ckpt_hf_rope_of_ministral3;
 
 /* ---- hf.c ---- */
 

@@ -287,13 +287,17 @@ static void put_numbers(struct meg_pickle_writer *p, const char *text)
 static bool is_written(const struct meg_opt *row, const struct meg_model_conf *m)
 {
     static const char rare[] = "decoder-num-layers glu-activation activation-func softmax-scale logits-scale "
-                               "window-size window-attn-skip-freq";
+                               "window-size window-attn-skip-freq no-rope-freq rotary-base-window rope-long-factors "
+                               "rope-short-factors rope-original-* rope-scaling-low-* rope-scaling-high-* "
+                               "rope-scaling-original-* attn-temperature-*";
     char *value = meg_opt_value(row, m);
     const bool is_set = meg_opt_is_set(row, value);
 
     free(value);
     if (meg_opt_is_listed("relative-*", row->name, NULL))
         return m->position_embedding_type == MEG_POSITION_RELATIVE;
+    if (meg_opt_is_listed("yarn-* mscale mscale-all-dim rotary-scaling-factor", row->name, NULL))
+        return m->position_embedding_type == MEG_POSITION_YARN;
     return is_set || !meg_opt_is_listed(rare, row->name, NULL);
 }
 
@@ -317,7 +321,12 @@ static void put_options(struct meg_pickle_writer *p, const struct meg_model_conf
                 meg_pickle_put_int(p, *(const int64_t *)field);
             break;
         case MEG_OPT_ENUM: meg_pickle_put_str(p, meg_opt_choice(meg_model_opts, row->name, m)); break;
-        case MEG_OPT_F64: meg_pickle_put_float(p, *(const double *)field); break;
+        case MEG_OPT_F64:
+            if (isnan(*(const double *)field))
+                meg_pickle_put_none(p);
+            else
+                meg_pickle_put_float(p, *(const double *)field);
+            break;
         case MEG_OPT_BOOL:
         case MEG_OPT_STORE_FALSE: meg_pickle_put_bool(p, *(const bool *)field); break;
         default: MEG_ASSERT(row->type == MEG_OPT_STR); put_numbers(p, *(const char *const *)field);

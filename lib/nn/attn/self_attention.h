@@ -18,11 +18,17 @@
 #include "nn/attn/cp_groups.h"
 #include "nn/block.h"
 
-/* Cosines and sines of rotary position embedding, shared by all layers.  Without rotary positions, half is 0. */
+/* Cosines and sines of rotary position embedding, which layers share.  Without rotary positions, half is 0. */
 struct meg_rope {
     float *cos, *sin; /* [positions, half] */
     int64_t half;     /* number of rotated column pairs per head */
     int is_interleaved;
+    float *q_cos, *q_sin; /* tables of the queries, if they are not those of the keys; otherwise NULL */
+    /*
+     * The number of the first rows, which belong to sequences of at most this length; the rows of longer sequences
+     * follow (LongRoPE).  0: all rows are for all sequences.
+     */
+    int64_t short_positions;
 };
 
 /* Relative bias of attention scores (struct meg_attn_desc), which all layers of a stack use. */
@@ -46,6 +52,7 @@ struct meg_attn_conf {
     const char *window_size;           /* "L,R": see window; NULL: no window */
     const char *window_attn_skip_freq; /* the layers that have the window (model/layer_pattern.h); NULL: all */
     /* set by the description of the model */
+    int rope;            /* index of the rotary tables in those of the model (struct meg_block_env) */
     int64_t window;      /* number of keys before its own position that a query attends to; 0: all */
     int64_t h;           /* width of the residual stream */
     double std, std_out; /* standard deviation of the initial weights of qkv and proj */

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <omp.h>
 #include "ckpt_convert.h"
+#include "base/num.h"
 #include "model/desc.h"
 #include "nn/attn/cross_attention.h"
 #include "nn/attn/self_attention.h"
@@ -34,6 +35,9 @@ static const char *const bases[] = {
     LLAMA,
     LLAMA "use-rope-scaling = yes\ngroup-query-attention = yes\nnum-query-groups = 2\n",
     LLAMA "add-qkv-bias = yes\nwindow-size = 2,0\n",
+    LLAMA "position-embedding-type = yarn\nyarn-original-max-position-embeddings = 4\nrotary-scaling-factor = 4\n"
+          "no-yarn-correction-range-round-to-int = yes\nyarn-beta-fast = 2\n",
+    LLAMA "attn-temperature-beta = 1\nattn-temperature-floor = 2\n",
     SIZES "model = bert\napply-residual-connection-post-layernorm = yes\nopenai-gelu = yes\n",
     SIZES "model = bert\n",
     SIZES "model = t5\n",
@@ -88,9 +92,9 @@ static void print_block(struct meg_str *s, const struct meg_block *block)
     if (block->type == &meg_attn_block) {
         const struct meg_attn_conf *c = block->conf;
 
-        meg_str_printf(s, "%d %d %d %d %d %g %d %d %d %d", (int)c->a, (int)c->g, (int)c->d, c->has_qkv_bias,
+        meg_str_printf(s, "%d %d %d %d %d %g %d %d %d %d %d", (int)c->a, (int)c->g, (int)c->d, c->has_qkv_bias,
                        c->has_proj_bias, c->scale, c->is_bidirectional, (int)c->buckets, c->qk_layernorm,
-                       (int)c->window);
+                       (int)c->window, c->rope);
     } else if (block->type == &meg_cross_attn_block) {
         const struct meg_attn_conf *c = block->conf;
 
@@ -105,6 +109,28 @@ static void print_block(struct meg_str *s, const struct meg_block *block)
     meg_str_printf(s, "\n");
 }
 
+/* Print the rotary tables at some positions. */
+static void print_rope(struct meg_str *s, const struct meg_rope_conf *c)
+{
+    const size_t n = (size_t)(c->half * meg_rope_rows(c));
+    float *table = meg_new(4 * n * sizeof *table);
+
+    if (c->half) {
+        meg_rope_fill(c, false, table, table + n);
+        meg_rope_fill(c, true, table + 2 * n, table + 3 * n);
+        meg_str_printf(s, "rope %d %d", (int)c->half, c->o.is_interleaved);
+        if (c->o.is_scaled) /* short wavelengths of small heads are not scaled */
+            meg_str_printf(s, " %g %g %g %d", c->o.scaling_factor, c->o.low_freq_factor, c->o.high_freq_factor,
+                           (int)c->o.scaling_original);
+        if (c->is_yarn)
+            meg_str_printf(s, " %g %g %d", c->o.yarn_beta_fast, c->o.yarn_beta_slow, c->o.yarn_rounds);
+        for (size_t i = 0; i < 4 * n; i++)
+            meg_str_printf(s, " %g", (double)table[i]);
+        meg_str_printf(s, "\n");
+    }
+    free(table);
+}
+
 /* Print all that affects the outputs of the model, from its description. */
 static struct meg_str print_model(const struct meg_model_conf *m)
 {
@@ -114,10 +140,8 @@ static struct meg_str print_model(const struct meg_model_conf *m)
     meg_model_describe(&d, m);
     meg_str_printf(&s, "%d %d %u %d %d %d %.17g %d\n", (int)d.h, (int)d.v, d.inputs, (int)d.positions,
                    (int)d.token_types, (int)d.norm, d.norm_eps, d.is_untied);
-    if (d.rope.half)
-        meg_str_printf(&s, "rope %d %d %.17g %g %g %d\n", (int)d.rope.half, (int)d.rope.positions, d.rope.o.base,
-                       (double)d.rope.o.interpolation, d.rope.o.is_scaled ? d.rope.o.scaling_factor : 0,
-                       d.rope.o.is_interleaved);
+    for (int k = 0; k < MEG_ROPE_SETS; k++)
+        print_rope(&s, &d.rope[k]);
     if (d.stack[0].rel_bias)
         meg_str_printf(&s, "bias %d %d\n", (int)d.rel_bias_buckets, (int)d.rel_bias_max_distance);
     for (int i = 0; i < d.nblocks; i++)
@@ -240,7 +264,8 @@ static void try_change(struct outcome *o, const char *base, const struct meg_opt
 /* Values of the options that are texts. */
 static const struct {
     const char *name, *value;
-} texts[] = { { "window-size", "3,0" }, { "window-attn-skip-freq", "[0]" }, { "window-attn-skip-freq", "2" } };
+} texts[] = { { "no-rope-freq", "[1]" }, { "rope-long-factors", "2,8" },     { "rope-short-factors", "2,8" },
+              { "window-size", "3,0" },  { "window-attn-skip-freq", "[0]" }, { "window-attn-skip-freq", "2" } };
 
 /* Try other values of an option than that of the base. */
 static void try_option(void (*try)(struct outcome *o, const char *base, const struct meg_opt *row, const char *value),
@@ -257,7 +282,7 @@ static void try_option(void (*try)(struct outcome *o, const char *base, const st
         try(o, base, row, value);
         break;
     case MEG_OPT_F64:
-        snprintf(value, sizeof value, "%.10g", *(const double *)field > 0 ? *(const double *)field / 2 : 0.5);
+        meg_fmt_double(value, *(const double *)field > 0 ? *(const double *)field / 2 : 0.5);
         try(o, base, row, value);
         break;
     case MEG_OPT_BOOL: try(o, base, row, *(const bool *)field ? "no" : "yes"); break;
@@ -279,17 +304,19 @@ static void try_option(void (*try)(struct outcome *o, const char *base, const st
 
 static void every_option_is_kept_or_refused_by_name(void **state)
 {
+    /* options that only checkpoints of meg have */
+    static const char native[] = "rotary-base-window rope-* yarn-attention-factor attn-temperature-*";
     int npairs = 0;
 
     (void)state;
     for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
         struct outcome o = { 0 };
 
-        if (row->type == MEG_OPT_ALIAS)
+        if (row->type == MEG_OPT_ALIAS || meg_opt_is_negated(row))
             continue;
         for (int i = 0; i < BASES; i++)
             try_option(try_change, &o, bases[i], row);
-        if (o.equal == 0)
+        if (o.equal == 0 && !meg_opt_is_listed(native, row->name, NULL))
             fail_msg("no format has --%s", row->name);
         npairs += o.equal + o.refused;
     }
@@ -336,7 +363,8 @@ static void every_option_has_an_effect_or_is_refused_by_the_family(void **state)
         for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
             struct outcome o = { 0 };
 
-            if (row->type == MEG_OPT_ALIAS || strcmp(row->name, "model") == 0 || ckpt_is_for_training(row->name))
+            if (row->type == MEG_OPT_ALIAS || meg_opt_is_negated(row) || strcmp(row->name, "model") == 0 ||
+                ckpt_is_for_training(row->name))
                 continue;
             for (size_t i = 0; i < BASES * sizeof enablers / sizeof *enablers; i++) {
                 char base[1000];

@@ -86,7 +86,7 @@ static void refused(const char *options, const char *text)
         fail_msg("%s: '%s' is not in the message: %s", options, text, e.msg);
 }
 
-static void windows_that_break_a_rule_are_refused(void **state)
+static void values_that_break_a_rule_are_refused(void **state)
 {
     (void)state;
     refused("window-size = 8\n", "--window-size 8: must be two integers");
@@ -97,6 +97,20 @@ static void windows_that_break_a_rule_are_refused(void **state)
     refused("window-size = 8,8\n", "--window-size 8,8: R must be 0 or -1");
     refused("window-attn-skip-freq = 2\n", "--window-attn-skip-freq: requires --window-size");
     refused("window-size = 8,0\nwindow-attn-skip-freq = 1,1\n", "--window-attn-skip-freq 1,1: must be a number");
+    refused("no-rope-freq = 2\n", "--no-rope-freq 2: requires --position-embedding-type rope or yarn");
+    refused("position-embedding-type = rope\nno-rope-freq = 0\n", "--no-rope-freq 0: must be a number");
+    refused("position-embedding-type = rope\nrotary-base-window = 10\n", "--rotary-base-window 10: requires --window");
+    refused("position-embedding-type = yarn\n", "requires --yarn-original-max-position-embeddings");
+    refused("position-embedding-type = rope\nattn-temperature-beta = 1\n", "requires --attn-temperature-floor");
+    refused("position-embedding-type = rope\nrope-long-factors = 1,2\n", "must be given together");
+    refused("position-embedding-type = rope\nrope-long-factors = 1,2,3\nrope-short-factors = 1,2\n"
+            "rope-original-max-position-embeddings = 4\n",
+            "--rope-long-factors: must be 2 positive numbers");
+    refused("position-embedding-type = rope\nrope-long-factors = 1,2\nrope-short-factors = 1,\n"
+            "rope-original-max-position-embeddings = 4\n",
+            "--rope-short-factors: must be 2 positive numbers");
+    refused("position-embedding-type = rope\nuse-rope-scaling = yes\nrope-scaling-low-freq-factor = 4\n",
+            "must be above --rope-scaling-low-freq-factor 4");
     refused("model = bert\nwindow-size = 8,0\n", "--window-size 8,0 is not supported; use --model gpt");
 }
 
@@ -106,7 +120,7 @@ int main(void)
         cmocka_unit_test(lists_are_read_as_python_does),
         cmocka_unit_test(other_text_is_refused),
         cmocka_unit_test(a_number_selects_every_nth_layer),
-        cmocka_unit_test(windows_that_break_a_rule_are_refused),
+        cmocka_unit_test(values_that_break_a_rule_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
