@@ -217,12 +217,13 @@ struct outcome {
 
 /*
  * Return whether a change of this option determines other options, or which of their values a format has: the family,
- * T5's --logits-scale, which depends on the width and on the tied output layer, and BERT's --num-tokentypes.
+ * T5's --logits-scale, which depends on the width and on the tied output layer, BERT's --num-tokentypes, and the window,
+ * which no type of Hugging Face has together with biases of all linear layers of a Llama.
  */
 static bool changes_others(const char *option)
 {
     static const char *const names[] = { "model", "hidden-size", "untie-embeddings-and-output-weights",
-                                         "bert-no-binary-head" };
+                                         "bert-no-binary-head", "disable-bias-linear" };
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(option, names[i]) == 0)
