@@ -68,8 +68,8 @@ const char *ckpt_hf_bos_key(const struct ckpt_hf_family *family)
 }
 
 /*
- * Set c->eos_ids and c->bos to the ids of generation_config.json or, if it has none, to those of config.json.  The first
- * eos id of config.json remains the first one, the end-of-document id, if generation_config.json also has it.
+ * Set c->eos_ids and c->bos to the ids of generation_config.json or, if it has none, to those of config.json.  The
+ * first eos id of config.json remains the first one, the end-of-document id, if generation_config.json also has it.
  */
 static void set_text_ids(struct meg_ckpt *c, const struct ckpt_hf_family *family, const json_t *generation,
                          int64_t vocab_size)

@@ -44,7 +44,7 @@ struct ckpt_hf_convert {
     int (*read)(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row);
     /* Return NULL if the member cannot hold the value of the option. */
     json_t *(*write)(const struct meg_model_conf *m, const struct ckpt_hf_row *row);
-    /* The member is a choice, by default `def`.  Of several equal ones, `def` or the first is written.  Ends with { 0 }. */
+    /* The member is a choice, by default `def`.  Of equal ones, `def` or the first is written.  Ends with { 0 }. */
     const struct ckpt_hf_choice *choices;
     const struct ckpt_hf_row *members; /* the member is an object with these members; ends with { 0 } */
 };
@@ -147,7 +147,7 @@ void ckpt_hf_write_rows(json_t *o, const struct meg_model_conf *m, const struct 
 int ckpt_hf_check_keys(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *const *tables, const char *parent);
 /* Remove the members of the list "a,b.c" from config.json; b.c is a member of the object b.  NULL: none. */
 void ckpt_hf_remove_keys(json_t *config, const char *list);
-/* Set options, given as in an option file; the second function returns MEG_EFORMAT if models do not have one of them. */
+/* Set options, given as in an option file; the second function returns MEG_EFORMAT if models lack one of them. */
 void ckpt_hf_set_options(struct meg_model_conf *m, const char *options);
 int ckpt_hf_try_options(struct meg_model_conf *m, const char *options, const char *from, struct meg_err *e);
 /* Return the member of a row, or NULL; set *key to its name, interned, or, if it is missing, to the first name. */
@@ -193,7 +193,7 @@ extern const struct ckpt_hf_convert ckpt_hf_gelu, ckpt_hf_activation;
  *                      "=no-rope-freq", only if there are windows.
  * ckpt_hf_window_pattern   the same, but not written
  * ckpt_hf_attention_types  the same, in GPT-Neo's notation
- * ckpt_hf_rotates      SmolLM3's list with 0 for layers without rotary positions, which have the window, if there is any;
+ * ckpt_hf_rotates      SmolLM3's list with 0 for layers without rotary positions, which have the window, if any;
  *                      `def` is the period of these layers if the list is missing
  * The rows are in this order; the last one determines the layers.
  */

@@ -172,8 +172,8 @@ static int check_list(const struct ckpt_hf_reader *r, const char *key, const jso
 
 /*
  * Read the layers with a window: a list of types, the period of layers without one, or letters.  If the member is
- * missing, `def` is the period; NULL: the layers remain as they are.  If the option of the row is "no-rope-freq", layers
- * without a window have no rotary positions, but if it is "=no-rope-freq", only if other layers have a window.
+ * missing, `def` is the period; NULL: the layers remain as they are.  If the option of the row is "no-rope-freq",
+ * layers without a window have no rotary positions, but if it is "=no-rope-freq", only if other layers have a window.
  */
 static int read_layer_types(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
