@@ -1,6 +1,6 @@
 /*
- * gemma3.c - the text model of Gemma 3: Gemma 2 with norms of queries and keys, and another rotary base in layers with a
- * window.
+ * gemma3.c - the text model of Gemma 3: Gemma 2 with norms of queries and keys, and another rotary base in layers with
+ * a window.
  */
 #include "ckpt/hf/rows.h"
 

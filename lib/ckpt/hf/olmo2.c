@@ -1,4 +1,4 @@
-/* olmo2.c - OLMo 2: Llama with norms of the outputs of attention and MLP, and of the queries and the keys of a token. */
+/* olmo2.c - OLMo 2: Llama with norms of the outputs of attention and MLP, and of the queries and keys of a token. */
 #include "ckpt/hf/rows.h"
 
 #define FOREIGN "model.layers.#."
