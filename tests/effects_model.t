@@ -39,7 +39,18 @@ log_t5() { run meg-train -q --config t5.conf --train-iters 1 --eval-iters 0 --lr
 dry_two_groups() { dry --group-query-attention --num-query-groups 2 "$@"; }
 log_rope() { log --position-embedding-type rope "$@"; }
 log_long_rope() { log_rope --rotary-base 50000 "$@"; }
+log_rope_window() { log_rope --window-size 3,0 "$@"; }
+log_yarn() {
+    log --position-embedding-type yarn --yarn-original-max-position-embeddings 512 --rotary-scaling-factor 4 "$@"
+}
+log_unrounded() { log_yarn --no-yarn-correction-range-round-to-int "$@"; }
+log_longrope() {
+    log_rope --rope-long-factors 1,1,1,1 --rope-short-factors 1,1,1,1 --rope-original-max-position-embeddings 8 "$@"
+}
+log_longrope_short() { log_longrope --rope-original-max-position-embeddings 16 "$@"; }
+log_temperature() { log_rope --attn-temperature-beta 0.5 --attn-temperature-floor 4 "$@"; }
 log_llama3() { log_long_rope --use-rope-scaling "$@"; }
+log_window() { log --window-size 3,0 "$@"; }
 log_relative() { log_t5 --position-embedding-type relative --init-method-std 0.5 "$@"; }
 dry_unbiased() { dry --disable-bias-linear "$@"; }
 log_swiglu() { log --swiglu "$@"; }
@@ -68,8 +79,29 @@ effect log_rope '^> .* lm loss' --rotary-base 100
 effect log_rope '^> .* lm loss' --rotary-percent 0.5
 effect log_rope '^> .* lm loss' --rotary-interleaved
 effect log_rope '^> .* lm loss' --rotary-seq-len-interpolation-factor 4
+effect log_rope '^> .* lm loss' --no-rope-freq 2
+effect log_rope_window '^> .* lm loss' --rotary-base-window 100
 effect log_long_rope '^> .* lm loss' --use-rope-scaling
 effect log_llama3 '^> .* lm loss' --rope-scaling-factor 2
+effect log_llama3 '^> .* lm loss' --rope-scaling-original-max-position-embeddings 1024
+effect log_llama3 '^> .* lm loss' --rope-scaling-low-freq-factor 0.01
+effect log_llama3 '^> .* lm loss' --rope-scaling-high-freq-factor 1024
+effect log_yarn '^> .* lm loss' --yarn-original-max-position-embeddings 16
+effect log_yarn '^> .* lm loss' --rotary-scaling-factor 2
+effect log_yarn '^> .* lm loss' --yarn-beta-fast 3
+effect log_yarn '^> .* lm loss' --yarn-beta-slow 0.01
+effect log_unrounded '^> .* lm loss' --yarn-correction-range-round-to-int
+effect log_yarn '^> .* lm loss' --mscale 3
+effect log_yarn '^> .* lm loss' --mscale-all-dim 2
+effect log_yarn '^> .* lm loss' --yarn-attention-factor 2
+effect log_longrope '^> .* lm loss' --rope-long-factors 1,2,3,4
+# sequences have 16 tokens
+effect log_longrope_short '^> .* lm loss' --rope-short-factors 1,2,3,4
+effect log_longrope '^> .* lm loss' --rope-original-max-position-embeddings 4
+effect log_temperature '^> .* lm loss' --attn-temperature-beta 2
+effect log_temperature '^> .* lm loss' --attn-temperature-floor 2
+effect log '^> .* lm loss' --window-size 3,0
+effect log_window '^> .* lm loss' --window-attn-skip-freq 2
 effect log '^> .* lm loss' --normalization RMSNorm
 effect log '^> .* params norm: ' --apply-layernorm-1p
 effect dry '^>   all  *23 ' --norm-no-bias

@@ -69,6 +69,10 @@ cp_ranks 4 --context-parallel-size 2 --cp-comm-type p2p all_gather p2p a2a
 cp_ranks 4 --context-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
 cp_ranks 8 --context-parallel-size 2 --tensor-model-parallel-size 2 --recompute-granularity selective
 
+reference --window-size 5,0 --window-attn-skip-freq 2
+cp_ranks 8 --context-parallel-size 8
+cp_ranks 4 --context-parallel-size 2 --pipeline-model-parallel-size 2 --cp-comm-type all_gather
+
 # refused REGEX OPTION...: two ranks exit with status 2 and print a message that matches REGEX once
 refused() {
     rule=$1

@@ -71,7 +71,7 @@ static struct ckpt_row_map row_map(int64_t n, int64_t src, int64_t dst, int64_t 
     };
 }
 
-/* Map the blocks of CKPT_QVK_BLOCKS, each of which has the queries, the values and the keys of a quarter of the heads. */
+/* Map the blocks of CKPT_QVK_BLOCKS, each of which has the queries, values and keys of a quarter of the heads. */
 static int qvk_row_maps(struct ckpt_row_map *out, int64_t d, int64_t heads)
 {
     const int64_t rows = heads / CKPT_NUM_BLOCKS * d;

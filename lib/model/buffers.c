@@ -390,11 +390,29 @@ static struct meg_mat alloc_memory_grad(const struct arena *a)
                              : meg_mat(NULL, a->run->dtype, encoder.rows.residual, a->d->h);
 }
 
+static void suballoc_rope(struct meg_model_state *st, struct meg_suballoc *mem)
+{
+    for (int k = 0; k < MEG_ROPE_SETS; k++) {
+        const struct meg_rope_conf *c = &st->desc.rope[k];
+        const size_t nbytes = (size_t)(meg_rope_rows(c) * c->half) * sizeof(float);
+        struct meg_rope *t = &st->rope[k];
+
+        *t = (struct meg_rope){ .half = c->half,
+                                .is_interleaved = c->o.is_interleaved,
+                                .short_positions = meg_rope_short_positions(c) };
+        t->cos = meg_suballoc(mem, nbytes);
+        t->sin = meg_suballoc(mem, nbytes);
+        if (meg_rope_has_temperature(c)) {
+            t->q_cos = meg_suballoc(mem, nbytes);
+            t->q_sin = meg_suballoc(mem, nbytes);
+        }
+    }
+}
+
 static void suballoc_workspace(struct meg_model_state *st, const struct arena *a)
 {
     const struct meg_model_run *run = a->run;
     const struct model_dims *d = a->d;
-    const size_t rope_nbytes = (size_t)(st->desc.rope.positions * st->desc.rope.half) * sizeof(float);
     const size_t sp_nbytes = (size_t)(d->most.n * d->h) * meg_dtype_size(run->residual_dtype);
     const int last = st->desc.nstacks - 1;
     struct shared slots;
@@ -416,8 +434,7 @@ static void suballoc_workspace(struct meg_model_state *st, const struct arena *a
                                                sizeof *st->loss[i]);
     st->ctx.loss_sum = meg_suballoc(a->mem, MEG_MAX_LOSSES * sizeof *st->ctx.loss_sum);
     st->position_of_row = meg_suballoc(a->mem, (size_t)d->most.s * sizeof *st->position_of_row);
-    st->rope.cos = meg_suballoc(a->mem, rope_nbytes);
-    st->rope.sin = meg_suballoc(a->mem, rope_nbytes);
+    suballoc_rope(st, a->mem);
     if (st->desc.alibi_heads)
         st->alibi_slope = meg_suballoc(a->mem, (size_t)(st->desc.alibi_heads / d->tp) * sizeof *st->alibi_slope);
     if (run->is_training) {

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "model/attention_conf.h"
 #include "model/internal.h"
 #include "option/check.h"
 
@@ -30,10 +31,10 @@ const struct meg_opt meg_model_opts[] = {
       "use grouped-query attention, in which several query heads use the same key and value head" },
     { "num-query-groups", 0, MEG_I64(C, attn.g), "N", NULL,
       "number of key and value heads; requires --group-query-attention; default: 1" },
-    { "position-embedding-type", 0, MEG_ENUM(C, position_embedding_type), "learned_absolute|rope|relative|alibi",
+    { "position-embedding-type", 0, MEG_ENUM(C, position_embedding_type), "learned_absolute|rope|relative|alibi|yarn",
       "learned_absolute",
-      "position embedding: a learned table, rotation of queries and keys (RoPE), or a bias of attention scores that "
-      "depends on the distance, either learned (T5) or linear (ALiBi)" },
+      "position embedding: a learned table, rotation of queries and keys (RoPE), a bias of attention scores that "
+      "depends on the distance, either learned (T5) or linear (ALiBi), or RoPE that YaRN scales" },
     { "relative-attention-num-buckets", 0, MEG_I64(C, relative_attention_num_buckets), "N", "32",
       "number of buckets of distances with --position-embedding-type relative" },
     { "relative-attention-max-distance", 0, MEG_I64(C, relative_attention_max_distance), "N", "128",
@@ -41,19 +42,65 @@ const struct meg_opt meg_model_opts[] = {
       "in the encoder one for each direction" },
     { "position-embedding-offset", 0, MEG_I64(C, position_embedding_offset), "N", "0",
       "number of unused rows before that of the first position in the learned position embedding (OPT: 2)" },
+    { "window-size", 0, MEG_STR(C, attn.window_size), "L,R", NULL,
+      "each query attends only to itself and to the L tokens before it (sliding-window attention); R must be 0 or -1; "
+      "-1 for L means no limit" },
+    { "window-attn-skip-freq", 0, MEG_STR(C, attn.window_attn_skip_freq), "PATTERN", NULL,
+      "layers with a window: a number N, if every Nth layer has none, or a list with a 1 for each layer with a window "
+      "and "
+      "a 0 for each other layer; default: all layers" },
     { "use-rotary-position-embeddings", 0, MEG_BOOL(C, rotary.is_used), NULL, "no",
       "same as --position-embedding-type rope" },
     { "rotary-base", 0, MEG_F64(C, rotary.base), "X", "10000", "base of the RoPE frequencies (theta)" },
+    { "rotary-base-window", 0, MEG_F64(C, rotary.base_window), "X", NULL,
+      "base of the RoPE frequencies, without any scaling, in the layers with a window; default: as in other layers" },
     { "rotary-percent", 0, MEG_F64(C, rotary.percent), "X", "1.0",
       "fraction of the channels of each head that RoPE rotates" },
     { "rotary-interleaved", 0, MEG_BOOL(C, rotary.is_interleaved), NULL, "no",
       "rotate pairs of adjacent channels instead of pairs from both halves of the rotated channels" },
-    { "rotary-seq-len-interpolation-factor", 0, MEG_I64(C, rotary.interpolation), "N", NULL,
-      "divide positions by N in RoPE" },
+    { "no-rope-freq", 0, MEG_STR(C, rotary.no_rope_freq), "PATTERN", NULL,
+      "layers without RoPE: a number N for every Nth layer, or a list with a 1 for each layer without RoPE and a 0 for "
+      "each other layer; default: none" },
+    { "rotary-seq-len-interpolation-factor", 0, MEG_F64(C, rotary.interpolation), "X", NULL,
+      "divide positions by X in RoPE" },
     { "use-rope-scaling", 0, MEG_BOOL(C, rotary.is_scaled), NULL, "no",
       "scale the long wavelengths of RoPE as Llama 3.1 does" },
     { "rope-scaling-factor", 0, MEG_F64(C, rotary.scaling_factor), "X", "8",
       "factor by which --use-rope-scaling multiplies the long wavelengths of RoPE" },
+    { "rope-scaling-low-freq-factor", 0, MEG_F64(C, rotary.low_freq_factor), "X", "1",
+      "with --use-rope-scaling: wavelengths that turn less than X times over the original context are multiplied" },
+    { "rope-scaling-high-freq-factor", 0, MEG_F64(C, rotary.high_freq_factor), "X", "4",
+      "with --use-rope-scaling: wavelengths that turn more than X times over the original context are unchanged" },
+    { "rope-scaling-original-max-position-embeddings", 0, MEG_I64(C, rotary.scaling_original), "N", "8192",
+      "with --use-rope-scaling: length of the original context in tokens" },
+    { "yarn-original-max-position-embeddings", 0, MEG_I64(C, rotary.yarn_original), "N", NULL,
+      "length in tokens of the context that YaRN extends; required with --position-embedding-type yarn" },
+    { "rotary-scaling-factor", 0, MEG_F64(C, rotary.yarn_factor), "X", "1",
+      "factor by which YaRN multiplies the long wavelengths of RoPE" },
+    { "yarn-beta-fast", 0, MEG_F64(C, rotary.yarn_beta_fast), "X", "32",
+      "YaRN keeps wavelengths that turn more than X times over the original context" },
+    { "yarn-beta-slow", 0, MEG_F64(C, rotary.yarn_beta_slow), "X", "1",
+      "YaRN multiplies wavelengths that turn less than X times over the original context" },
+    { "yarn-correction-range-round-to-int", 0, MEG_BOOL(C, rotary.yarn_rounds), NULL, "yes",
+      "round the bounds of the channels that YaRN interpolates" },
+    MEG_NEGATED("no-yarn-correction-range-round-to-int", C, rotary.yarn_rounds),
+    { "mscale", 0, MEG_F64(C, rotary.mscale), "X", "1",
+      "YaRN multiplies queries and keys by 0.1 X ln(--rotary-scaling-factor) + 1" },
+    { "mscale-all-dim", 0, MEG_F64(C, rotary.mscale_all_dim), "X", "0",
+      "YaRN divides queries and keys by 0.1 X ln(--rotary-scaling-factor) + 1" },
+    { "yarn-attention-factor", 0, MEG_F64(C, rotary.yarn_attention_factor), "X", NULL,
+      "factor by which YaRN multiplies queries and keys, instead of --mscale and --mscale-all-dim" },
+    { "rope-long-factors", 0, MEG_STR(C, rotary.long_factors), "LIST", NULL,
+      "LongRoPE: factors of the wavelengths of RoPE, one for each pair of channels, separated by commas, in sequences "
+      "longer than --rope-original-max-position-embeddings" },
+    { "rope-short-factors", 0, MEG_STR(C, rotary.short_factors), "LIST", NULL,
+      "LongRoPE: factors of the wavelengths of RoPE in other sequences" },
+    { "rope-original-max-position-embeddings", 0, MEG_I64(C, rotary.longrope_original), "N", NULL,
+      "length in tokens of the context that LongRoPE extends" },
+    { "attn-temperature-beta", 0, MEG_F64(C, rotary.temperature_beta), "X", "0",
+      "multiply queries, after RoPE, by 1 + X ln(1 + floor(position / N)), where N is --attn-temperature-floor" },
+    { "attn-temperature-floor", 0, MEG_I64(C, rotary.temperature_floor), "N", NULL,
+      "first position at which --attn-temperature-beta has an effect" },
     { "normalization", 0, MEG_ENUM(C, normalization), "LayerNorm|RMSNorm", "LayerNorm", "type of normalization layer" },
     { "apply-layernorm-1p", 0, MEG_BOOL(C, apply_layernorm_1p), NULL, "no",
       "store the weights of norms, LayerNorm or RMSNorm, as their differences from 1 (Gemma, Nemotron)" },
@@ -153,7 +200,7 @@ int meg_model_check_positive(int64_t v, const char *name, struct meg_err *e)
     return 0;
 }
 
-static int check_range(double v, double lo, double hi, const char *name, struct meg_err *e)
+int meg_model_check_range(double v, double lo, double hi, const char *name, struct meg_err *e)
 {
     if (v >= lo && v < hi)
         return 0;
@@ -246,38 +293,6 @@ static int check_norm(const struct meg_model_conf *c, struct meg_err *e)
     };
 
     return meg_opt_check_rules(rules, meg_model_opts, c, e);
-}
-
-static int check_rotary(struct meg_model_conf *c, struct meg_err *e)
-{
-    int64_t rotated;
-    int r;
-
-    if (c->rotary.is_used)
-        c->position_embedding_type = MEG_POSITION_ROPE;
-    if (!meg_model_is_rotary(c))
-        return 0;
-    if (c->rotary.interpolation == MEG_UNSET)
-        c->rotary.interpolation = 1;
-    if ((r = meg_model_check_positive(c->rotary.interpolation, "rotary-seq-len-interpolation-factor", e)) < 0 ||
-        (r = check_range(c->rotary.base, 1, HUGE_VAL, "rotary-base", e)) < 0 ||
-        (r = check_range(c->rotary.scaling_factor, 1, HUGE_VAL, "rope-scaling-factor", e)) < 0)
-        return r;
-    if (!(c->rotary.percent > 0 && c->rotary.percent <= 1))
-        return meg_fail(e, MEG_EUSAGE, "--rotary-percent %g: must be above 0 and at most 1", c->rotary.percent);
-    rotated = (int64_t)((double)c->attn.d * c->rotary.percent);
-    if (rotated < 2)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--rotary-percent %g: this fraction of the %" PRId64
-                        " channels of a head is less than one pair of channels; use a larger fraction",
-                        c->rotary.percent, c->attn.d);
-    if (rotated % 2)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--rotary-percent %g: this fraction of the %" PRId64
-                        " channels of a head is an odd number, but channels are rotated in pairs; use a different "
-                        "fraction",
-                        c->rotary.percent, c->attn.d);
-    return 0;
 }
 
 /* Check that layer numbers fit into checkpoint file names and element counts into 64 bits. */
@@ -408,10 +423,10 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         c->mlp.f = c->swiglu ? 4 * c->hidden_size * 2 / 3 / 64 * 64 : 4 * c->hidden_size;
     if ((r = meg_model_check_positive(c->attn.d, "kv-channels", e)) < 0 ||
         (r = meg_model_check_positive(c->mlp.f, "ffn-hidden-size", e)) < 0 ||
-        (r = check_range(c->norm_epsilon, 0, 1, "norm-epsilon", e)) < 0 ||
-        (r = check_range(c->init_method_std, 0, HUGE_VAL, "init-method-std", e)) < 0 ||
-        (r = check_range(c->attn.dropout, 0, 1, "attention-dropout", e)) < 0 ||
-        (r = check_range(c->hidden_dropout, 0, 1, "hidden-dropout", e)) < 0 ||
+        (r = meg_model_check_range(c->norm_epsilon, 0, 1, "norm-epsilon", e)) < 0 ||
+        (r = meg_model_check_range(c->init_method_std, 0, HUGE_VAL, "init-method-std", e)) < 0 ||
+        (r = meg_model_check_range(c->attn.dropout, 0, 1, "attention-dropout", e)) < 0 ||
+        (r = meg_model_check_range(c->hidden_dropout, 0, 1, "hidden-dropout", e)) < 0 ||
         (r = check_factor(c->attn.scale, "softmax-scale", e)) < 0 ||
         (r = check_factor(c->attn.clip, "clip-qkv", e)) < 0 ||
         (r = check_factor(c->attn.softcap, "attn-logit-softcapping", e)) < 0 ||
@@ -420,7 +435,8 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
         (r = check_factor(c->logit_multiplier, "logit-multiplier", e)) < 0 ||
         (r = check_factor(c->activation_func_clamp_value, "activation-func-clamp-value", e)) < 0)
         return r;
-    if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
+    if ((r = check_groups(c, e)) < 0 || (r = meg_rotary_conf_check(c, e)) < 0 ||
+        (r = meg_attention_conf_check(c, e)) < 0)
         return r;
     if ((r = check_norm(c, e)) < 0 || (r = check_residual(c, e)) < 0)
         return r;
@@ -450,16 +466,7 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, &def }, { 0 } };
 
     meg_opt_defaults(groups);
-    c->rotary.is_used = false; /* same as position_embedding_type */
     c->group_query_attention = c->attn.g != c->attn.a;
-    if (!meg_model_is_rotary(c)) {
-        c->rotary.base = def.rotary.base;
-        c->rotary.percent = def.rotary.percent;
-        c->rotary.is_interleaved = c->rotary.is_scaled = false;
-        c->rotary.interpolation = 1;
-    }
-    if (!c->rotary.is_scaled)
-        c->rotary.scaling_factor = def.rotary.scaling_factor;
     if (c->position_embedding_type != MEG_POSITION_RELATIVE) {
         c->relative_attention_num_buckets = def.relative_attention_num_buckets;
         c->relative_attention_max_distance = def.relative_attention_max_distance;
@@ -469,6 +476,8 @@ void meg_model_conf_normalize(struct meg_model_conf *c)
         c->attn.qk_norm_scope = def.attn.qk_norm_scope;
         c->attn.qk_norm_after_rope = false;
     }
+    meg_attention_conf_normalize(c);
+    meg_rotary_conf_normalize(c, &def);
     normalize_gelu(c);
     if (c->add_qkv_bias && c->add_proj_bias && c->add_mlp_bias)
         c->has_bias = true;

@@ -18,7 +18,13 @@
 
 /* Indices of the families (model/family.h), in the order of the choices of --model. */
 enum meg_model_family { MEG_FAMILY_GPT, MEG_FAMILY_BERT, MEG_FAMILY_T5 };
-enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE, MEG_POSITION_RELATIVE, MEG_POSITION_ALIBI };
+enum meg_position_embedding {
+    MEG_POSITION_LEARNED,
+    MEG_POSITION_ROPE,
+    MEG_POSITION_RELATIVE,
+    MEG_POSITION_ALIBI,
+    MEG_POSITION_YARN
+};
 enum meg_activation_func {
     MEG_ACTIVATION_FUNC_GELU,
     MEG_ACTIVATION_FUNC_GELU_TANH,
@@ -41,14 +47,25 @@ enum meg_parallel_residual {
     MEG_PARALLEL_RESIDUAL_TWO_NORMS    /* x + attn(norm1(x)) + mlp(norm2(x)) */
 };
 
-/* Rotary positions: column pair i of a head is rotated by the angle position / interpolation * base^(-i/half). */
+/* Rotary positions (model/rope.h). */
 struct meg_rotary_conf {
     bool is_used;         /* same as --position-embedding-type rope */
     double base, percent; /* fraction of the columns of a head that are rotated */
+    double base_window;   /* base, without scaling, of layers with a window; NaN: these layers are like the others */
     bool is_interleaved;
-    int64_t interpolation;
-    bool is_scaled; /* divide the frequencies of long wavelengths by scaling_factor, as in Llama 3.1 */
-    double scaling_factor;
+    double interpolation;     /* NaN before meg_model_conf_check: 1 */
+    const char *no_rope_freq; /* the layers without rotary positions (model/layer_pattern.h); NULL: none */
+    bool is_scaled;           /* divide the frequencies of long wavelengths by scaling_factor, as in Llama 3.1 */
+    double scaling_factor, low_freq_factor, high_freq_factor;
+    int64_t scaling_original; /* length of the context before the extension, here and below */
+    double yarn_factor, yarn_beta_fast, yarn_beta_slow, mscale, mscale_all_dim;
+    double yarn_attention_factor; /* NaN: derived from mscale and mscale_all_dim */
+    bool yarn_rounds;             /* round the first and last interpolated pair */
+    int64_t yarn_original;
+    const char *long_factors, *short_factors; /* of LongRoPE: numbers for the column pairs; NULL: not LongRoPE */
+    int64_t longrope_original;
+    double temperature_beta; /* multiply queries by 1 + beta ln(1 + floor(position / temperature_floor)) */
+    int64_t temperature_floor;
 };
 
 /* Architecture hyper-parameters.  Integers that are not set are MEG_UNSET (see meg_model_conf_check). */
@@ -106,6 +123,9 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e);
 /* Return MEG_EUSAGE, with a message that names the option, unless v is from 1 to INT32_MAX. */
 int meg_model_check_positive(int64_t v, const char *option, struct meg_err *e);
 
+/* Return MEG_EUSAGE, with a message that names the option, unless lo <= v < hi. */
+int meg_model_check_range(double v, double lo, double hi, const char *option, struct meg_err *e);
+
 /* The functions below require a configuration that meg_model_conf_check has accepted. */
 
 /*
@@ -116,7 +136,7 @@ void meg_model_conf_normalize(struct meg_model_conf *c);
 
 static inline bool meg_model_is_rotary(const struct meg_model_conf *c)
 {
-    return c->position_embedding_type == MEG_POSITION_ROPE;
+    return c->position_embedding_type == MEG_POSITION_ROPE || c->position_embedding_type == MEG_POSITION_YARN;
 }
 
 /* Return whether the MLP has a gated linear unit, whose fc1 computes [gate | up]. */

@@ -151,47 +151,112 @@ static int64_t chunk_rows(int64_t n)
     return n > PREFILL_ROWS ? PREFILL_STEP : n;
 }
 
+/* Return the row of the rotary tables of a position in a sequence of n tokens. */
+static int32_t position_row(const struct meg_model_kv_cache *c, int64_t position, int64_t n)
+{
+    return (int32_t)(position + (n > c->short_positions ? c->short_positions : 0));
+}
+
+/* Run n tokens, with which the sequence of a slot begins, and return the number of rows of the last chunk. */
+static int64_t run_prompt(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens,
+                          int64_t n)
+{
+    struct meg_batch x = { .b = 1 };
+    int32_t *position = meg_new((size_t)n * sizeof *position);
+    int64_t rows = 0;
+
+    for (int64_t j = 0; j < n; j++)
+        position[j] = position_row(c, j, n);
+    for (int64_t j = 0; j < n; j += rows) {
+        rows = x.s = chunk_rows(n - j);
+        x.tokens = (int32_t *)tokens + j; /* the model only reads the batch, so casting away const is safe */
+        x.position_ids = position + j;
+        forward_cached(g, c, &slot, 1, rows, &x);
+    }
+    free(position);
+    return rows;
+}
+
+/* With LongRoPE, keep the first tokens of a sequence: n tokens that follow the first `len`. */
+static void keep_ids(struct meg_model_kv_cache *c, int64_t slot, int64_t len, const int32_t *tokens, int64_t n)
+{
+    struct model_kv_slot *q = &c->slot[slot];
+
+    if (c->short_positions > 0 && !q->ids)
+        q->ids = meg_new((size_t)(c->short_positions + 1) * sizeof *q->ids);
+    for (int64_t i = 0; i < n && len + i <= c->short_positions && q->ids; i++)
+        q->ids[len + i] = tokens[i];
+}
+
 int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, const struct meg_prefill *prompt,
                       struct meg_decode_output *out, struct meg_err *e)
 {
     const int64_t n = prompt->n, s = prompt->s;
-    struct meg_batch x = { .b = 1 };
-    int32_t *position;
-    int64_t rows = 0;
+    const int64_t again = c->short_positions < s ? c->short_positions + 1 : 0; /* tokens of recompute_prompt */
+    const int64_t most = c->short_positions > 0 && again > n ? again : n;
+    int64_t rows;
     int r;
 
     MEG_ASSERT_LT(0, n);
     MEG_ASSERT_LE(n, s);
-    if ((r = meg_model_reserve(g, n < PREFILL_ROWS ? n : PREFILL_ROWS, s, e)) < 0 ||
+    if ((r = meg_model_reserve(g, most < PREFILL_ROWS ? most : PREFILL_ROWS, s, e)) < 0 ||
         (r = model_kv_begin_sequence(g, c, &c->slot[prompt->slot].tokens, c->token_nbytes, s, e)) < 0)
         return r;
-    position = positions(n);
-    for (int64_t j = 0; j < n; j += rows) {
-        rows = x.s = chunk_rows(n - j);
-        x.tokens = (int32_t *)prompt->tokens + j; /* the model only reads the batch, so casting away const is safe */
-        x.position_ids = position + j;
-        forward_cached(g, c, &prompt->slot, 1, rows, &x);
-    }
+    keep_ids(c, prompt->slot, 0, prompt->tokens, n);
+    rows = run_prompt(g, c, prompt->slot, prompt->tokens, n);
     if (out) {
         compute_next(g, c, 0, 1, rows - 1, 1, prompt->args);
         *out = output_of(c);
     }
-    free(position);
     return 0;
+}
+
+/*
+ * Append a token to a sequence that thereby gets other rotary tables: compute all keys and values again.  Compute the
+ * next token i of the step.
+ */
+static void recompute_prompt(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, int64_t i,
+                             const struct meg_sampling_args *args)
+{
+    struct model_kv_slot *q = &c->slot[slot];
+    int64_t rows;
+
+    q->tokens.len = 0;
+    rows = run_prompt(g, c, slot, q->ids, c->short_positions + 1);
+    compute_next(g, c, i, 1, rows - 1, 1, args);
+}
+
+/* Return whether the next token of a sequence is the first that exceeds c->short_positions. */
+static bool exceeds_short(const struct meg_model_kv_cache *c, int64_t slot)
+{
+    return c->short_positions > 0 && meg_model_kv_cache_len(c, slot) == c->short_positions;
 }
 
 struct meg_decode_output meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot,
                                           const int32_t *tokens, int64_t n, const struct meg_sampling_args *args)
 {
     const int64_t most = c->op->decode_rows;
+    int64_t rows = 0;
 
-    for (int64_t i = 0; i < n; i += most) {
-        const int64_t rows = most < n - i ? most : n - i, computed = c->op->pads_decode_steps ? most : rows;
-        const struct meg_batch x = { .s = computed, .b = 1, .tokens = c->input, .position_ids = c->position };
+    for (int64_t i = 0; i < n; i++)
+        keep_ids(c, slot[i], meg_model_kv_cache_len(c, slot[i]), tokens + i, 1);
+    for (int64_t i = 0; i < n; i += rows) {
+        int64_t computed;
+        struct meg_batch x = { .b = 1, .tokens = c->input, .position_ids = c->position };
 
+        for (rows = 0; rows < most && i + rows < n && !exceeds_short(c, slot[i + rows]);)
+            rows++;
+        if (rows == 0) {
+            recompute_prompt(g, c, slot[i], i, args);
+            rows = 1;
+            continue;
+        }
+        computed = x.s = c->op->pads_decode_steps ? most : rows;
         for (int64_t j = 0; j < computed; j++) {
+            const int64_t len = j < rows ? meg_model_kv_cache_len(c, slot[i + j]) : 0;
+
             c->input[j] = j < rows ? tokens[i + j] : 0;
-            c->position[j] = j < rows ? (int32_t)meg_model_kv_cache_len(c, slot[i + j]) : 0;
+            c->position[j] = position_row(c, len, len + 1);
         }
         forward_cached(g, c, slot + i, rows, 1, &x);
         compute_next(g, c, i, rows, 0, computed, args);

@@ -6,7 +6,7 @@
  */
 #ifndef MEG_MODEL_DESC_H
 #define MEG_MODEL_DESC_H
-#include "model/conf.h"
+#include "model/rope.h"
 #include "nn/head.h"
 #include "tensor/step.h"
 
@@ -70,11 +70,6 @@ struct meg_head {
     int loss;   /* index of its loss */
 };
 
-struct meg_rope_conf {
-    int64_t half, positions; /* rotated column pairs per head, rows of the tables; half is 0 without rotary positions */
-    struct meg_rotary_conf o;
-};
-
 struct meg_model_desc {
     int64_t h, v;           /* width of the residual stream, number of tokens in the vocabulary */
     unsigned inputs;        /* arrays of a micro-batch that the model reads, a bit mask (enum meg_batch_field) */
@@ -90,7 +85,7 @@ struct meg_model_desc {
     enum meg_norm norm;
     bool norm_has_weight, norm_has_bias;
     double norm_eps, hidden_dropout;
-    struct meg_rope_conf rope;
+    struct meg_rope_conf rope[MEG_ROPE_SETS];
     int64_t alibi_heads; /* attention heads of a layer, whose scores have the slopes of ALiBi; 0: they have none */
     int64_t rel_bias_buckets, rel_bias_heads, rel_bias_max_distance;
     struct meg_stack stack[MEG_MAX_STACKS];

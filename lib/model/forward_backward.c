@@ -367,9 +367,9 @@ static void forward_no_dropout(struct meg_model *g, const struct meg_batch *x)
     const struct meg_loss_factors factors = equal_factors(0);
     const struct meg_model_desc *desc = &g->state->desc;
 
-    if (desc->rope.half)
+    if (desc->rope[0].half)
         for (int k = 0; k < desc->nstacks; k++)
-            MEG_ASSERT_LE(meg_batch_length(x, desc->stack[k].tokens), desc->rope.positions);
+            MEG_ASSERT_LE(meg_batch_length(x, desc->stack[k].tokens), desc->rope[0].positions);
     model_load_batch(g, 0, x, &factors, false);
     chunk_fwd(g, 0, &g->state->slot[0], NULL, NULL);
 }

@@ -28,8 +28,10 @@ const struct meg_family meg_gpt_family = {
     .options = "apply-layernorm-1p norm-no-* norm-placement parallel-residual embed-layernorm "
                "embedding-multiplier residual-multiplier logit-multiplier position-embedding-offset qk-* "
                "group-query-attention add-proj-bias add-output-bias apply-residual-connection-post-layernorm "
-               "reset-position-ids "
-               "reset-attention-mask eod-mask-loss calculate-per-token-loss context-parallel-size softmax-type "
-               "attn-logit-softcapping final-logit-softcapping clip-qkv position-embedding-type=alibi",
+               "reset-position-ids reset-attention-mask eod-mask-loss calculate-per-token-loss context-parallel-size "
+               "softmax-type attn-logit-softcapping final-logit-softcapping clip-qkv position-embedding-type=alibi "
+               "window-size window-attn-skip-freq rotary-base-window no-rope-freq rope-long-factors "
+               "rope-short-factors rope-original-max-position-embeddings attn-temperature-beta "
+               "attn-temperature-floor",
     .describe = describe,
 };

@@ -132,7 +132,7 @@ struct meg_model_state {
     struct model_slot *slot;   /* [nslots] */
     struct meg_norm_weights final_norm[MEG_MAX_STACKS];
     struct meg_embed embed;
-    struct meg_rope rope;
+    struct meg_rope rope[MEG_ROPE_SETS];
     float *alibi_slope; /* [heads of this rank], device: slopes of ALiBi; NULL without ALiBi */
     struct meg_rel_bias rel_bias[MEG_MAX_STACKS]; /* relative bias of attention scores, by stack; T5 only */
     bool rel_bias_has_grads[MEG_MAX_STACKS];      /* like model_layer.has_grads */

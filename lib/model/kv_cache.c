@@ -50,6 +50,7 @@ struct meg_model_kv_cache *meg_model_kv_cache_create(const struct meg_model *g, 
     c->dtype = g->run.dtype;
     c->b = b;
     c->L = last->end - last->begin;
+    c->short_positions = g->state->rope[MEG_ROPE_FULL].short_positions;
     set_widths(c, g);
     if (conf->unpadded_vocab > 0)
         c->token = meg_new((size_t)b * sizeof *c->token);
@@ -67,6 +68,7 @@ void meg_model_kv_cache_close(struct meg_model_kv_cache *c)
     for (int64_t i = 0; i < c->b; i++) {
         c->op->release(c->slot[i].tokens.kv);
         c->op->release(c->slot[i].memory.kv);
+        free(c->slot[i].ids);
     }
     meg_graphs_free(&c->graphs, c->device);
     c->op->release(c->device_memory);

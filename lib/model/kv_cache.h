@@ -14,6 +14,7 @@ struct model_kv_buffer {
 /* The keys and values of one sequence: of its tokens and, in a model with an encoder, of the output of the encoder. */
 struct model_kv_slot {
     struct model_kv_buffer tokens, memory;
+    int32_t *ids; /* [short_positions] the tokens, with LongRoPE; NULL before the first sequence */
 };
 
 /* The arrays of offsets of struct meg_kv_step, in the order in which they are uploaded. */
@@ -25,6 +26,11 @@ struct meg_model_kv_cache {
     struct meg_decode_conf conf;
     enum meg_dtype dtype;
     int64_t b, L;
+    /*
+     * With LongRoPE, the length above which a sequence has other rotary tables.  The token that exceeds it changes all
+     * keys, so they are computed again.  Otherwise 0.
+     */
+    int64_t short_positions;
     size_t token_nbytes, memory_nbytes; /* bytes of the keys and values of one token in one layer, by buffer */
     struct model_kv_slot *slot;         /* [b] */
     /*

@@ -1,41 +1,35 @@
 /* model.c - create a rank's shard of a model, and set its initial weights. */
 #include "model/model.h"
-#include <math.h>
 #include <stdlib.h>
 #include "base/mem.h"
 #include "model/internal.h"
 #include "placement/placement.h"
 #include "tensor/half.h"
 
-/*
- * Compute the rotary tables.  With Llama 3.1's scaling, frequencies are divided by the scaling factor at wavelengths
- * above 8192 tokens, unchanged below 2048, and interpolated between.
- */
-static void fill_rope(struct meg_model *g)
+/* Compute the rotary tables of queries or keys of a set, and upload them. */
+static void fill_rope(struct meg_model *g, const struct meg_rope_conf *c, bool is_query, float *cosine, float *sine)
 {
-    const struct meg_rope_conf *c = &g->state->desc.rope;
-    const size_t nbytes = (size_t)(c->positions * c->half) * sizeof(float);
-    struct meg_rope *t = &g->state->rope;
-    float *cosine = meg_new(nbytes), *sine = meg_new(nbytes);
+    const size_t nbytes = (size_t)(meg_rope_rows(c) * c->half) * sizeof(float);
+    float *host_cosine = meg_new(nbytes), *host_sine = meg_new(nbytes);
 
-    t->half = c->half;
-    t->is_interleaved = c->o.is_interleaved;
-    for (int64_t i = 0; i < c->half; i++) {
-        const double freq = pow(c->o.base, -(double)i / (double)c->half), wavelength = 2 * M_PI / freq;
-        const double unscaled = fmin(fmax((8192 / wavelength - 1) / 3, 0), 1);
-        const double scale = c->o.is_scaled ? (1 - unscaled) / c->o.scaling_factor + unscaled : 1;
+    meg_rope_fill(c, is_query, host_cosine, host_sine);
+    g->op->upload(g->state->ctx.stream, cosine, host_cosine, nbytes);
+    g->op->upload(g->state->ctx.stream, sine, host_sine, nbytes);
+    free(host_cosine);
+    free(host_sine);
+}
 
-        for (int64_t p = 0; p < c->positions; p++) {
-            const double angle = (double)p / (double)c->o.interpolation * freq * scale;
+static void fill_ropes(struct meg_model *g)
+{
+    for (int k = 0; k < MEG_ROPE_SETS; k++) {
+        const struct meg_rope_conf *c = &g->state->desc.rope[k];
+        struct meg_rope *t = &g->state->rope[k];
 
-            cosine[p * c->half + i] = (float)cos(angle);
-            sine[p * c->half + i] = (float)sin(angle);
-        }
+        if (c->half)
+            fill_rope(g, c, false, t->cos, t->sin);
+        if (t->q_cos)
+            fill_rope(g, c, true, t->q_cos, t->q_sin);
     }
-    g->op->upload(g->state->ctx.stream, t->cos, cosine, nbytes);
-    g->op->upload(g->state->ctx.stream, t->sin, sine, nbytes);
-    free(cosine);
-    free(sine);
 }
 
 /*
@@ -82,7 +76,7 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
     struct meg_block_env env = {
         .tp = st->dim.tp,
         .tp_rank = st->dim.tp_rank,
-        .rope = &st->rope,
+        .rope = st->rope,
         .alibi_slope = st->alibi_slope,
         .norm_eps = st->desc.norm_eps,
         .recomputes_core = g->run.recompute == MEG_RECOMPUTE_SELECTIVE,
@@ -189,8 +183,7 @@ static int open_state(struct meg_model *g, struct meg_err *e)
     st->embed.multiplier = (float)st->desc.embedding_multiplier;
     if (st->desc.rounds_embedding_multiplier)
         st->embed.multiplier = rounded(st->embed.multiplier, g->run.dtype);
-    if (st->desc.rope.half)
-        fill_rope(g);
+    fill_ropes(g);
     if (st->desc.alibi_heads)
         fill_alibi(g);
     st->ctx.tp = g->mesh->tp;
@@ -242,7 +235,7 @@ int meg_model_create(struct meg_model **out, const struct meg_model_conf *c, con
 
 int meg_model_reserve(struct meg_model *g, int64_t s, int64_t positions, struct meg_err *e)
 {
-    const int64_t had = g->state->desc.rope.positions;
+    const int64_t had = g->state->desc.rope[0].positions;
 
     MEG_ASSERT(!g->run.is_training);
     MEG_ASSERT_LE(s, g->conf.max_position_embeddings);

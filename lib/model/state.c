@@ -134,8 +134,8 @@ struct meg_model_state *model_state_new(const struct meg_model_conf *c, const st
     struct meg_model_state *st = meg_new(sizeof *st);
 
     meg_model_describe(&st->desc, c);
-    if (run->positions)
-        st->desc.rope.positions = run->positions;
+    for (int k = 0; k < MEG_ROPE_SETS && run->positions; k++)
+        st->desc.rope[k].positions = run->positions;
     st->dim = dims_of(&st->desc, run, op, mesh);
     st->ctx.op = op;
     st->ctx.has_sp = mesh->layout.has_sp;

@@ -1,6 +1,9 @@
 /* transformer.c - the parts of descriptions that the families of transformers have in common. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include "base/mem.h"
+#include "model/attention_conf.h"
 #include "model/desc.h"
 #include "nn/attn/cross_attention.h"
 #include "nn/attn/self_attention.h"
@@ -31,12 +34,14 @@ void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *
     d->norm_has_bias = !c->norm_no_bias && !meg_norm_is_rms(d->norm);
     d->norm_eps = c->norm_epsilon;
     d->hidden_dropout = c->hidden_dropout;
-    d->rope = (struct meg_rope_conf){ meg_model_rope_half(c), c->max_position_embeddings, c->rotary };
+    meg_rope_describe(d->rope, c);
     d->alibi_heads = c->position_embedding_type == MEG_POSITION_ALIBI ? c->attn.a : 0;
     d->is_untied = c->is_untied;
 }
 
-static struct meg_attn_conf attention(const struct meg_model_conf *c, const struct meg_transformer *t, double std_out)
+/* Return the configuration of attention in layer i. */
+static struct meg_attn_conf attention(const struct meg_model_conf *c, const struct meg_transformer *t, int64_t i,
+                                      double std_out)
 {
     const bool is_relative = c->position_embedding_type == MEG_POSITION_RELATIVE;
     struct meg_attn_conf attn = c->attn;
@@ -48,6 +53,8 @@ static struct meg_attn_conf attention(const struct meg_model_conf *c, const stru
     attn.std_out = std_out;
     attn.has_qkv_bias = c->has_bias || c->add_qkv_bias;
     attn.has_proj_bias = c->has_bias || c->add_proj_bias;
+    attn.rope = (int)meg_attention_rope_set(c, i);
+    attn.window = meg_attention_window(c, i);
     attn.is_bidirectional = t->is_bidirectional;
     attn.buckets = is_relative ? c->relative_attention_num_buckets : 0;
     return attn;
@@ -81,12 +88,12 @@ static void set_residual(struct meg_block *block, const struct meg_model_conf *c
         block->scale = (float)meg_model_residual_multiplier(c);
 }
 
-/* Append the blocks of a layer. */
+/* Append the blocks of layer i, and return them. */
 static struct meg_block_list add_blocks(struct meg_model_desc *d, const struct meg_model_conf *c,
-                                        const struct meg_transformer *t)
+                                        const struct meg_transformer *t, int64_t i)
 {
     const double std_out = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
-    const struct meg_attn_conf attn = attention(c, t, std_out);
+    const struct meg_attn_conf attn = attention(c, t, i, std_out);
     const struct meg_mlp_conf ffn = mlp(c, std_out);
     const int first = meg_desc_add_block(d, &meg_attn_block, &attn, sizeof attn, "input_layernorm", MEG_DROP_ATTN_OUT);
 
@@ -94,22 +101,34 @@ static struct meg_block_list add_blocks(struct meg_model_desc *d, const struct m
         meg_desc_add_block(d, &meg_cross_attn_block, &attn, sizeof attn, "pre_cross_attn_layernorm",
                            MEG_DROP_CROSS_ATTN_OUT);
     meg_desc_add_block(d, &meg_mlp_block, &ffn, sizeof ffn, "pre_mlp_layernorm", MEG_DROP_MLP_OUT);
-    for (int i = first; i < d->nblocks; i++)
-        set_residual(&d->block[i], c, i == d->nblocks - 1);
+    for (int k = first; k < d->nblocks; k++)
+        set_residual(&d->block[k], c, k == d->nblocks - 1);
     return (struct meg_block_list){ first, d->nblocks - first };
 }
 
+/*
+ * Layers of the same type have the same blocks.  With norms after the residual connection, the norm after the last
+ * block of a layer is the first norm of the next layer, so the first layer, which lacks it, has its own blocks.
+ */
 void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const struct meg_transformer *t)
 {
     const bool is_post = c->norm_placement == MEG_NORM_PLACEMENT_POST;
-    struct meg_block_list blocks = add_blocks(d, c, t);
+    struct meg_block_list *layer = meg_new((size_t)t->layers * sizeof *layer);
+    struct meg_block_list of_type[2 * MEG_ROPE_SETS] = { { 0 } };
 
-    /* the norm after the last block of a layer is the first norm of the next layer, so the first layer lacks it */
-    if (is_post) {
-        d->block[blocks.first].norm = NULL;
-        d->block[blocks.first].residual_from_norm = false;
-        meg_desc_add_layers(d, &blocks, 1, 1, t->name);
-        blocks = add_blocks(d, c, t);
+    for (int64_t i = 0; i < t->layers; i++) {
+        const int has_window = meg_attention_window(c, i) > 0, type = 2 * meg_attention_rope_set(c, i) + has_window;
+
+        if (i == 0 && is_post) {
+            layer[i] = add_blocks(d, c, t, i);
+            d->block[layer[i].first].norm = NULL;
+            d->block[layer[i].first].residual_from_norm = false;
+            continue;
+        }
+        if (of_type[type].n == 0)
+            of_type[type] = add_blocks(d, c, t, i);
+        layer[i] = of_type[type];
     }
-    meg_desc_add_layers(d, &blocks, 1, t->layers - is_post, t->name);
+    meg_desc_add_layers(d, layer, (int)t->layers, t->layers, t->name);
+    free(layer);
 }

@@ -21,7 +21,7 @@ struct meg_block_env {
     int layer;                           /* global index of the layer, for dropout */
     int layer_in_stack;                  /* index of the layer in its stack, for the KV cache */
     const struct meg_cp *cp;             /* context parallelism of the layer */
-    const struct meg_rope *rope;         /* rotary tables of the model */
+    const struct meg_rope *rope;         /* rotary tables of the model, an array */
     const struct meg_rel_bias *rel_bias; /* of attention scores in the stack of the layer */
     const float *alibi_slope;            /* [heads of the rank] slopes of ALiBi, or NULL */
     double norm_eps;                     /* epsilon of the norms of the model */

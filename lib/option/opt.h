@@ -97,6 +97,12 @@ struct meg_opt {
 #define MEG_RENAMED(old, metavar, now) { old, 0, MEG_OPT_RENAMED, 0, metavar, now, NULL }
 /* clang-format on */
 
+/* Return whether a row is MEG_NEGATED. */
+static inline bool meg_opt_is_negated(const struct meg_opt *row)
+{
+    return row->type == MEG_OPT_STORE_FALSE && !row->default_value;
+}
+
 struct meg_optgroup {
     const char *title;
     const struct meg_opt *rows; /* array that ends with { 0 } */
@@ -140,6 +146,9 @@ int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct 
  * Returns NULL if the field of conf is unset.  The text stays valid until the process ends.
  */
 const char *meg_opt_choice(const struct meg_opt *rows, const char *name, const void *conf);
+
+/* Set the field of one option to its default. */
+void meg_opt_reset(const struct meg_opt *row, void *conf);
 
 /* Return whether the command line or a config file set the option that fills this field. */
 bool meg_opt_was_given(const void *field);

@@ -332,15 +332,16 @@ static void unset(const struct meg_opt *row, void *conf)
     }
 }
 
+void meg_opt_reset(const struct meg_opt *row, void *conf)
+{
+    unset(row, conf);
+    if (row->default_value && row->type != MEG_OPT_ALIAS && row->type != MEG_OPT_RENAMED)
+        MEG_ASSERT(meg_opt_set(row, conf, row->default_value, NULL) == 0);
+}
+
 void meg_opt_defaults(const struct meg_optgroup *groups)
 {
-    const struct meg_opt *row;
-
-    for (; groups->title; groups++) {
-        for (row = groups->rows; row->name; row++) {
-            unset(row, groups->conf);
-            if (row->default_value && row->type != MEG_OPT_ALIAS && row->type != MEG_OPT_RENAMED)
-                MEG_ASSERT(meg_opt_set(row, groups->conf, row->default_value, NULL) == 0);
-        }
-    }
+    for (; groups->title; groups++)
+        for (const struct meg_opt *row = groups->rows; row->name; row++)
+            meg_opt_reset(row, groups->conf);
 }

@@ -37,8 +37,8 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "ep-overlap-early-attn-memory-release high-priority-a2a-comm-stream use-grouped-gemm-for-* "
       "save-tokens-per-expert-interval" },
     { NOT_YET("multi-latent attention"),
-      "multi-latent-attention q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim "
-      "rotary-scaling-factor mscale mscale-all-dim cache-mla-latents mla-down-proj-fusion" },
+      "multi-latent-attention q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim cache-mla-latents "
+      "mla-down-proj-fusion" },
     { NOT_YET("multi-token prediction"), "mtp-*" },
     { NOT_YET("Mamba-2 and hybrid models"),
       "hybrid-* is-hybrid-model mamba-* linear-* disable-mamba-mem-eff-path gdp-*" },
@@ -54,9 +54,8 @@ const struct meg_opt_names meg_train_unsupported[] = {
     { NOT_YET("other normalization of queries and keys"),
       "qk-l2-norm qk-clip* apply-wd-to-qk-layernorm no-weight-decay-cond-type" },
     { NOT_YET("export to ONNX"), "onnx-safe" },
-    { NOT_YET("YaRN"), "yarn-* no-yarn-* rope-type=rope position-embedding-type:yarn" },
-    { NOT_YET("layers without position embeddings"), "no-rope-freq position-embedding-type:none" },
-    { NOT_YET("sliding-window attention"), "window-*" },
+    { NOT_YET("YaRN in multi-latent attention"), "rope-type=rope" },
+    { NOT_YET("models without position embeddings"), "position-embedding-type:none" },
     { NOT_YET("sparse and linear attention"),
       "experimental-attention-variant attention-output-gate dsa-* no-dsa-* disable-dsa-*" },
     { NOT_YET("hyper-connections"), "enable-mhc-connections mhc-*" },

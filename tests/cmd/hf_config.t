@@ -43,7 +43,7 @@ status 'an unknown member of an object is refused' 65 meg-convert --info "$T/unk
 like 'the message names both' "$(cat "$T/err")" 'unknown member rope_scaling.magic, .*--ignore-config-keys rope_scaling.magic$'
 is 'members are ignored' "$(meg-convert --info "$T/unknown" --json --ignore-config-keys clip_qkv,rope_scaling.magic |
     jq -S .options)" "$(meg-convert --info "$llama" --json |
-    jq -S '.options | ."rotary-seq-len-interpolation-factor" = "2"')"
+    jq -S '.options | ."rotary-seq-len-interpolation-factor" = "2.0"')"
 variant "$llama" packed '.quantization_config = {bits: 4}'
 status 'packed weights are refused' 65 meg-convert --info "$T/packed"
 like 'the message names the member' "$(cat "$T/err")" 'quantization_config is {"bits":4}, but only null is supported'

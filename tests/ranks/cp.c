@@ -1,8 +1,8 @@
 /*
  * Test of context-parallel attention, forward and backward, against attention of one rank: every communication type,
- * with dropout, rotary embedding and grouped queries, with and without packed documents, in f32 and bf16.  Each rank
- * also computes the attention of complete sequences, and compares its rows and the summed weight gradients.  Rank 0
- * prints TAP.
+ * with dropout, rotary embedding and grouped queries, with and without packed documents and a window, in f32 and bf16.
+ * Each rank also computes the attention of complete sequences, and compares its rows and the summed weight gradients.
+ * Rank 0 prints TAP.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -110,13 +110,21 @@ static struct meg_linear linear(const float *weight, int64_t out, int64_t in, fl
     return l;
 }
 
+/* The variants of attention that are compared. */
+struct variant {
+    bool has_docs, recomputes;
+    int64_t window;
+    enum meg_dtype dtype;
+};
+
 /*
  * Run forward and backward for the rows of context-parallel rank i, and store outputs and gradients in *all; weight
  * gradients are the partial sums of this rank.
  */
-static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_layout *layout, int64_t i, bool has_docs,
-                bool recomputes, enum meg_dtype t)
+static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_layout *layout, int64_t i,
+                const struct variant *v)
 {
+    const enum meg_dtype t = v->dtype;
     static const int64_t sample[B] = { 5, 4294967296 + 9 };
     const int64_t s = S / layout->cp;
     int32_t position[S * B], doc_start[S * B];
@@ -145,7 +153,8 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
                              .rel_bias = &rel_bias,
                              .cp = cp,
                              .workspace = r.workspace,
-                             .recomputes_core = recomputes };
+                             .window = v->window,
+                             .recomputes_core = v->recomputes };
     r.l.qkv = linear(all->wqkv, QKV, H, all->dwqkv, t);
     r.l.proj = linear(all->wproj, H, A * D, all->dwproj, t);
     for (int64_t row = 0; row < s; row++) {
@@ -166,7 +175,7 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
                                       .b = B,
                                       .sample_id = sample,
                                       .position_ids = position,
-                                      .doc_start = has_docs ? doc_start : NULL } };
+                                      .doc_start = v->has_docs ? doc_start : NULL } };
     meg_attn_block.fwd(&r.c, r.y, r.x, &r.acts, &r.l);
     meg_attn_block.bwd(&r.c, r.dx, r.dy, r.x, &r.acts, &r.grads, &r.l);
     for (int64_t row = 0; row < s; row++) {
@@ -196,25 +205,26 @@ static bool near(const float *got, const float *want, int64_t n, double tol)
     return norm > 0 && diff <= tol * tol * norm;
 }
 
-static void check(enum meg_cp_comm_type type, int64_t a2a_size, bool has_docs, bool recomputes, enum meg_dtype t)
+static void check(enum meg_cp_comm_type type, int64_t a2a_size, struct variant v)
 {
     static const char *const names[] = { "p2p", "all_gather", "a2a", "a2a+p2p" };
     static struct tensors want, got;
-    const double tol = t == MEG_DTYPE_F32 ? 1e-6 : 8e-3; /* bf16: sums in a different order differ by two half ulps */
+    const double tol =
+        v.dtype == MEG_DTYPE_F32 ? 1e-6 : 8e-3; /* bf16: sums in a different order differ by two half ulps */
     struct meg_layout layout = meg_layout_one;
     struct meg_mesh mesh;
     struct meg_cp cp;
     char what[120];
     bool good = true;
 
-    fill(&want, t);
-    run(&want, &meg_cp_one, &meg_layout_one, 0, has_docs, false, t);
+    fill(&want, v.dtype);
+    run(&want, &meg_cp_one, &meg_layout_one, 0, &v);
     layout.cp = w->size;
     layout.a2a_size = type == MEG_CP_A2A_P2P ? a2a_size : 0;
     meg_mesh_make(&mesh, w, &layout);
     meg_cp_make(&cp, type, &mesh);
-    fill(&got, t);
-    run(&got, &cp, &layout, w->rank, has_docs, recomputes, t);
+    fill(&got, v.dtype);
+    run(&got, &cp, &layout, w->rank, &v);
     meg_host_all_reduce(w, got.dwqkv, QKV * H, MEG_DTYPE_F32, MEG_REDUCE_SUM);
     meg_host_all_reduce(w, got.dwproj, H * A * D, MEG_DTYPE_F32, MEG_REDUCE_SUM);
     for (int64_t row = 0; row < S / w->size; row++) {
@@ -223,8 +233,9 @@ static void check(enum meg_cp_comm_type type, int64_t a2a_size, bool has_docs, b
         good &= near(got.y + first, want.y + first, B * H, tol) && near(got.dx + first, want.dx + first, B * H, tol);
     }
     good &= near(got.dwqkv, want.dwqkv, QKV * H, tol) && near(got.dwproj, want.dwproj, H * A * D, tol);
-    snprintf(what, sizeof what, "%s on %d ranks, a2a size %" PRId64 "%s%s, %s", names[type], w->size, a2a_size,
-             has_docs ? ", documents" : "", recomputes ? ", recomputed output" : "", meg_dtype_name(t));
+    snprintf(what, sizeof what, "%s on %d ranks, a2a size %" PRId64 ", window %" PRId64 "%s%s, %s", names[type],
+             w->size, a2a_size, v.window, v.has_docs ? ", documents" : "", v.recomputes ? ", recomputed output" : "",
+             meg_dtype_name(v.dtype));
     ok(good, what);
     meg_mesh_close(&mesh);
 }
@@ -244,10 +255,12 @@ int main(void)
             for (int64_t a2a = 1; a2a <= w->size; a2a *= 2) {
                 if (type == MEG_CP_A2A ? G % w->size || a2a > 1 : G % a2a || (type != MEG_CP_A2A_P2P && a2a > 1))
                     continue;
-                check(type, a2a, docs, false, MEG_DTYPE_F32);
+                for (int64_t window = 0; window <= 9; window += 3)
+                    check(type, a2a, (struct variant){ docs, false, window, MEG_DTYPE_F32 });
                 if (docs) {
-                    check(type, a2a, docs, true, MEG_DTYPE_F32);
-                    check(type, a2a, docs, false, MEG_DTYPE_BF16);
+                    check(type, a2a, (struct variant){ true, true, 5, MEG_DTYPE_F32 });
+                    check(type, a2a, (struct variant){ true, true, 0, MEG_DTYPE_F32 });
+                    check(type, a2a, (struct variant){ true, false, 0, MEG_DTYPE_BF16 });
                 }
             }
     meg_host_barrier(w);

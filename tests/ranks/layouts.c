@@ -60,10 +60,10 @@ enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIMIZER, OVE
 #define DESCRIBED " --pipeline-model-parallel-layout "
 #define FULL "--recompute-granularity full --recompute-method "
 
-static const struct value values[OPTIONS][8] = {
+static const struct value values[OPTIONS][9] = {
     [SHAPE] = { { "gpt", TINY, 8 },
                 { "llama", TINY LLAMA, 4 }, /* n: key-value groups */
-                { "qwen3", TINY LLAMA "--qk-layernorm ", 4 },
+                { "qwen3-window", TINY LLAMA "--qk-layernorm --window-size 3,0 --window-attn-skip-freq 2 ", 4 },
                 { "sinks",
                   TINY LLAMA "--softmax-type learnable --attn-logit-softcapping 2 --final-logit-softcapping 2 ", 4 },
                 { "alibi", TINY LLAMA "--position-embedding-type alibi --softmax-type off-by-one ", 4 },

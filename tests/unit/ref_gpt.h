@@ -106,33 +106,120 @@ static inline void ref_norm(const struct ref_gpt *g, double *y, const double *x,
 }
 
 /*
- * Return the rotary angle of column pair i at a position, where half is the number of pairs (Su et al. 2021), with
- * Llama 3's scaling of long wavelengths if it is enabled.
+ * Return the value of layer l in a pattern of Megatron's: every Nth layer, or a list in canonical notation.  Without a
+ * pattern, return `otherwise`.
  */
-static inline double ref_angle(const struct meg_model_conf *c, int64_t position, int64_t i, int64_t half)
+static inline bool ref_pattern(const char *pattern, int l, bool is_multiple, bool otherwise)
 {
-    double freq = pow(c->rotary.base, -(double)i / (double)half);
-    const double length = 2 * M_PI / freq, t = (8192 / length - 1) / (4 - 1);
-
-    if (c->rotary.is_scaled && length > 8192 / 1)
-        freq /= c->rotary.scaling_factor;
-    else if (c->rotary.is_scaled && length > 8192 / 4)
-        freq = (1 - t) * freq / c->rotary.scaling_factor + t * freq;
-    return (double)position / (double)c->rotary.interpolation * freq;
+    if (!pattern)
+        return otherwise;
+    if (*pattern == '[')
+        return pattern[1 + 2 * l] == '1';
+    return ((l + 1) % atoi(pattern) == 0) == is_multiple;
 }
 
-/* Apply the rotary position embedding to one head at a position, in place. */
-static inline void ref_rotate(const struct meg_model_conf *c, double *x, int64_t position)
+/* The rotation of a head in a layer: sequences of s tokens, whose layers have a window or not. */
+struct ref_rotation {
+    const struct meg_model_conf *c;
+    int64_t s;
+    bool has_window;
+};
+
+/* Return element i of a list of numbers. */
+static inline double ref_element(const char *list, int64_t i)
 {
-    const int64_t half = (int64_t)((double)c->attn.d * c->rotary.percent) / 2;
+    for (; i > 0; i--)
+        list = strchr(list, ',') + 1;
+    return atof(list);
+}
+
+/* Return the dimension, from 0 to 2 half, that rotates r times over the original context of YaRN. */
+static inline double ref_yarn_dim(const struct meg_rotary_conf *o, double r, int64_t half)
+{
+    return 2 * (double)half * log((double)o->yarn_original / (2 * M_PI * r)) / (2 * log(o->base));
+}
+
+/*
+ * Return the rotary angle of column pair i at a position, where half is the number of pairs (Su et al. 2021), with the
+ * scaling of Llama 3, YaRN or LongRoPE if it is enabled.
+ */
+static inline double ref_angle(const struct ref_rotation *x, int64_t position, int64_t i, int64_t half)
+{
+    const struct meg_rotary_conf *o = &x->c->rotary;
+    double freq = pow(o->base, -(double)i / (double)half);
+    const double original = (double)o->scaling_original, length = 2 * M_PI / freq;
+    const double t = (original / length - o->low_freq_factor) / (o->high_freq_factor - o->low_freq_factor);
+
+    if (x->has_window && o->base_window > 0)
+        return (double)position * pow(o->base_window, -(double)i / (double)half);
+    if (x->c->position_embedding_type == MEG_POSITION_YARN) {
+        double low = ref_yarn_dim(o, o->yarn_beta_fast, half), high = ref_yarn_dim(o, o->yarn_beta_slow, half), ramp;
+
+        low = fmax(o->yarn_rounds ? floor(low) : low, 0);
+        high = fmin(o->yarn_rounds ? ceil(high) : high, 2 * (double)half - 1);
+        ramp = ((double)i - low) / (high - low);
+        ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+        freq = freq / o->yarn_factor * ramp + freq * (1 - ramp);
+    }
+    if (o->long_factors)
+        freq /= ref_element(x->s > o->longrope_original ? o->long_factors : o->short_factors, i);
+    if (o->is_scaled && length > original / o->low_freq_factor)
+        freq /= o->scaling_factor;
+    else if (o->is_scaled && length > original / o->high_freq_factor)
+        freq = (1 - t) * freq / o->scaling_factor + t * freq;
+    return (double)position / o->interpolation * freq;
+}
+
+/* Return the factor of rotated columns. */
+static inline double ref_magnitude(const struct ref_rotation *x)
+{
+    const struct meg_rotary_conf *o = &x->c->rotary;
+    const double s = (double)x->c->max_position_embeddings / (double)o->longrope_original;
+
+    if (x->has_window && o->base_window > 0)
+        return 1;
+    if (o->long_factors)
+        return sqrt(1 + log(s) / log((double)o->longrope_original));
+    if (x->c->position_embedding_type != MEG_POSITION_YARN)
+        return 1;
+    if (o->yarn_attention_factor > 0)
+        return o->yarn_attention_factor;
+    return (0.1 * o->mscale * log(o->yarn_factor) + 1) / (0.1 * o->mscale_all_dim * log(o->yarn_factor) + 1);
+}
+
+/* Apply the rotary position embedding to one head at a position, in place, and then the temperature of a query. */
+static inline void ref_rotate(const struct ref_rotation *x, double *v, int64_t position)
+{
+    const struct meg_rotary_conf *o = &x->c->rotary;
+    const int64_t half = (int64_t)((double)x->c->attn.d * o->percent) / 2;
+    const double m = ref_magnitude(x);
 
     for (int64_t i = 0; i < half; i++) {
-        double *u = c->rotary.is_interleaved ? &x[2 * i] : &x[i], *v = c->rotary.is_interleaved ? u + 1 : &x[i + half];
-        const double a = *u, b = *v, angle = ref_angle(c, position, i, half);
+        double *u = o->is_interleaved ? &v[2 * i] : &v[i], *w = o->is_interleaved ? u + 1 : &v[i + half];
+        const double a = *u, b = *w, angle = ref_angle(x, position, i, half);
 
-        *u = a * cos(angle) - b * sin(angle);
-        *v = b * cos(angle) + a * sin(angle);
+        *u = m * (a * cos(angle) - b * sin(angle));
+        *w = m * (b * cos(angle) + a * sin(angle));
     }
+}
+
+static inline void ref_rotate_all(const struct ref_gpt *m, double *qkv, int layer, bool has_window)
+{
+    const struct meg_model_conf *c = m->c;
+    const struct meg_rotary_conf *o = &c->rotary;
+    const int64_t d = c->attn.d, r = c->attn.a / c->attn.g;
+    const struct ref_rotation x = { c, m->x->s, has_window };
+
+    for (int64_t n = 0; n < m->x->s * m->x->b; n++)
+        for (int64_t j = 0; j < c->attn.g * (r + 1); j++) {
+            double *head = qkv + (n * c->attn.g * (r + 2) + j / (r + 1) * (r + 2) + j % (r + 1)) * d;
+            const int64_t p = m->x->position_ids[n];
+
+            if (!ref_pattern(o->no_rope_freq, layer, true, false))
+                ref_rotate(&x, head, p);
+            for (int64_t e = 0; e < d && j % (r + 1) < r && o->temperature_beta > 0; e++)
+                head[e] *= 1 + o->temperature_beta * log(1 + floor((double)p / (double)o->temperature_floor));
+        }
 }
 
 /*
@@ -210,20 +297,22 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
     const struct meg_batch *x = m->x;
     const int64_t a = c->attn.a, g = c->attn.g, d = c->attn.d, r = a / g;
     const int64_t ld = g * (r + 2) * d, keys = (x->s + 7) / 8 * 8;
+    const bool has_window = c->attn.window_size && ref_pattern(c->attn.window_attn_skip_freq, layer, false, true);
+    const int64_t window = has_window ? atoi(c->attn.window_size) : x->s;
     double *p = meg_new((size_t)x->s * sizeof *p);
 
     for (int64_t i = 0; i < x->s * x->b * ld && c->attn.clip > 0; i++)
         qkv[i] = fmax(-c->attn.clip, fmin(c->attn.clip, qkv[i]));
     for (int64_t n = 0; n < 2 * x->s * x->b && c->attn.qk_layernorm && !c->attn.qk_norm_after_rope; n++)
         ref_qk_norm(m, qkv + n / 2 * ld, n % 2, layer);
-    for (int64_t n = 0; n < x->s * x->b && meg_model_is_rotary(c); n++)
-        for (int64_t j = 0; j < g * (r + 1); j++)
-            ref_rotate(c, qkv + n * ld + (j / (r + 1) * (r + 2) + j % (r + 1)) * d, x->position_ids[n]);
+    if (meg_model_is_rotary(c))
+        ref_rotate_all(m, qkv, layer, has_window);
     for (int64_t n = 0; n < 2 * x->s * x->b && c->attn.qk_layernorm && c->attn.qk_norm_after_rope; n++)
         ref_qk_norm(m, qkv + n / 2 * ld, n % 2, layer);
     for (int64_t n = 0; n < x->s * x->b; n++)
         for (int64_t j = 0; j < a; j++) {
-            const int64_t t = n / x->b, i = n % x->b, first = x->doc_start ? x->doc_start[n] : 0;
+            const int64_t t = n / x->b, i = n % x->b, start = x->doc_start ? x->doc_start[n] : 0;
+            const int64_t first = t - window > start ? t - window : start;
             const double *q = qkv + n * ld + (j / r * (r + 2) + j % r) * d;
             const double *key = qkv + i * ld + (j / r * (r + 2) + r) * d, *value = key + d;
             const double slope = c->position_embedding_type == MEG_POSITION_ALIBI ? ref_alibi_slope(j, a) : 0;

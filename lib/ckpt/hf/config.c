@@ -36,21 +36,43 @@ static const struct ckpt_hf_row refused[] = { { "quantization_config", NULL, "nu
                                               { "is_causal", NULL, "true", NULL },
                                               { 0 } };
 
-static const struct meg_opt *option_of(const struct ckpt_hf_row *row)
+/* Return the option called name [n], or NULL if models do not have it. */
+static const struct meg_opt *find_option(const char *name, size_t n)
 {
     const struct meg_opt *opt = meg_model_opts;
 
-    while (opt->name && strcmp(opt->name, row->option + (row->option[0] == '!')) != 0)
+    while (opt->name && (strncmp(opt->name, name, n) != 0 || opt->name[n]))
         opt++;
-    MEG_ASSERT(opt->name);
-    return opt;
+    return opt->name ? opt : NULL;
+}
+
+static const struct meg_opt *option_of(const struct ckpt_hf_row *row)
+{
+    const char *name = row->option + (row->option[0] == '!');
+
+    return find_option(name, strlen(name));
+}
+
+int ckpt_hf_try_options(struct meg_model_conf *m, const char *options, const char *from, struct meg_err *e)
+{
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { 0 } };
+    struct meg_err why;
+
+    for (const char *line = options; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+        const size_t n = strcspn(line, " =\n");
+
+        if (!find_option(line, n))
+            return meg_fail(e, MEG_EFORMAT, "%s: the model is not supported, because it requires --%.*s", from, (int)n,
+                            line);
+    }
+    if (meg_opt_apply(groups, options, "options of the type", &why) == 0)
+        return 0;
+    return meg_fail(e, MEG_EFORMAT, "%s: the model is not supported: %s", from, why.msg);
 }
 
 void ckpt_hf_set_options(struct meg_model_conf *m, const char *options)
 {
-    const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { 0 } };
-
-    MEG_ASSERT(meg_opt_apply(groups, options, "family", NULL) == 0);
+    MEG_ASSERT(ckpt_hf_try_options(m, options, "", NULL) == 0);
 }
 
 /* ---- names of members ---- */
@@ -111,7 +133,7 @@ int ckpt_hf_check_keys(const struct ckpt_hf_reader *r, const struct ckpt_hf_row 
 
     json_object_foreach((json_t *)r->object, key, v)
     {
-        bool is_known = !parent && is_harmless(key);
+        bool is_known = is_harmless(key);
 
         for (const struct ckpt_hf_row *const *t = tables; *t && !is_known; t++)
             is_known = is_in(*t, key);
@@ -164,16 +186,34 @@ static void set_default(const struct ckpt_hf_reader *r, const struct ckpt_hf_row
     meg_str_free(&text);
 }
 
+/* Read a number into an option that is a string, such as --embedding-multiplier. */
+static int read_text(const struct ckpt_hf_reader *r, const struct meg_opt *opt, const char *key)
+{
+    double x = 0;
+    int code = meg_json_get_f64(r->object, key, MEG_JSON_REQUIRED, &x, r->from, r->e);
+    struct meg_str text = { 0 };
+
+    meg_str_printf(&text, "%.17g", x);
+    if (code == 0)
+        MEG_ASSERT(meg_opt_set(opt, r->m, text.s, NULL) == 0);
+    meg_str_free(&text);
+    return code;
+}
+
 static int read_value(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
     const bool is_opposite = row->option[0] == '!';
     const struct meg_opt *opt = option_of(row);
-    void *field = (char *)r->m + opt->offset;
+    void *field;
     const char *key;
     const json_t *v = ckpt_hf_member(r, row, &key);
     bool is_set;
     int code;
 
+    if (!opt)
+        return meg_fail(r->e, MEG_EFORMAT, "%s: the model is not supported, because %s requires --%s", r->from, key,
+                        row->option + is_opposite);
+    field = (char *)r->m + opt->offset;
     if (row->def && (!v || json_is_null(v))) {
         set_default(r, row, v != NULL);
         return 0;
@@ -184,6 +224,8 @@ static int read_value(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *
         return meg_json_get_i64(r->object, key, MEG_JSON_REQUIRED, field, r->from, r->e);
     if (opt->type == MEG_OPT_F64)
         return meg_json_get_f64(r->object, key, MEG_JSON_REQUIRED, field, r->from, r->e);
+    if (opt->type == MEG_OPT_STR)
+        return read_text(r, opt, key);
     code = meg_json_get_bool(r->object, key, MEG_JSON_REQUIRED, &is_set, r->from, r->e);
     if (code == 0)
         *(bool *)field = is_set != is_opposite;
@@ -193,11 +235,14 @@ static int read_value(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *
 static json_t *write_value(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
 {
     const struct meg_opt *opt = option_of(row);
-    const void *field = (const char *)m + opt->offset;
+    const void *field = (const char *)m + (opt ? opt->offset : 0);
 
+    if (!opt)
+        return NULL;
     switch (opt->type) {
     case MEG_OPT_I64: return json_integer(*(const int64_t *)field);
     case MEG_OPT_F64: return json_real(*(const double *)field);
+    case MEG_OPT_STR: return *(const char *const *)field ? json_real(atof(*(const char *const *)field)) : json_null();
     default: return json_boolean(*(const bool *)field != (row->option[0] == '!'));
     }
 }
@@ -239,7 +284,7 @@ static int read_choice(const struct ckpt_hf_reader *r, const struct ckpt_hf_row 
     for (; c->name && strcmp(c->name, name) != 0; c++)
         meg_str_printf(&known, "%s%s", known.n == 0 ? "" : c[1].name ? ", " : " or ", c->name);
     if (c->name)
-        ckpt_hf_set_options(r->m, c->options);
+        code = ckpt_hf_try_options(r->m, c->options, r->from, r->e);
     else
         code = meg_fail(r->e, MEG_EFORMAT, "%s: unsupported %s %.40s; expected %s", r->from, key, name, known.s);
     meg_str_free(&known);
@@ -257,7 +302,8 @@ const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_
         struct meg_model_conf chosen = *m;
         int n;
 
-        ckpt_hf_set_options(&chosen, choices->options);
+        if (ckpt_hf_try_options(&chosen, choices->options, "", NULL) < 0)
+            continue;
         n = 2 * ckpt_list_lost_options(NULL, m, &chosen) - (preferred && strcmp(choices->name, preferred) == 0);
         best = n < fewest ? choices->name : best;
         fewest = n < fewest ? n : fewest;
@@ -280,6 +326,21 @@ static bool is_constant(const struct ckpt_hf_row *row)
     return !row->option || strcmp(row->option, "=") == 0;
 }
 
+/* Read a member that is an object, or, if it is missing, the defaults of its members. */
+static int read_object(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
+{
+    const struct ckpt_hf_row *const tables[] = { row->convert->members, NULL };
+    json_t *none = json_object(), *object = none;
+    struct ckpt_hf_reader o = *r;
+    int code = meg_json_get_object(r->object, row->key, MEG_JSON_OPTIONAL, &object, r->from, r->e);
+
+    o.object = object;
+    if (code == 0 && (code = ckpt_hf_check_keys(&o, tables, row->key)) == 0)
+        code = ckpt_hf_read_rows(&o, row->convert->members);
+    json_decref(none);
+    return code;
+}
+
 int ckpt_hf_read_rows(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
     int code = 0;
@@ -287,6 +348,8 @@ int ckpt_hf_read_rows(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *
     for (; row->key && code == 0; row++)
         if (row->convert && row->convert->read)
             code = row->convert->read(r, row);
+        else if (row->convert && row->convert->members)
+            code = read_object(r, row);
         else if (row->convert && row->convert->choices)
             code = read_choice(r, row);
         else if (!is_constant(row))
@@ -305,8 +368,8 @@ int ckpt_hf_read_config(struct meg_model_conf *m, const struct ckpt_hf_family *f
     int r;
 
     meg_opt_defaults(groups);
-    ckpt_hf_set_options(m, family->options);
-    if ((r = ckpt_hf_check_keys(&reader, tables, NULL)) < 0 || (r = ckpt_hf_read_rows(&reader, family->rows)) < 0 ||
+    if ((r = ckpt_hf_try_options(m, family->options, from, e)) < 0 ||
+        (r = ckpt_hf_check_keys(&reader, tables, NULL)) < 0 || (r = ckpt_hf_read_rows(&reader, family->rows)) < 0 ||
         (r = ckpt_hf_read_rows(&reader, refused)) < 0)
         return r;
     m->group_query_attention = m->attn.g != MEG_UNSET && m->attn.g != m->attn.a;
@@ -324,6 +387,12 @@ static json_t *write_row(const struct meg_model_conf *m, const struct ckpt_hf_ro
         return row->convert->write(m, row);
     if (row->convert && row->convert->choices)
         return write_choice(m, row);
+    if (row->convert && row->convert->members) {
+        json_t *o = json_object();
+
+        ckpt_hf_write_rows(o, m, row->convert->members);
+        return o;
+    }
     if (!row->option)
         return NULL;
     return is_constant(row) ? json_loads(row->def, JSON_DECODE_ANY, NULL) : write_value(m, row);

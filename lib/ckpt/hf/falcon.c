@@ -85,9 +85,9 @@ static json_t *write_kv_heads(const struct meg_model_conf *m, const struct ckpt_
     return json_integer(m->attn.g);
 }
 
-static const struct ckpt_hf_convert architecture = { read_architecture, write_architecture, NULL };
-static const struct ckpt_hf_convert part_of_it = { read_nothing, write_architecture, NULL };
-static const struct ckpt_hf_convert kv_heads = { read_nothing, write_kv_heads, NULL };
+static const struct ckpt_hf_convert architecture = { .read = read_architecture, .write = write_architecture };
+static const struct ckpt_hf_convert part_of_it = { .read = read_nothing, .write = write_architecture };
+static const struct ckpt_hf_convert kv_heads = { .read = read_nothing, .write = write_kv_heads };
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {
     { "num_hidden_layers|n_layer", "num-layers", NULL, NULL },

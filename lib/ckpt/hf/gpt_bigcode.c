@@ -1,4 +1,7 @@
-/* gpt_bigcode.c - GPT-BigCode, such as StarCoder and SantaCoder: GPT-2 with one head of keys and values, and linear layers [out, in]. */
+/*
+ * gpt_bigcode.c - GPT-BigCode, such as StarCoder and SantaCoder: GPT-2 with one head of keys and values, and linear
+ * layers [out, in].
+ */
 #include "ckpt/hf/rows.h"
 
 #define FOREIGN "transformer.h.#."

@@ -20,7 +20,8 @@ static const struct ckpt_rename names[] = {
     { 0 }
 };
 /* clang-format on */
-static const char *const ignored[] = { FOREIGN "attn.bias", FOREIGN "attn.masked_bias", NULL };
+static const char *const ignored[] = { FOREIGN "attn.bias", FOREIGN "attn.masked_bias", FOREIGN "attn.causal_mask",
+                                       NULL };
 static const struct ckpt_format format = {
     .name = "hf", .rename = names, .prefix = "transformer.", .ignored = ignored
 };

@@ -43,8 +43,9 @@ static json_t *write_logits_scaling(const struct meg_model_conf *m, const struct
     return json_real(rounded > 0 && 1 / rounded == factor ? rounded : 1 / factor);
 }
 
-static const struct ckpt_hf_convert embedding = { read_embedding_multiplier, write_embedding_multiplier, NULL };
-static const struct ckpt_hf_convert logits = { read_logits_scaling, write_logits_scaling, NULL };
+static const struct ckpt_hf_convert embedding = { .read = read_embedding_multiplier,
+                                                  .write = write_embedding_multiplier };
+static const struct ckpt_hf_convert logits = { .read = read_logits_scaling, .write = write_logits_scaling };
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {
     CKPT_HF_SIZES,

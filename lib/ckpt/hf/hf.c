@@ -71,38 +71,47 @@ const char *ckpt_hf_bos_key(const struct ckpt_hf_family *family)
     return family->bos_key ? family->bos_key : "bos_token_id";
 }
 
-/* Add the eos ids of one JSON file to c.  If c has no bos id, also set c->bos to the bos id of the file, if any. */
-static void add_text_ids(struct meg_ckpt *c, const struct ckpt_hf_family *family, const json_t *file,
+/*
+ * Set c->eos_ids and c->bos to the ids of generation_config.json or, if it has none, to those of config.json.  The
+ * first eos id of config.json remains the first one, the end-of-document id, if generation_config.json also has it.
+ */
+static void set_text_ids(struct meg_ckpt *c, const struct ckpt_hf_family *family, const json_t *generation,
                          int64_t vocab_size)
 {
-    struct meg_ids bos = { 0 };
+    const char *const key[] = { "eos_token_id", ckpt_hf_bos_key(family) };
+    struct meg_ids ids[2][2] = { { { 0 } } }; /* of both files, first config.json */
 
-    ckpt_add_ids(&c->eos_ids, json_object_get(file, "eos_token_id"), vocab_size);
-    ckpt_add_ids(&bos, json_object_get(file, ckpt_hf_bos_key(family)), vocab_size);
-    if (c->bos < 0 && bos.n > 0)
-        c->bos = bos.v[0];
-    free(bos.v);
+    for (int k = 0; k < 2; k++) {
+        ckpt_add_ids(&ids[k][0], json_object_get(c->state, key[k]), vocab_size);
+        ckpt_add_ids(&ids[k][1], json_object_get(generation, key[k]), vocab_size);
+    }
+    for (int64_t i = 0; ids[0][0].n > 0 && i < ids[0][1].n; i++)
+        if (ids[0][1].v[i] == ids[0][0].v[0])
+            ckpt_add_id(&c->eos_ids, ids[0][0].v[0], vocab_size);
+    for (int64_t i = 0; i < ids[0][ids[0][1].n > 0].n; i++)
+        ckpt_add_id(&c->eos_ids, ids[0][ids[0][1].n > 0].v[i], vocab_size);
+    if (ids[1][ids[1][1].n > 0].n > 0)
+        c->bos = ids[1][ids[1][1].n > 0].v[0];
+    for (int k = 0; k < 4; k++)
+        free(ids[k / 2][k % 2].v);
 }
 
-/*
- * Set c->extra_file, and read the bos and eos ids of config.json and of generation_config.json, which often has more
- * eos ids.
- */
+/* Set c->extra_file, and read the bos and eos ids. */
 static int read_text_ids(struct meg_ckpt *c, const struct ckpt_hf_family *family, int64_t vocab_size, struct meg_err *e)
 {
+    const char *path;
     json_t *generation = NULL;
-    int r;
+    int r = 0;
 
     for (int i = 0; i < MEG_CKPT_EXTRA_FILES; i++)
         if (ckpt_path_exists(c->path, meg_ckpt_extra_files[i]))
             c->extra_file[i] = ckpt_path(c->path, meg_ckpt_extra_files[i]);
-    add_text_ids(c, family, c->state, vocab_size);
-    if (!c->extra_file[CKPT_HF_GENERATION_CONFIG])
-        return 0;
-    if ((r = meg_json_load_regular(&generation, c->extra_file[CKPT_HF_GENERATION_CONFIG], e)) == 0)
-        add_text_ids(c, family, generation, vocab_size);
+    path = c->extra_file[CKPT_HF_GENERATION_CONFIG];
+    if (path && (r = meg_json_load_regular(&generation, path, e)) < 0)
+        return r;
+    set_text_ids(c, family, generation, vocab_size);
     json_decref(generation);
-    return r;
+    return 0;
 }
 
 /* Read config.json: set *family and *m, the model without changes of family->fit_tensors, and the eos ids. */

@@ -44,8 +44,9 @@ struct ckpt_hf_convert {
     int (*read)(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row);
     /* Return NULL if the member cannot hold the value of the option. */
     json_t *(*write)(const struct meg_model_conf *m, const struct ckpt_hf_row *row);
-    /* The member is a choice, by default `def`.  Of several equal ones, `def` or the first is written.  Ends with { 0 }. */
+    /* The member is a choice, by default `def`.  Of equal ones, `def` or the first is written.  Ends with { 0 }. */
     const struct ckpt_hf_choice *choices;
+    const struct ckpt_hf_row *members; /* the member is an object with these members; ends with { 0 } */
 };
 
 /* A Hugging Face model type: its config.json and its tensor names. */
@@ -93,6 +94,7 @@ struct ckpt_hf_family {
     F(nemotron)                                                                                                        \
     F(phi)                                                                                                             \
     F(gptj)                                                                                                            \
+    F(gpt_neo)                                                                                                         \
     F(gpt_bigcode)                                                                                                     \
     F(seed_oss)                                                                                                        \
     F(ernie4_5)                                                                                                        \
@@ -104,6 +106,18 @@ struct ckpt_hf_family {
     F(internlm2)                                                                                                       \
     F(stablelm)                                                                                                        \
     F(starcoder2)                                                                                                      \
+    F(ministral)                                                                                                       \
+    F(ministral3)                                                                                                      \
+    F(smollm3)                                                                                                         \
+    F(gemma2)                                                                                                          \
+    F(gemma3_text)                                                                                                     \
+    F(cohere2)                                                                                                         \
+    F(olmo2)                                                                                                           \
+    F(olmo3)                                                                                                           \
+    F(exaone4)                                                                                                         \
+    F(codegen)                                                                                                         \
+    F(bloom)                                                                                                           \
+    F(mpt)                                                                                                             \
     F(bert)                                                                                                            \
     F(megatron_bert)                                                                                                   \
     F(t5)
@@ -111,6 +125,8 @@ struct ckpt_hf_family {
 CKPT_HF_FAMILIES(CKPT_HF_DECLARE)
 /* Tensor names of Llama, which many types have. */
 extern const struct ckpt_format ckpt_hf_llama_format;
+extern const struct ckpt_format ckpt_hf_gemma2_format,
+    ckpt_hf_olmo2_format; /* of gemma3_text, and of olmo3 and exaone4 */
 
 /* ---- model_type.c ---- */
 
@@ -142,7 +158,9 @@ void ckpt_hf_write_rows(json_t *o, const struct meg_model_conf *m, const struct 
 int ckpt_hf_check_keys(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *const *tables, const char *parent);
 /* Remove the members of the list "a,b.c" from config.json; b.c is a member of the object b.  NULL: none. */
 void ckpt_hf_remove_keys(json_t *config, const char *list);
+/* Set options, given as in an option file; the second function returns MEG_EFORMAT if models lack one of them. */
 void ckpt_hf_set_options(struct meg_model_conf *m, const char *options);
+int ckpt_hf_try_options(struct meg_model_conf *m, const char *options, const char *from, struct meg_err *e);
 /* Return the member of a row, or NULL; set *key to its name, interned, or, if it is missing, to the first name. */
 json_t *ckpt_hf_member(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row, const char **key);
 
@@ -162,17 +180,41 @@ const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_
 
 /* ---- shared.c ---- */
 
-/* Refuse a window that does not cover all positions: sliding_window, Qwen's use_sliding_window, and layer_types. */
-extern const struct ckpt_hf_convert ckpt_hf_window, ckpt_hf_qwen_window, ckpt_hf_layer_types;
 /* Read embd_pdrop, which should equal resid_pdrop. */
 extern const struct ckpt_hf_convert ckpt_hf_embd_pdrop;
-/* The activation of an MLP that is not gated. */
-extern const struct ckpt_hf_convert ckpt_hf_gelu;
+/* A number whose inverse square root is --softmax-scale. */
+extern const struct ckpt_hf_convert ckpt_hf_inverse_root;
+/* Number of channels of a head that are rotated. */
+extern const struct ckpt_hf_convert ckpt_hf_rotary_dim;
+/* The activation: a GELU as --no-bias-gelu-fusion selects it, or any activation as --activation-func. */
+extern const struct ckpt_hf_convert ckpt_hf_gelu, ckpt_hf_activation;
+
+/* ---- layers.c ---- */
+
+/*
+ * ckpt_hf_window       tokens in a window; `def` is the number if the member is missing.  Without a window, null is
+ *                      written if the option of the row is "=", and otherwise nothing.
+ * ckpt_hf_use_window   whether there are windows; by default not
+ * ckpt_hf_first_window number of layers before the first one with a window
+ * ckpt_hf_layer_types  layers with a window: a list of types, letters L and G, or the period of layers without one;
+ *                      `def` is the period if the member is missing; NULL: the layers remain as they are.  If the
+ *                      option of the row is "no-rope-freq", layers without a window have no rotary positions; if it is
+ *                      "=no-rope-freq", only if there are windows.
+ * ckpt_hf_window_pattern   the same, but not written
+ * ckpt_hf_attention_types  the same, in GPT-Neo's notation
+ * ckpt_hf_rotates      SmolLM3's list with 0 for layers without rotary positions, which have the window, if any;
+ *                      `def` is the period of these layers if the list is missing
+ * The rows are in this order; the last one determines the layers.
+ */
+extern const struct ckpt_hf_convert ckpt_hf_window, ckpt_hf_use_window, ckpt_hf_first_window, ckpt_hf_layer_types,
+    ckpt_hf_window_pattern, ckpt_hf_attention_types, ckpt_hf_rotates;
 
 /* ---- rope.c ---- */
 
 /* Read rope_scaling and write it; read rope_parameters, its name in transformers 5, which takes precedence. */
 extern const struct ckpt_hf_convert ckpt_hf_rope, ckpt_hf_rope_of_v5;
+/* rope_parameters of Ministral 3, which has YaRN and the temperature of queries in it in all versions. */
+extern const struct ckpt_hf_convert ckpt_hf_rope_of_ministral3;
 
 /* ---- hf.c ---- */
 

@@ -1,4 +1,4 @@
-/* mistral.c - Mistral: Llama with a window.  Models without a window are written as llama. */
+/* mistral.c - Mistral: Llama with a window.   */
 #include "ckpt/hf/rows.h"
 
 /* clang-format off */
@@ -10,7 +10,7 @@ static const struct ckpt_hf_row rows[] = {
     CKPT_HF_ROPE("10000"),
     { "rms_norm_eps", "norm-epsilon", "1e-06", NULL },
     { "hidden_act", "=", "\"silu\"", NULL },
-    { "sliding_window", NULL, "4096", &ckpt_hf_window },
+    { "sliding_window", "=", "4096", &ckpt_hf_window },
     { 0 }
 };
 /* clang-format on */

@@ -31,7 +31,7 @@ static const struct ckpt_hf_row rows[] = {
     { "hidden_act", "=", "\"silu\"", NULL },
     { "attention_bias", "=", "false", NULL },
     { "original_max_position_embeddings", NULL, NULL, NULL },
-    { "sliding_window", NULL, "null", &ckpt_hf_window },
+    { "sliding_window", "=", "0", &ckpt_hf_window },
     { 0 }
 };
 /* clang-format on */

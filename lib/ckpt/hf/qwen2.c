@@ -10,10 +10,7 @@ static const struct ckpt_hf_row rows[] = {
     CKPT_HF_ROPE("10000"),
     { "rms_norm_eps", "norm-epsilon", "1e-06", NULL },
     { "hidden_act", "=", "\"silu\"", NULL },
-    { "use_sliding_window", "=", "false", &ckpt_hf_qwen_window },
-    { "sliding_window", NULL, NULL, NULL },
-    { "max_window_layers", NULL, NULL, NULL },
-    { "layer_types", NULL, NULL, &ckpt_hf_layer_types },
+    CKPT_HF_QWEN_WINDOW,
     { 0 }
 };
 /* clang-format on */

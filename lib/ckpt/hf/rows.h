@@ -49,9 +49,21 @@
     { "rope_scaling", NULL, NULL, &ckpt_hf_rope }, \
     { "rope_parameters", NULL, NULL, &ckpt_hf_rope_of_v5 }
 
+/* Qwen's windows. */
+#define CKPT_HF_QWEN_WINDOW \
+    { "sliding_window", NULL, "4096", &ckpt_hf_window }, \
+    { "use_sliding_window", NULL, NULL, &ckpt_hf_use_window }, \
+    { "max_window_layers", NULL, "28", &ckpt_hf_first_window }, \
+    { "layer_types", NULL, NULL, &ckpt_hf_layer_types }
 /* Options of Llama and the types with its layers. */
 #define CKPT_HF_LLAMA_OPTIONS \
     "position-embedding-type = rope\nnormalization = RMSNorm\nswiglu = yes\ndisable-bias-linear = yes\n" \
+    "hidden-dropout = 0\n"
+
+/* Options of Gemma. */
+#define CKPT_HF_GEMMA_OPTIONS \
+    "position-embedding-type = rope\nnormalization = RMSNorm\napply-layernorm-1p = yes\n" \
+    "glu-activation = geglu\nopenai-gelu = yes\ndisable-bias-linear = yes\nembedding-multiplier = sqrt\n" \
     "hidden-dropout = 0\n"
 
 /* ---- tensor names; N: the native prefix of a layer, F: the foreign one ---- */

@@ -1,63 +1,9 @@
 /* shared.c - conversions of members of config.json that several model types have. */
-#include <inttypes.h>
-#include <string.h>
+#include <math.h>
+#include <stdlib.h>
 #include "base/log.h"
 #include "ckpt/hf/internal.h"
 #include "io/json.h"
-
-/*
- * Refuse sliding-window attention unless the window covers all positions.  The member sliding_window is the size of the
- * window in tokens, by default 4096.  `remedy` is the end of the message.
- */
-static int check_window(const struct ckpt_hf_reader *r, const char *remedy)
-{
-    int64_t tokens = 4096;
-    int code = meg_json_get_i64(r->object, "sliding_window", MEG_JSON_OPTIONAL, &tokens, r->from, r->e);
-
-    if (code < 0 || tokens >= r->m->max_position_embeddings)
-        return code;
-    return meg_fail(r->e, MEG_EFORMAT,
-                    "%s: sliding-window attention over %" PRId64
-                    " tokens is not supported, because max_position_embeddings, %" PRId64
-                    ", is larger; if no text is longer than the window, set %s",
-                    r->from, tokens, r->m->max_position_embeddings, remedy);
-}
-
-/* There is no window if the member is null or, with `def` null, missing. */
-static int read_mistral_window(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
-{
-    const json_t *v = json_object_get(r->object, row->key);
-
-    return json_is_null(v) || (!v && strcmp(row->def, "null") == 0) ? 0 : check_window(r, "sliding_window to null");
-}
-
-/* Qwen has a window only if use_sliding_window is true. */
-static int read_qwen_window(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
-{
-    bool is_used = false;
-    int code = ckpt_hf_read_bool(r, row->key, &is_used);
-
-    return code < 0 || !is_used ? code : check_window(r, "use_sliding_window to false");
-}
-
-/* layer_types lists the kind of attention of each layer. */
-static int read_layer_types(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
-{
-    json_t *types = NULL, *type;
-    size_t i;
-    int code = meg_json_get_array(r->object, row->key, MEG_JSON_OPTIONAL, &types, r->from, r->e);
-
-    json_array_foreach(types, i, type)
-    {
-        const char *name = json_string_value(type) ? json_string_value(type) : "no string";
-
-        if (code == 0 && strcmp(name, "full_attention") != 0)
-            code =
-                meg_fail(r->e, MEG_EFORMAT, "%s: layer_types: layer %zu is %.40s, but only full_attention is supported",
-                         r->from, i, name);
-    }
-    return code;
-}
 
 /* Read embd_pdrop, which should equal resid_pdrop. */
 static int read_embd_pdrop(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
@@ -72,17 +18,65 @@ static int read_embd_pdrop(const struct ckpt_hf_reader *r, const struct ckpt_hf_
     return code;
 }
 
-static json_t *write_no_window(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
-{
-    (void)m;
-    (void)row;
-    return json_false();
-}
-
-const struct ckpt_hf_convert ckpt_hf_window = { .read = read_mistral_window };
-const struct ckpt_hf_convert ckpt_hf_qwen_window = { .read = read_qwen_window, .write = write_no_window };
-const struct ckpt_hf_convert ckpt_hf_layer_types = { .read = read_layer_types };
 const struct ckpt_hf_convert ckpt_hf_embd_pdrop = { .read = read_embd_pdrop };
 static const struct ckpt_hf_choice gelus[] = { CKPT_HF_GELUS("no-bias-gelu-fusion = no",
                                                              "no-bias-gelu-fusion = yes\nopenai-gelu = no") };
 const struct ckpt_hf_convert ckpt_hf_gelu = { .choices = gelus };
+
+#define ACTIVATION(name) "activation-func = " name
+#define EXACT ACTIVATION("gelu") "\nno-bias-gelu-fusion = yes\nopenai-gelu = no"
+static const struct ckpt_hf_choice activations[] = { { "gelu_pytorch_tanh", ACTIVATION("gelu-tanh") },
+                                                     { "gelu_new", ACTIVATION("gelu-tanh") },
+                                                     { "gelu_fast", ACTIVATION("gelu-tanh") },
+                                                     { "gelu_accurate", ACTIVATION("gelu-tanh") },
+                                                     { "gelu_python_tanh", ACTIVATION("gelu-tanh") },
+                                                     { "gelu", EXACT },
+                                                     { "gelu_python", EXACT },
+                                                     { "quick_gelu", ACTIVATION("quick-gelu") },
+                                                     { "relu", ACTIVATION("relu") },
+                                                     { "relu2", ACTIVATION("squared-relu") },
+                                                     { "silu", ACTIVATION("silu") },
+                                                     { "swish", ACTIVATION("silu") },
+                                                     { 0 } };
+const struct ckpt_hf_convert ckpt_hf_activation = { .choices = activations };
+
+static int read_inverse_root(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
+{
+    double x = atof(row->def);
+    int code = meg_json_get_f64(r->object, row->key, MEG_JSON_OPTIONAL, &x, r->from, r->e);
+
+    if (code == 0 && !(x > 0 && isfinite(x)))
+        return meg_fail(r->e, MEG_EFORMAT, "%s: %s is %g, expected a positive number", r->from, row->key, x);
+    r->m->attn.scale = 1 / sqrt(x);
+    return code;
+}
+
+/* Write the integer that is read as the same scale, if there is one. */
+static json_t *write_inverse_root(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
+{
+    const double scale = m->attn.scale > 0 ? m->attn.scale : 1 / sqrt((double)m->attn.d);
+    const double x = 1 / (scale * scale), rounded = round(x);
+
+    (void)row;
+    return rounded < 0x1p31 && 1 / sqrt(rounded) == scale ? json_integer((json_int_t)rounded) : json_real(x);
+}
+
+const struct ckpt_hf_convert ckpt_hf_inverse_root = { .read = read_inverse_root, .write = write_inverse_root };
+
+static int read_rotary_dim(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
+{
+    int64_t dim = atoll(row->def);
+    int code = meg_json_get_i64(r->object, row->key, MEG_JSON_OPTIONAL, &dim, r->from, r->e);
+
+    if (!json_is_null(json_object_get(r->object, row->key)))
+        r->m->rotary.percent = (double)dim * (double)r->m->attn.a / (double)r->m->hidden_size;
+    return code;
+}
+
+static json_t *write_rotary_dim(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
+{
+    (void)row;
+    return json_integer((json_int_t)((double)m->attn.d * m->rotary.percent));
+}
+
+const struct ckpt_hf_convert ckpt_hf_rotary_dim = { .read = read_rotary_dim, .write = write_rotary_dim };

@@ -31,7 +31,7 @@ static const struct ckpt_hf_row rows[] = {
     { "use_bias", "=", "true", NULL },
     { "mlp_type", NULL, "\"default\"", NULL },
     { "norm_type", NULL, "\"layer_norm\"", NULL },
-    { "sliding_window", NULL, "null", &ckpt_hf_window },
+    { "sliding_window", "=", "0", &ckpt_hf_window },
     { 0 }
 };
 /* clang-format on */

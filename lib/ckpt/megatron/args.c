@@ -26,11 +26,8 @@ static const struct rule {
     { "linear_attention_type", "", "linear attention" },
     { "linear_attention_freq", "0", "linear attention" },
     { "attention_output_gate", "False", "a gate on the attention output" },
-    { "window_size", "(-1,-1) (-1,0)", "sliding-window attention" },
-    { "window_attn_skip_freq", "0", "sliding-window attention" },
     { "qk_l2_norm", "False", "normalized queries and keys" },
     { "export_qk_l2_norm", "False", "normalized queries and keys" },
-    { "no_rope_freq", "0", "layers without RoPE" },
     { "rope_type", "rope", "a different type of RoPE scaling" },
     { "enable_gpt_oss", "False", "a different type of RoPE scaling" },
     { "mrope_section", "", "multimodal RoPE" },
@@ -164,18 +161,21 @@ static bool is_option(const char *name)
 
 struct meg_model_conf ckpt_supported_options(const struct meg_model_conf *model, enum meg_ckpt_names names)
 {
+    static const char all[] = "rotary-base-window rope-long-factors rope-short-factors "
+                              "rope-original-max-position-embeddings rope-scaling-low-freq-factor "
+                              "rope-scaling-high-freq-factor rope-scaling-original-max-position-embeddings "
+                              "yarn-attention-factor attn-temperature-*";
     const char *missing = names == MEG_CKPT_NAMES_LEGACY
-                              ? "position-embedding-type=relative qk-* softmax-type add-output-bias"
+                              ? "position-embedding-type=relative position-embedding-type=yarn qk-* softmax-type "
+                                "add-output-bias window-size window-attn-skip-freq no-rope-freq"
                               : "apply-residual-connection-post-layernorm";
     struct meg_model_conf m = *model;
 
     for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
-        const struct meg_opt one[] = { *row, { 0 } };
-        const struct meg_optgroup groups[] = { { "model", one, &m }, { 0 } };
         char *value = meg_opt_value(row, &m);
 
-        if (meg_opt_is_listed(missing, row->name, value))
-            meg_opt_defaults(groups);
+        if (meg_opt_is_listed(missing, row->name, value) || meg_opt_is_listed(all, row->name, value))
+            meg_opt_reset(row, &m);
         free(value);
     }
     return m;

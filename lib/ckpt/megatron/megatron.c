@@ -48,6 +48,24 @@ struct reader {
 
 /* ---- settings ---- */
 
+/* Append the numbers of a tuple or list, such as 4095,0 or [1].  Return false if an element is no number. */
+static bool numbers_as_text(struct meg_str *out, const struct meg_py *v)
+{
+    meg_str_printf(out, v->nv == 1 ? "[" : "");
+    for (size_t i = 0; i < v->nv; i++) {
+        const struct meg_py *x = v->v[i];
+
+        if (x->type == MEG_PY_FLOAT)
+            meg_str_printf(out, "%s%.17g", i ? "," : "", x->f);
+        else if (x->type == MEG_PY_INT || x->type == MEG_PY_BOOL)
+            meg_str_printf(out, "%s%" PRId64, i ? "," : "", x->i);
+        else
+            return false;
+    }
+    meg_str_printf(out, v->nv == 1 ? "]" : "");
+    return v->nv > 0;
+}
+
 /*
  * Append a value of args as text for an option.  A bool is inverted if is_opposite is true.  Return false if an option
  * cannot have this value.
@@ -64,6 +82,8 @@ static bool as_text(struct meg_str *out, const struct meg_py *v, bool is_opposit
                 return false;
         meg_str_add(out, v->s, v->n);
         break;
+    case MEG_PY_TUPLE:
+    case MEG_PY_LIST: return numbers_as_text(out, v);
     default: return false;
     }
     return true;
@@ -100,8 +120,9 @@ static int list_options(struct meg_str *out, const struct meg_py *args, enum meg
         meg_str_printf(out, "%s = ", row->name);
         if (!as_text(out, v, row->type == MEG_OPT_STORE_FALSE))
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: %s in args is not a number, a bool or a string of letters, digits and '_-.'", from,
-                            name);
+                            "%s: %s in args is not a number, a list of numbers, a bool or a string of letters, digits "
+                            "and '_-.'",
+                            from, name);
         meg_str_printf(out, "\n");
     }
     for (size_t i = 0; i < sizeof tanh_gelu / sizeof *tanh_gelu; i++)

@@ -23,8 +23,8 @@ const char *ckpt_arg_name(char buf[64], const struct meg_opt *row)
                                             { "no-bias-gelu-fusion", "bias_gelu_fusion" },
                                             { "bert-no-binary-head", "bert_binary_head" } };
 
-    if (row->type == MEG_OPT_ALIAS || row->type == MEG_OPT_IGNORED || strcmp(row->name, "model") == 0 ||
-        strcmp(row->name, "num-tokentypes") == 0)
+    if (row->type == MEG_OPT_ALIAS || row->type == MEG_OPT_IGNORED || meg_opt_is_negated(row) ||
+        strcmp(row->name, "model") == 0 || strcmp(row->name, "num-tokentypes") == 0)
         return NULL;
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)
         if (strcmp(row->name, other[i][0]) == 0)

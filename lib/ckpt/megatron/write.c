@@ -1,5 +1,7 @@
 /* write.c - write Megatron's per-rank checkpoints, one file per rank with its shards. */
+#include <ctype.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -261,6 +263,29 @@ static void put_bool(struct meg_pickle_writer *p, const char *key, bool v)
     meg_pickle_put_bool(p, v);
 }
 
+/* Write an option that is a word, a number, a list of numbers, such as [1,1,0], or a tuple, such as 4095,0. */
+static void put_text(struct meg_pickle_writer *p, const char *text)
+{
+    const bool is_list = *text == '[', is_number = !strchr(text, ',');
+
+    if (isalpha((unsigned char)*text)) {
+        meg_pickle_put_str(p, text);
+        return;
+    }
+    if (!is_number)
+        meg_str_add(&p->s, "(", 1);
+    for (char *end; *(text += strspn(text, "[],")); text = end) {
+        const double x = strtod(text, &end);
+
+        if (x == floor(x))
+            meg_pickle_put_int(p, (int64_t)x);
+        else
+            meg_pickle_put_float(p, x);
+    }
+    if (!is_number)
+        meg_str_add(&p->s, is_list ? "l" : "t", 1);
+}
+
 /* Return whether to write an option to args.  Options that few of Megatron's models have are written only if set. */
 static bool is_written(const struct meg_opt *row, const struct meg_model_conf *m)
 {
@@ -269,13 +294,18 @@ static bool is_written(const struct meg_opt *row, const struct meg_model_conf *m
         "attn-logit-softcapping final-logit-softcapping logit-multiplier apply-layernorm-1p "
         "norm-no-* norm-placement parallel-residual embed-layernorm embedding-multiplier "
         "residual-multiplier position-embedding-offset add-proj-bias add-mlp-bias "
-        "add-output-bias quick-geglu squared-relu gated-linear-unit glu-linear-offset activation-func-clamp-value";
+        "add-output-bias quick-geglu squared-relu gated-linear-unit glu-linear-offset activation-func-clamp-value "
+        "window-size window-attn-skip-freq no-rope-freq rotary-base-window rope-long-factors "
+        "rope-short-factors rope-original-* rope-scaling-low-* rope-scaling-high-* "
+        "rope-scaling-original-* attn-temperature-*";
     char *value = meg_opt_value(row, m);
     const bool is_set = meg_opt_is_set(row, value);
 
     free(value);
     if (meg_opt_is_listed("relative-*", row->name, NULL))
         return m->position_embedding_type == MEG_POSITION_RELATIVE;
+    if (meg_opt_is_listed("yarn-* mscale mscale-all-dim rotary-scaling-factor", row->name, NULL))
+        return m->position_embedding_type == MEG_POSITION_YARN;
     return is_set || !meg_opt_is_listed(rare, row->name, NULL);
 }
 
@@ -299,10 +329,15 @@ static void put_options(struct meg_pickle_writer *p, const struct meg_model_conf
                 meg_pickle_put_int(p, *(const int64_t *)field);
             break;
         case MEG_OPT_ENUM: meg_pickle_put_str(p, meg_opt_choice(meg_model_opts, row->name, m)); break;
-        case MEG_OPT_F64: meg_pickle_put_float(p, *(const double *)field); break;
+        case MEG_OPT_F64:
+            if (isnan(*(const double *)field))
+                meg_pickle_put_none(p);
+            else
+                meg_pickle_put_float(p, *(const double *)field);
+            break;
         case MEG_OPT_BOOL:
         case MEG_OPT_STORE_FALSE: meg_pickle_put_bool(p, *(const bool *)field); break;
-        default: MEG_ASSERT(row->type == MEG_OPT_STR); meg_pickle_put_str(p, *(const char *const *)field);
+        default: MEG_ASSERT(row->type == MEG_OPT_STR); put_text(p, *(const char *const *)field);
         }
     }
 }

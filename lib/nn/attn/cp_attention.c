@@ -17,10 +17,10 @@ static void rank_chunks(struct nn_cp_chunk *chunk, int64_t count, int64_t s, int
     chunk[1] = (struct nn_cp_chunk){ half, half, (2 * n - 1 - rank) * half };
 }
 
-/* Return whether any query in q can see any key in k under the causal mask. */
-static bool is_visible(const struct nn_cp_chunk *q, const struct nn_cp_chunk *k)
+/* Return whether any query in q can see any key in k: no key after it, and none before its window. */
+static bool is_visible(const struct meg_attn *l, const struct nn_cp_chunk *q, const struct nn_cp_chunk *k)
 {
-    return k->position0 < q->position0 + q->s;
+    return k->position0 < q->position0 + q->s && (!l->window || k->position0 + k->s > q->position0 - l->window);
 }
 
 /* Return the matrix that replaces m [n, cols] in the all-to-all. */
@@ -54,10 +54,37 @@ static struct nn_cp_attn start_attn(struct meg_ctx *c, const struct meg_attn *l,
     return p;
 }
 
-/* Fetch the KV block of a ring step. */
-static void fetch_kv(struct nn_cp_attn *p, const struct nn_kv_exchange *exchange, int64_t step)
+/* Return whether any query of any rank of the ring can see a key that the rank has in a step. */
+static bool is_step_visible(const struct nn_cp_attn *p, int64_t step)
 {
-    rank_chunks(p->k_chunk, p->nk_chunks, p->s, exchange->fetch(p, step, &p->kv), p->l->cp->ring_size);
+    const int64_t n = p->l->cp->ring_size;
+    struct nn_cp_chunk q[2], k[2];
+
+    for (int64_t rank = 0; rank < n; rank++) {
+        rank_chunks(q, 2, p->s, rank, n);
+        rank_chunks(k, 2, p->s, (rank - step + n) % n, n);
+        for (int i = 0; i < 4; i++)
+            if (is_visible(p->l, &q[i / 2], &k[i % 2]))
+                return true;
+    }
+    return false;
+}
+
+/*
+ * Begin the step p->next_step: fetch its KV block, and determine the step after it.  Return false after the last step.
+ * A ring skips steps without visible keys.  An all-gather fetches the blocks of all steps at once.
+ */
+static bool begin_step(struct nn_cp_attn *p, const struct nn_kv_exchange *exchange)
+{
+    const struct meg_cp *cp = p->l->cp;
+
+    if (p->next_step == cp->ring_size)
+        return false;
+    p->step = p->next_step++;
+    while (p->next_step < cp->ring_size && !cp->is_all_gather && !is_step_visible(p, p->next_step))
+        p->next_step++;
+    rank_chunks(p->k_chunk, p->nk_chunks, p->s, exchange->fetch(p), cp->ring_size);
+    return true;
 }
 
 static struct meg_attn_desc descriptor(const struct nn_cp_attn *p, const struct nn_cp_chunk *q,
@@ -68,6 +95,7 @@ static struct meg_attn_desc descriptor(const struct nn_cp_attn *p, const struct 
     nn_set_scores(&desc, p->l, p->a0);
     desc.s_q = q->s;
     desc.s_k = k->s;
+    desc.window_left = nn_window_left(p->l);
     desc.q0 = q->position0;
     desc.k0 = k->position0;
     desc.doc_start = p->doc_start ? p->doc_start + q->row0 * p->b : NULL;
@@ -120,18 +148,20 @@ void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
     const struct nn_kv_exchange *exchange = nn_kv_exchange_select(l->cp);
     const struct meg_mat o = a2a_shape(l->cp, a->o);
     const struct meg_mat sum = l->cp->ring_size > 1 ? nn_f32_sum(o, l->workspace.o) : o;
+    bool is_written[2] = { false, false };
     struct nn_cp_attn p;
 
     if (!is_recomputed)
         nn_a2a_seq_to_heads(c, l, a->qkv);
     p = start_attn(c, l, a->qkv);
-    for (int64_t step = 0; step < l->cp->ring_size; step++) {
-        fetch_kv(&p, exchange, step);
+    for (; begin_step(&p, exchange); p.nsteps++)
         for (int64_t i = 0; i < p.nq_chunks; i++)
-            for (int64_t j = 0; j < p.nk_chunks; j++)
-                if (is_visible(&p.q_chunk[i], &p.k_chunk[j])) /* always true for step 0, j = 0 */
-                    attn_chunk_fwd(&p, sum, a->lse, i, j, step == 0 && j == 0);
-    }
+            for (int64_t j = 0; j < p.nk_chunks; j++) {
+                if (!is_visible(l, &p.q_chunk[i], &p.k_chunk[j])) /* in step 0, at least one is visible to each i */
+                    continue;
+                attn_chunk_fwd(&p, sum, a->lse, i, j, !is_written[i]);
+                is_written[i] = true;
+            }
     nn_from_f32(c, o, sum);
     nn_a2a_heads_to_seq(c, l, a->o);
 }
@@ -203,22 +233,23 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
     const struct nn_kv_exchange *exchange = nn_kv_exchange_select(l->cp);
     const struct meg_mat d_o = a2a_shape(l->cp, d->o), dqkv = a2a_shape(l->cp, d->qkv);
     const struct meg_mat sum = nn_f32_sum(dqkv, l->workspace.dqkv);
+    bool has_sink[2] = { false, false }; /* like is_written in nn_cp_attn_fwd */
     struct nn_cp_attn p = start_attn(c, l, a->qkv);
 
     compute_delta(c, l, l->workspace.delta, d->o, a->o);
     nn_a2a_seq_to_heads(c, l, d->o);
     p.dqkv = nn_qkv_heads(sum, p.b, p.a / p.g, p.d);
     c->op->zero(c->stream, sum.p, (size_t)(sum.rows * sum.cols) * sizeof(float));
-    for (int64_t step = 0; step < l->cp->ring_size; step++) {
-        struct nn_kv_block dkv;
+    for (; begin_step(&p, exchange); p.nsteps++) {
+        const struct nn_kv_block dkv = exchange->grad_block(&p);
 
-        fetch_kv(&p, exchange, step);
-        dkv = exchange->grad_block(&p, step);
         for (int64_t i = 0; i < p.nq_chunks; i++)
             for (int64_t j = 0; j < p.nk_chunks; j++)
-                if (is_visible(&p.q_chunk[i], &p.k_chunk[j]))
-                    attn_chunk_bwd(&p, &dkv, d_o, a->lse, i, j, step == 0 && j == 0);
-        exchange->send_grads(&p, step);
+                if (is_visible(l, &p.q_chunk[i], &p.k_chunk[j])) {
+                    attn_chunk_bwd(&p, &dkv, d_o, a->lse, i, j, !has_sink[i]);
+                    has_sink[i] = true;
+                }
+        exchange->send_grads(&p);
     }
     exchange->return_grads(&p);
     nn_from_f32(c, dqkv, sum);

@@ -57,36 +57,33 @@ static struct nn_kv_block zeroed_grads(struct nn_cp_attn *p, float *block)
 
 /* ---- one rank in the ring: all-to-all only ---- */
 
-static int64_t local_fetch(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv)
+static int64_t local_fetch(struct nn_cp_attn *p)
 {
-    (void)step;
-    *kv = (struct nn_kv_block){ p->qkv.k, p->qkv.v };
+    p->kv = (struct nn_kv_block){ p->qkv.k, p->qkv.v };
     return 0;
 }
 
-static struct nn_kv_block local_grad_block(struct nn_cp_attn *p, int64_t step)
+static struct nn_kv_block local_grad_block(struct nn_cp_attn *p)
 {
-    (void)step;
     return (struct nn_kv_block){ p->dqkv.k, p->dqkv.v };
 }
 
-static void no_send(struct nn_cp_attn *p, int64_t step)
-{
-    (void)p, (void)step;
-}
-
-static void no_return(struct nn_cp_attn *p)
+static void no_op(struct nn_cp_attn *p)
 {
     (void)p;
 }
 
 /* ---- ring ---- */
 
-/* Send `from` to the next rank of the ring and receive `to` from the previous one. */
+/*
+ * Send `from` to the rank that uses the same keys in the next step, and receive `to`.  After the last step, the keys
+ * are back at their own rank.
+ */
 static void ring_send_recv(struct nn_cp_attn *p, int what, void *to, const void *from, enum meg_dtype t)
 {
     struct meg_comm *ring = p->l->cp->ring;
-    const int next = (ring->rank + 1) % ring->size, previous = (ring->rank + ring->size - 1) % ring->size;
+    const int hop = (int)(p->next_step - p->step);
+    const int next = (ring->rank + hop) % ring->size, previous = (ring->rank + ring->size - hop) % ring->size;
 
     p->recv[what] = ring->op->start(ring, p->c->stream,
                                     &(struct meg_comm_call){ MEG_RECV, to, NULL, block_numel(p), t, 0, previous });
@@ -100,36 +97,36 @@ static void ring_wait(struct nn_cp_attn *p, int what)
     meg_comm_wait(p->l->cp->ring, p->c->stream, p->send[what]);
 }
 
-static int64_t ring_fetch(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv)
+static int64_t ring_fetch(struct nn_cp_attn *p)
 {
     const struct meg_comm *ring = p->l->cp->ring;
-    void *block = kv_block(p, step % 2);
+    void *block = kv_block(p, p->nsteps % 2);
 
-    if (step == 0)
+    if (p->step == 0)
         pack(p, block);
     else
         ring_wait(p, RING_KV);
-    if (step + 1 < ring->size)
-        ring_send_recv(p, RING_KV, kv_block(p, (step + 1) % 2), block, p->qkv.k.dtype);
-    *kv = kv_heads(p, block, p->qkv.k.dtype);
-    return (ring->rank - step + ring->size) % ring->size;
+    if (p->next_step < ring->size)
+        ring_send_recv(p, RING_KV, kv_block(p, (p->nsteps + 1) % 2), block, p->qkv.k.dtype);
+    p->kv = kv_heads(p, block, p->qkv.k.dtype);
+    return (ring->rank - p->step + ring->size) % ring->size;
 }
 
 /*
  * Return the block in which a step accumulates gradients, set to 0.  Steps alternate between two blocks, so that one
  * block is sent while the other accumulates.  A third block receives the gradients of the previous rank.
  */
-static struct nn_kv_block ring_grad_block(struct nn_cp_attn *p, int64_t step)
+static struct nn_kv_block ring_grad_block(struct nn_cp_attn *p)
 {
-    return zeroed_grads(p, dkv_block(p, step % 2));
+    return zeroed_grads(p, dkv_block(p, p->nsteps % 2));
 }
 
-static void ring_send_grads(struct nn_cp_attn *p, int64_t step)
+static void ring_send_grads(struct nn_cp_attn *p)
 {
-    float *local = dkv_block(p, step % 2), *received = dkv_block(p, 2);
+    float *local = dkv_block(p, p->nsteps % 2), *received = dkv_block(p, 2);
     const struct meg_mat sum = meg_mat(local, MEG_DTYPE_F32, p->s * p->b, 2 * p->g * p->d);
 
-    if (step > 0) {
+    if (p->step > 0) {
         ring_wait(p, RING_DKV);
         MEG_CALL(p->c->op, p->c->stream, add_fwd, .z = sum, .x = sum,
                  .y = meg_mat(received, MEG_DTYPE_F32, sum.rows, sum.cols));
@@ -145,24 +142,25 @@ static void ring_return_grads(struct nn_cp_attn *p)
 
 /* ---- all-gather ---- */
 
-static int64_t gather_fetch(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv)
+static int64_t gather_fetch(struct nn_cp_attn *p)
 {
     struct meg_comm *g = p->l->cp->ring;
+    const int64_t rank = (g->rank + p->step) % g->size;
     void *local = kv_block(p, g->rank);
 
-    if (step == 0) {
+    if (p->step == 0) {
         pack(p, local);
         meg_all_gather(g, p->c->stream, kv_block(p, 0), local, block_numel(p), p->qkv.k.dtype);
     }
-    *kv = kv_heads(p, kv_block(p, (g->rank + step) % g->size), p->qkv.k.dtype);
-    return (g->rank + step) % g->size;
+    p->kv = kv_heads(p, kv_block(p, rank), p->qkv.k.dtype);
+    return rank;
 }
 
-static struct nn_kv_block gather_grad_block(struct nn_cp_attn *p, int64_t step)
+static struct nn_kv_block gather_grad_block(struct nn_cp_attn *p)
 {
     const struct meg_comm *g = p->l->cp->ring;
 
-    return zeroed_grads(p, dkv_block(p, (g->rank + step) % g->size));
+    return zeroed_grads(p, dkv_block(p, (g->rank + p->step) % g->size));
 }
 
 static void gather_return_grads(struct nn_cp_attn *p)
@@ -176,9 +174,9 @@ static void gather_return_grads(struct nn_cp_attn *p)
 
 const struct nn_kv_exchange *nn_kv_exchange_select(const struct meg_cp *cp)
 {
-    static const struct nn_kv_exchange local = { local_fetch, local_grad_block, no_send, no_return };
+    static const struct nn_kv_exchange local = { local_fetch, local_grad_block, no_op, no_op };
     static const struct nn_kv_exchange ring = { ring_fetch, ring_grad_block, ring_send_grads, ring_return_grads };
-    static const struct nn_kv_exchange gather = { gather_fetch, gather_grad_block, no_send, gather_return_grads };
+    static const struct nn_kv_exchange gather = { gather_fetch, gather_grad_block, no_op, gather_return_grads };
 
     return cp->ring_size == 1 ? &local : cp->is_all_gather ? &gather : &ring;
 }

@@ -72,6 +72,12 @@ void nn_begin_sinks(struct meg_ctx *c, const struct meg_attn *l, bool is_backwar
 /* Return the descriptor of causal attention over b sequences of s tokens, without a scale, which the caller sets. */
 struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d);
 
+/* Return window_left of the descriptor of a layer's attention. */
+static inline int64_t nn_window_left(const struct meg_attn *l)
+{
+    return l->window ? l->window : -1;
+}
+
 /*
  * Return the matrix in which to accumulate m in f32: m itself if it is f32, else a matrix of equal shape in `buffer`.
  */
@@ -149,24 +155,30 @@ struct nn_cp_attn {
     struct nn_qkv qkv, dqkv;      /* views of [s,b] vectors of each head; dqkv is f32 */
     int64_t nq_chunks, nk_chunks; /* numbers of query chunks of this rank and of key chunks of each rank */
     struct nn_cp_chunk q_chunk[2], k_chunk[2];
+    /*
+     * The current step, the next one, which is ring_size after the last step, and the number of earlier steps.  Steps
+     * in which no rank has a visible key are skipped.
+     */
+    int64_t step, next_step, nsteps;
     struct nn_kv_block kv;              /* keys and values of the current ring step */
     struct meg_work *recv[2], *send[2]; /* pending ring messages: [0] KV block, [1] gradients of a KV block */
 };
 
 /*
- * Exchange of keys and values, and of their gradients, over cp->ring.  Step 0 uses the keys of this rank, and the
- * ring_size steps together use the keys of all ranks.  A function that an exchange does not need is empty.
+ * Exchange of keys and values, and of their gradients, over cp->ring.  Step 0 uses the keys of this rank, and ring_size
+ * steps together use the keys of all ranks.  The functions act on the current step of p, and a function that an
+ * exchange does not need is empty.
  */
 struct nn_kv_exchange {
     /*
-     * Set *kv to the KV block of a step, and return the rank in cp->ring to which its keys belong.  Work that is queued
-     * later waits until the block has arrived.  In a ring, also start to fetch the block of the next step.
+     * Set p->kv to the KV block of the step, and return the rank in cp->ring to which its keys belong.  Work that is
+     * queued later waits until the block has arrived.  In a ring, also start to fetch the block of the next step.
      */
-    int64_t (*fetch)(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv);
-    /* Return the block to which the gradients of the keys and values of a step are to be added. */
-    struct nn_kv_block (*grad_block)(struct nn_cp_attn *p, int64_t step);
-    /* Send the accumulated gradients of a step to the next rank of the ring. */
-    void (*send_grads)(struct nn_cp_attn *p, int64_t step);
+    int64_t (*fetch)(struct nn_cp_attn *p);
+    /* Return the block to which the gradients of the keys and values of the step are to be added. */
+    struct nn_kv_block (*grad_block)(struct nn_cp_attn *p);
+    /* Send the accumulated gradients of the step to the rank that uses the same keys in the next step, or their own. */
+    void (*send_grads)(struct nn_cp_attn *p);
     /* Write the reduced gradients of this rank's keys and values to dqkv. */
     void (*return_grads)(struct nn_cp_attn *p);
 };

@@ -2,16 +2,46 @@
 #include <math.h>
 #include "nn/attn/internal.h"
 
+/* Rows of rotary tables, in which the position of a token is its row. */
+struct tables {
+    const float *cos, *sin;
+};
+
+/*
+ * Return the tables of queries or keys for the sequences of a call.  In a step of decoding, positions are rows: their
+ * offset depends on the length of each sequence.
+ */
+static struct tables tables_of(const struct meg_ctx *c, const struct meg_attn *l, bool is_query)
+{
+    const struct meg_rope *t = l->rope;
+    const int64_t s = c->call.s * l->cp->a2a_size * l->cp->ring_size;
+    const int64_t row0 = c->call.kv.b == 0 && s > t->short_positions ? t->short_positions : 0;
+    const bool has_own = is_query && t->q_cos;
+
+    if (!t->half)
+        return (struct tables){ NULL, NULL };
+    return (struct tables){ (has_own ? t->q_cos : t->cos) + row0 * t->half,
+                            (has_own ? t->q_sin : t->sin) + row0 * t->half };
+}
+
 /* Rotate the query and key heads in the rows of qkv by their positions; sign -1 rotates back, for gradients. */
 static void rotate(struct meg_ctx *c, struct meg_mat qkv, float sign, const struct meg_attn *l)
 {
     const int64_t r = l->a / l->g;
     const struct meg_rope *t = l->rope;
+    const struct nn_qkv h = nn_qkv_heads(qkv, c->call.b, r, l->d);
+    const bool is_one_call = !t->q_cos; /* the key head of a group follows its query heads */
 
-    if (t->half)
-        MEG_CALL(c->op, c->stream, rope, .x = nn_qkv_heads(qkv, c->call.b, r, l->d).q, .s = qkv.rows / c->call.b,
-                 .b = c->call.b, .g = l->g, .heads = r + 1, .half = t->half, .is_interleaved = t->is_interleaved,
-                 .cos = t->cos, .sin = t->sin, .position = c->call.position_ids, .sign = sign);
+    for (int k = 0; t->half && k < (is_one_call ? 1 : 2); k++) {
+        const struct tables tables = tables_of(c, l, k == 0);
+
+        MEG_CALL(c->op, c->stream, rope, .x = k == 0 ? h.q : h.k, .s = qkv.rows / c->call.b, .b = c->call.b, .g = l->g,
+                 .heads = is_one_call ? r + 1
+                          : k == 0    ? r
+                                      : 1,
+                 .half = t->half, .is_interleaved = t->is_interleaved, .cos = tables.cos, .sin = tables.sin,
+                 .position = c->call.position_ids, .sign = sign);
+    }
 }
 
 /* The arguments of the operations qk_norm_fwd and qk_norm_bwd: the heads before the norm, and the rest. */
@@ -22,15 +52,24 @@ struct qk_norm {
 
 static struct qk_norm qk_norm_of(const struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_attn *l)
 {
-    const struct meg_rope *t = l->rope;
+    const struct tables of_q = tables_of(c, l, true), of_k = tables_of(c, l, false);
     const int64_t r = l->a / l->g;
-    const struct meg_qk_norm q = {
-        a->q.rows / c->call.b, c->call.b, l->g, r, l->d, l->q_norm.eps, t->half, t->is_interleaved, t->cos, t->sin,
-        c->call.position_ids
-    };
+    const struct meg_qk_norm q = { a->q.rows / c->call.b,
+                                   c->call.b,
+                                   l->g,
+                                   r,
+                                   l->d,
+                                   l->q_norm.eps,
+                                   l->rope->half,
+                                   l->rope->is_interleaved,
+                                   of_q.cos,
+                                   of_q.sin,
+                                   c->call.position_ids };
     struct qk_norm n = { nn_output_heads(a->q, c->call.b, r, l->d), nn_output_heads(a->k, c->call.b, 1, l->d), q, q };
 
     n.k.heads = 1;
+    n.k.cos = of_k.cos;
+    n.k.sin = of_k.sin;
     return n;
 }
 
@@ -102,6 +141,7 @@ static struct nn_core core_of(const struct meg_ctx *c, const struct meg_attn_act
     x.desc.sink = nn_sink(c, l, 0);
     x.desc.doc_start = c->call.doc_start;
     x.desc.key_length = c->call.key_length;
+    x.desc.window_left = nn_window_left(l);
     x.desc.window_right = l->is_bidirectional ? -1 : 0;
     x.desc.rel_bias = l->rel_bias->w;
     x.desc.rel_bias_max_distance = l->rel_bias->max_distance;
@@ -238,7 +278,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
         bind_sink(b, l, c->a);
     if (b->step != MEG_BIND_POINTERS)
         return;
-    l->rope = env->rope;
+    l->rope = &env->rope[c->rope];
     l->a = c->a / env->tp;
     l->g = c->g / env->tp;
     l->d = c->d;
@@ -252,6 +292,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     l->softmax_type = c->softmax_type;
     l->alibi_slope = env->alibi_slope;
     l->rel_bias = env->rel_bias;
+    l->window = c->window;
     l->is_bidirectional = c->is_bidirectional;
     l->cp = env->cp;
     l->recomputes_core = env->recomputes_core;

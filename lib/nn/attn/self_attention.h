@@ -18,11 +18,17 @@
 #include "nn/attn/cp_groups.h"
 #include "nn/block.h"
 
-/* Cosines and sines of rotary position embedding, shared by all layers.  Without rotary positions, half is 0. */
+/* Cosines and sines of rotary position embedding, which layers share.  Without rotary positions, half is 0. */
 struct meg_rope {
     float *cos, *sin; /* [positions, half] */
     int64_t half;     /* number of rotated column pairs per head */
     int is_interleaved;
+    float *q_cos, *q_sin; /* tables of the queries, if they are not those of the keys; otherwise NULL */
+    /*
+     * The number of the first rows, which belong to sequences of at most this length; the rows of longer sequences
+     * follow (LongRoPE).  0: all rows are for all sequences.
+     */
+    int64_t short_positions;
 };
 
 /* Relative bias of attention scores (struct meg_attn_desc), which all layers of a stack use. */
@@ -60,9 +66,13 @@ struct meg_attn_conf {
     double scale;            /* of the scores; not above 0: 1 / sqrt(d) */
     double softcap;          /* of the scores (struct meg_attn_desc); not above 0: none */
     enum meg_softmax_type softmax_type;
-    double clip;    /* limit of the elements of queries, keys and values (MPT); not above 0: none */
-    double dropout; /* dropout probability of the attention weights */
+    double clip;                       /* limit of the elements of queries, keys and values (MPT); not above 0: none */
+    double dropout;                    /* dropout probability of the attention weights */
+    const char *window_size;           /* "L,R": see window; NULL: no window */
+    const char *window_attn_skip_freq; /* the layers that have the window (model/layer_pattern.h); NULL: all */
     /* set by the description of the model */
+    int rope;            /* index of the rotary tables in those of the model (struct meg_block_env) */
+    int64_t window;      /* number of keys before its own position that a query attends to; 0: all */
     int64_t h;           /* width of the residual stream */
     enum meg_norm norm;  /* type of the norms of queries and keys */
     bool norm_has_bias;  /* of these norms */
@@ -97,6 +107,7 @@ struct meg_attn {
     int layer, layer_in_stack;  /* index of the layer in the model and in its stack */
     double dropout;             /* dropout probability of the attention weights */
     float scale, softcap, clip; /* softcap and clip: 0: none */
+    int64_t window;             /* as in struct meg_attn_conf */
     bool is_bidirectional;
     const struct meg_rel_bias *rel_bias;
     const struct meg_cp *cp;

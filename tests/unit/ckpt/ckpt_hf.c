@@ -249,7 +249,7 @@ static void refuses_unsupported_gpt2_settings(void **state)
     static const struct {
         const char *config, *message;
     } bad[] = {
-        { "{\"model_type\":\"gpt_neo\"}", "model_type gpt_neo|expected one of gpt2, llama" },
+        { "{\"model_type\":\"gpt_new\"}", "model_type gpt_new|expected one of gpt2, llama" },
         { "{\"n_layer\":1}", "\"model_type\" is missing" },
         { "{\"model_type\":\"gpt2\",\"n_layer\":1}", "\"n_embd\" is missing" },
         { CONFIG(",\"activation_function\":\"relu\""), "activation_function relu" },

@@ -123,10 +123,6 @@ static void llama_round_trip_is_bit_identical(void **state)
     "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                                     \
     "\"max_position_embeddings\":8,\"vocab_size\":11" more "}"
 #define LLAMA(more) CONFIG("llama", more)
-#define LONG_MISTRAL                                                                                                   \
-    "{\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"hidden_size\":16,"                                          \
-    "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                                     \
-    "\"max_position_embeddings\":4097,\"vocab_size\":11}"
 
 static void accepts_equivalent_settings(void **state)
 {
@@ -135,8 +131,12 @@ static void accepts_equivalent_settings(void **state)
         LLAMA(",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":10000}"),
         LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4},\"head_dim\":null"),
         LLAMA(",\"eos_token_id\":[7,9],\"partial_rotary_factor\":1.0"),
+        LLAMA(",\"rope_scaling\":{\"rope_type\":\"longrope\",\"long_factor\":[1,2.5],\"short_factor\":[1,1.5],"
+              "\"original_max_position_embeddings\":4}"),
         CONFIG("mistral", ",\"sliding_window\":null"),
         CONFIG("mistral", ""),
+        CONFIG("mistral", ",\"sliding_window\":7"),
+        CONFIG("ministral", ",\"sliding_window\":7,\"layer_types\":[\"full_attention\",\"sliding_attention\"]"),
         CONFIG("mistral", ",\"sliding_window\":8"),
     };
     struct ckpt_fixture b;
@@ -165,20 +165,21 @@ static void refuses_unsupported_llama_settings(void **state)
         { LLAMA(",\"hidden_act\":0"), "hidden_act is 0, but only \"silu\"" },
         { LLAMA(",\"attention_bias\":true"), "8 missing|model.layers.0.self_attn.q_proj.bias" },
         { LLAMA(",\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5|only 1" },
-        { LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1.5}"), "the factor of linear rope_scaling is 1.5" },
-        { LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}"), "yarn|linear or llama3" },
-        { LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"high_freq_factor\":3}"),
-          "high_freq_factor is 3|only 4" },
+        { LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":\"2\"}"), "\"factor\"" },
+        { LLAMA(",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}"), "dynamic|yarn or longrope" },
+        { LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}"), "\"original_max_position_embeddings\" is" },
+        { LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"original_max_position_embeddings\":4,"
+                "\"high_freq_factor\":1}"),
+          "--rope-scaling-high-freq-factor 1: must be above" },
         { LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\"}"), "\"factor\" is missing" },
         { LLAMA(",\"tie_word_embeddings\":true"), "lm_head.weight differs from the word embedding" },
         { LLAMA(",\"head_dim\":8"), "layers.0.self_attn.q_proj.weight has shape [16,16], expected [32,16]" },
-        { LONG_MISTRAL, "sliding-window attention over 4096 tokens is not supported, because max_position_embeddings, "
-                        "4097, is larger" },
-        { CONFIG("mistral", ",\"sliding_window\":7"), "sliding-window attention over 7" },
+        { CONFIG("mistral", ",\"sliding_window\":1"), "sliding_window is 1, expected null or from 2" },
         { CONFIG("mistral", ",\"sliding_window\":\"8\""), "\"sliding_window\"" },
-        { CONFIG("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":5"), "sliding-window attention over 5" },
-        { CONFIG("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":8"),
-          "6 missing|model.layers.0.self_attn.q_proj.bias" }, /* the window is accepted, but biases are missing */
+        { CONFIG("qwen2", ",\"layer_types\":[\"full_attention\"]"),
+          "layer_types has 1 elements, expected one for each of 2" },
+        { CONFIG("qwen2", ",\"layer_types\":[\"full_attention\",\"linear_attention\"]"),
+          "layer_types: layer 1 is linear_attention, but only full_attention and sliding_attention" },
         { CONFIG("qwen2", ",\"use_sliding_window\":false,\"sliding_window\":5"), "6 missing" },
         { CONFIG("qwen2", ""), "6 missing|model.layers.0.self_attn.q_proj.bias" },
         { CONFIG("qwen3", ",\"head_dim\":4,\"attention_bias\":true"), "attention_bias is true|only false" },

@@ -210,11 +210,11 @@ static const struct pair {
     { "linear_attention_type", { "null" }, { "\"gated_delta_net\"" } },
     { "linear_attention_freq", { "null", "[0,0]" }, { "4", "[1,0]" } },
     { "attention_output_gate", { "false" }, { "true" } },
-    { "window_size", { "null", "[-1,-1]", "[-1,0]" }, { "[127,0]", "[8,8]" } },
-    { "window_attn_skip_freq", { "null", "[0,0]" }, { "2", "[1,0]" } },
+    { "window_size", { "null", "[-1,-1]", "[-1,0]" }, { "\"8,0\"" } },
+    { "window_attn_skip_freq", { "null", "[0,0]" }, { "\"[1,0]\"" } },
     { "qk_l2_norm", { "false" }, { "true" } },
     { "export_qk_l2_norm", { "false" }, { "true" } },
-    { "no_rope_freq", { "null", "[0,0]" }, { "4", "[0,1]" } },
+    { "no_rope_freq", { "null" }, { "\"0,1\"" } },
     { "rope_type", { "null", "\"rope\"" }, { "\"yarn\"" } },
     { "enable_gpt_oss", { "false" }, { "true" } },
     { "mrope_section", { "null" }, { "[2,3,3]" } },
@@ -243,7 +243,7 @@ static const struct pair {
     { "export_num_eagle_layers", { "0" }, { "1" } },
     { "retro_add_retriever", { "false" }, { "true" } },
     { "spec", { "null", "[\"local\"]" }, { "[\"my.module\",\"layer\"]" } },
-    { "position_embedding_type", { "\"learned_absolute\"" }, { "\"yarn\"", "\"none\"" } },
+    { "position_embedding_type", { "\"learned_absolute\"" }, { "\"mrope\"", "\"none\"" } },
     { "normalization", { "\"LayerNorm\"" }, { "\"DeepNorm\"" } },
 };
 enum { NPAIRS = sizeof pairs / sizeof pairs[0] };

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <omp.h>
 #include "ckpt_convert.h"
+#include "base/num.h"
 #include "model/desc.h"
 #include "nn/attn/cross_attention.h"
 #include "nn/attn/self_attention.h"
@@ -33,7 +34,10 @@ static const char *const bases[] = {
     SIZES "num-attention-heads = 3\nkv-channels = 4\n", /* the width is no multiple of the number of heads */
     LLAMA,
     LLAMA "use-rope-scaling = yes\ngroup-query-attention = yes\nnum-query-groups = 2\n",
-    LLAMA "add-qkv-bias = yes\n",
+    LLAMA "add-qkv-bias = yes\nwindow-size = 2,0\n",
+    LLAMA "position-embedding-type = yarn\nyarn-original-max-position-embeddings = 4\nrotary-scaling-factor = 4\n"
+          "no-yarn-correction-range-round-to-int = yes\nyarn-beta-fast = 2\n",
+    LLAMA "attn-temperature-beta = 1\nattn-temperature-floor = 2\n",
     SIZES "model = bert\napply-residual-connection-post-layernorm = yes\nopenai-gelu = yes\n",
     SIZES "model = bert\n",
     SIZES "model = t5\n",
@@ -89,10 +93,11 @@ static void print_block(struct meg_str *s, const struct meg_block *block)
     if (block->type == &meg_attn_block) {
         const struct meg_attn_conf *c = block->conf;
 
-        meg_str_printf(s, "%d %d %d %d %d %g %g %g %d %d %d %d %d %d", (int)c->a, (int)c->g, (int)c->d, c->has_qkv_bias,
-                       c->has_proj_bias, c->scale, c->softcap, c->clip, c->softmax_type, c->is_bidirectional,
-                       (int)c->buckets, c->qk_layernorm, c->qk_layernorm ? (int)c->qk_norm_scope : 0,
-                       c->qk_layernorm && c->qk_norm_after_rope);
+        meg_str_printf(s, "%d %d %d %d %d %g %g %g %d %d %d %d %d %d %d %d", (int)c->a, (int)c->g, (int)c->d,
+                       c->has_qkv_bias, c->has_proj_bias, c->scale, c->softcap, c->clip, c->softmax_type,
+                       c->is_bidirectional, (int)c->buckets, c->qk_layernorm,
+                       c->qk_layernorm ? (int)c->qk_norm_scope : 0, c->qk_layernorm && c->qk_norm_after_rope,
+                       (int)c->window, c->rope);
     } else if (block->type == &meg_cross_attn_block) {
         const struct meg_attn_conf *c = block->conf;
 
@@ -108,6 +113,28 @@ static void print_block(struct meg_str *s, const struct meg_block *block)
     meg_str_printf(s, "\n");
 }
 
+/* Print the rotary tables at some positions. */
+static void print_rope(struct meg_str *s, const struct meg_rope_conf *c)
+{
+    const size_t n = (size_t)(c->half * meg_rope_rows(c));
+    float *table = meg_new(4 * n * sizeof *table);
+
+    if (c->half) {
+        meg_rope_fill(c, false, table, table + n);
+        meg_rope_fill(c, true, table + 2 * n, table + 3 * n);
+        meg_str_printf(s, "rope %d %d", (int)c->half, c->o.is_interleaved);
+        if (c->o.is_scaled) /* short wavelengths of small heads are not scaled */
+            meg_str_printf(s, " %g %g %g %d", c->o.scaling_factor, c->o.low_freq_factor, c->o.high_freq_factor,
+                           (int)c->o.scaling_original);
+        if (c->is_yarn)
+            meg_str_printf(s, " %g %g %d", c->o.yarn_beta_fast, c->o.yarn_beta_slow, c->o.yarn_rounds);
+        for (size_t i = 0; i < 4 * n; i++)
+            meg_str_printf(s, " %g", (double)table[i]);
+        meg_str_printf(s, "\n");
+    }
+    free(table);
+}
+
 /* Print all that affects the outputs of the model, from its description. */
 static struct meg_str print_model(const struct meg_model_conf *m)
 {
@@ -119,10 +146,8 @@ static struct meg_str print_model(const struct meg_model_conf *m)
                    (int)d.first_position, (int)d.token_types, (int)d.norm, d.norm_has_weight, d.norm_has_bias,
                    d.norm_eps, d.is_untied);
     meg_str_printf(&s, "%.17g %d %d\n", d.embedding_multiplier, d.rounds_embedding_multiplier, d.has_embed_norm);
-    if (d.rope.half)
-        meg_str_printf(&s, "rope %d %d %.17g %g %g %d\n", (int)d.rope.half, (int)d.rope.positions, d.rope.o.base,
-                       (double)d.rope.o.interpolation, d.rope.o.is_scaled ? d.rope.o.scaling_factor : 0,
-                       d.rope.o.is_interleaved);
+    for (int k = 0; k < MEG_ROPE_SETS; k++)
+        print_rope(&s, &d.rope[k]);
     meg_str_printf(&s, "alibi %d\n", (int)d.alibi_heads);
     if (d.stack[0].rel_bias)
         meg_str_printf(&s, "bias %d %d\n", (int)d.rel_bias_buckets, (int)d.rel_bias_max_distance);
@@ -199,12 +224,13 @@ struct outcome {
 
 /*
  * Return whether a change of this option determines other options, or which of their values a format has: the family,
- * T5's --logit-multiplier, which depends on the width and on the tied output layer, and BERT's --num-tokentypes.
+ * T5's --logit-multiplier, which depends on the width and on the tied output layer, BERT's --num-tokentypes, and the window,
+ * which no type of Hugging Face has together with biases of all linear layers of a Llama.
  */
 static bool changes_others(const char *option)
 {
     static const char *const names[] = { "model", "hidden-size", "untie-embeddings-and-output-weights",
-                                         "bert-no-binary-head" };
+                                         "bert-no-binary-head", "disable-bias-linear" };
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(option, names[i]) == 0)
@@ -253,6 +279,13 @@ static void try_change(struct outcome *o, const char *base, const struct meg_opt
     free_fixture(&b);
 }
 
+/* Values of the options that are texts. */
+static const struct {
+    const char *name, *value;
+} texts[] = { { "embedding-multiplier", "sqrt" }, { "no-rope-freq", "[1]" }, { "rope-long-factors", "2,8" },
+              { "rope-short-factors", "2,8" },    { "window-size", "3,0" },  { "window-attn-skip-freq", "[0]" },
+              { "window-attn-skip-freq", "2" } };
+
 /* Try other values of an option than that of the base. */
 static void try_option(void (*try)(struct outcome *o, const char *base, const struct meg_opt *row, const char *value),
                        struct outcome *o, const char *base, const struct meg_opt *row)
@@ -269,10 +302,9 @@ static void try_option(void (*try)(struct outcome *o, const char *base, const st
         try(o, base, row, value);
         break;
     case MEG_OPT_F64:
-        snprintf(value, sizeof value, "%.10g", *(const double *)field > 0 ? *(const double *)field / 2 : 0.5);
+        meg_fmt_double(value, *(const double *)field > 0 ? *(const double *)field / 2 : 0.5);
         try(o, base, row, value);
         break;
-    case MEG_OPT_STR: try(o, base, row, "sqrt"); break; /* --embedding-multiplier */
     case MEG_OPT_BOOL: try(o, base, row, *(const bool *)field ? "no" : "yes"); break;
     case MEG_OPT_STORE_FALSE: try(o, base, row, *(const bool *)field ? "yes" : "no"); break;
     case MEG_OPT_ENUM:
@@ -282,6 +314,11 @@ static void try_option(void (*try)(struct outcome *o, const char *base, const st
                 try(o, base, row, w);
         free(words);
         break;
+    case MEG_OPT_STR:
+        for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+            if (strcmp(row->name, texts[i].name) == 0)
+                try(o, base, row, texts[i].value);
+        break;
     default: break;
     }
     free(was);
@@ -289,17 +326,19 @@ static void try_option(void (*try)(struct outcome *o, const char *base, const st
 
 static void every_option_is_kept_or_refused_by_name(void **state)
 {
+    /* options that only checkpoints of meg have */
+    static const char native[] = "rotary-base-window rope-* yarn-attention-factor attn-temperature-*";
     int npairs = 0;
 
     (void)state;
     for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
         struct outcome o = { 0 };
 
-        if (row->type == MEG_OPT_ALIAS)
+        if (row->type == MEG_OPT_ALIAS || meg_opt_is_negated(row))
             continue;
         for (int i = 0; i < BASES; i++)
             try_option(try_change, &o, bases[i], row);
-        if (o.equal == 0)
+        if (o.equal == 0 && !meg_opt_is_listed(native, row->name, NULL))
             fail_msg("no format has --%s", row->name);
         npairs += o.equal + o.refused;
     }
@@ -347,7 +386,8 @@ static void every_option_has_an_effect_or_is_refused_by_the_family(void **state)
         for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
             struct outcome o = { 0 };
 
-            if (row->type == MEG_OPT_ALIAS || strcmp(row->name, "model") == 0 || ckpt_is_for_training(row->name))
+            if (row->type == MEG_OPT_ALIAS || meg_opt_is_negated(row) || strcmp(row->name, "model") == 0 ||
+                ckpt_is_for_training(row->name))
                 continue;
             for (size_t i = 0; i < BASES * sizeof enablers / sizeof *enablers; i++) {
                 char base[1000];

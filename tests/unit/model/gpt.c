@@ -584,9 +584,9 @@ static void a_long_prompt_is_prefilled_in_chunks(void **state)
     struct meg_model *g;
     struct meg_err e;
 
-    (void)state;
     c.max_position_embeddings = MAX;
     c.position_embedding_type = MEG_POSITION_ROPE;
+    c.attn.window_size = *state;
     assert_int_equal(meg_model_conf_check(&c, &e), 0);
     assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), 0);
     meg_model_init(g, 5);
@@ -635,6 +635,73 @@ static void decoding_gives_the_logits_of_the_full_sequence(void **state)
     c.has_bias = false;
     assert_int_equal(meg_model_conf_check(&c, &e), 0);
     check_decoding(c);
+    c.attn.window_size = "1,0";
+    c.attn.window_attn_skip_freq = "2";
+    check_decoding(c);
+    c.rotary.base_window = 3;
+    c.rotary.no_rope_freq = "[0,1]";
+    c.rotary.temperature_beta = 0.5;
+    c.rotary.temperature_floor = 2;
+    check_decoding(c);
+}
+
+/* Check that out has the logits of the last token of a sequence that is run without a KV cache. */
+static void check_logits(struct meg_model *g, const float *out, const int32_t *ids, int64_t n)
+{
+    int32_t position[S] = { 0, 1, 2, 3, 4, 5 };
+    const struct meg_batch x = { .s = n, .b = 1, .tokens = (int32_t *)ids, .position_ids = position };
+    float all[S * V];
+
+    meg_model_logits(g, &x, all);
+    for (int v = 0; v < V; v++)
+        close_to(out[v], all[(n - 1) * V + v], 1e-5);
+}
+
+/*
+ * With LongRoPE, the tables depend on the length of a sequence.  One of two sequences exceeds the original context of
+ * three tokens in the first step, the other one in the third.  A third prompt begins above it.
+ */
+static void decoding_beyond_the_original_context_recomputes_the_keys(void **state)
+{
+    const struct meg_model_run run = { .s = 1, .b = 1, .positions = 1 };
+    const int32_t ids[3][S] = { { 3, 1, 4, 1, 5, 9 }, { 2, 6, 5, 3, 5, 8 }, { 9, 7, 9, 3, 2, 3 } };
+    const int64_t slots[] = { 2, 0 };
+    struct meg_model_kv_cache *cache;
+    struct meg_decode_output out;
+    struct meg_model_conf c = conf();
+    struct meg_model *g;
+    struct meg_err e;
+
+    (void)state;
+    c.position_embedding_type = MEG_POSITION_ROPE;
+    c.rotary.long_factors = "1.5,7";
+    c.rotary.short_factors = "1,3";
+    c.rotary.longrope_original = 3;
+    c.rotary.base = 10;
+    assert_int_equal(meg_model_conf_check(&c, &e), 0);
+    g = make_run(&c, &run);
+    cache = meg_model_kv_cache_create(g, 3, &returns_logits);
+    for (int i = 0; i < 2; i++) {
+        const struct meg_prefill prompt = { .slot = slots[i], .tokens = ids[i], .n = 3 - 2 * i, .s = S };
+
+        assert_int_equal(meg_model_prefill(g, cache, &prompt, &out, &e), 0);
+        check_logits(g, out.logits, ids[i], prompt.n);
+    }
+    for (int t = 0; t < 3; t++) {
+        float logits[2 * V];
+
+        out = meg_model_decode(g, cache, slots, (const int32_t[]){ ids[0][3 + t], ids[1][1 + t] }, 2, NULL);
+        memcpy(logits, out.logits, sizeof logits);
+        check_logits(g, logits, ids[0], 4 + t);
+        check_logits(g, logits + V, ids[1], 2 + t);
+    }
+    assert_int_equal(
+        meg_model_prefill(g, cache, &(struct meg_prefill){ .slot = 0, .tokens = ids[2], .n = 5, .s = S }, &out, &e), 0);
+    check_logits(g, out.logits, ids[2], 5);
+    out = meg_model_decode(g, cache, (const int64_t[]){ 0 }, &ids[2][5], 1, NULL);
+    check_logits(g, out.logits, ids[2], 6);
+    meg_model_kv_cache_close(cache);
+    meg_model_close(g);
 }
 
 static void initial_weights_depend_on_name_and_element_only(void **state)
@@ -779,7 +846,9 @@ int main(void)
         cmocka_unit_test(types_that_the_backend_lacks_are_refused),
         cmocka_unit_test(dropout_depends_on_the_sample_id_only),
         cmocka_unit_test(decoding_gives_the_logits_of_the_full_sequence),
+        cmocka_unit_test(decoding_beyond_the_original_context_recomputes_the_keys),
         cmocka_unit_test(a_long_prompt_is_prefilled_in_chunks),
+        cmocka_unit_test_prestate(a_long_prompt_is_prefilled_in_chunks, "300,0"),
         cmocka_unit_test(decoding_in_half_precision_is_close_to_f32),
         cmocka_unit_test(initial_weights_depend_on_name_and_element_only),
         cmocka_unit_test(initial_weights_of_sublayer_outputs_are_smaller),

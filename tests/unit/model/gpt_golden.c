@@ -370,6 +370,9 @@ static void gpt2_under_other_options(void **state)
     c = gpt2();
     c.norm_epsilon = 1e-2;
     check_variant("gpt2-tiny", "eps-1e-2", c, &x);
+    c = gpt2();
+    c.attn.window_size = "8,0";
+    check_variant("gpt2-tiny", "window-8", c, &x);
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
         x.loss_mask = masks[i].has_mask ? in.mask_eod : in.mask;
         x.position_ids = masks[i].has_positions ? in.position_reset : in.position;
@@ -400,6 +403,9 @@ static void llama_under_other_options(void **state)
     c = llama();
     c.rotary.is_scaled = true;
     check_variant("llama-tiny", "rope-scaling-llama3", c, &x);
+    c = llama();
+    c.attn.window_size = "8,0";
+    check_variant("llama-tiny", "window-8", c, &x);
 }
 
 int main(void)

@@ -138,6 +138,12 @@ static double check(const char *name, const char *options, bool has_gradients)
     ROTARY "swiglu = yes\nnormalization = RMSNorm\ndisable-bias-linear = yes\n"                                        \
            "untie-embeddings-and-output-weights = yes\ngroup-query-attention = yes\nnum-query-groups = 2\n"
 #define SHARP "disable-bias-linear = yes\ninit-method-std = 0.5\n"
+#define YARN                                                                                                           \
+    ROTARY "position-embedding-type = yarn\nrotary-scaling-factor = 8\nyarn-original-max-position-embeddings = 512\n"
+#define LONGROPE(original)                                                                                             \
+    "rope-long-factors = 1.5,20,3,1\nrope-short-factors = 1,2,1.25,1\n"                                                \
+    "rope-original-max-position-embeddings = " original "\n"
+#define TEMPERATURE "attn-temperature-beta = 0.5\nattn-temperature-floor = 700\n"
 #define DROP "hidden-dropout = 0.3\nattention-dropout = 0.2\n"
 
 /* Options that must change the loss when they are added to the options `to`. */
@@ -211,6 +217,34 @@ static const struct {
     { "qk-norm-scope width", LLAMA "qk-layernorm = yes\n", "qk-norm-scope = width\n" },
     { "qk-norm-scope width with LayerNorm", "qk-layernorm = yes\n", "qk-norm-scope = width\n" },
     { "qk-norm-after-rope", LLAMA "qk-layernorm = yes\n", "qk-norm-after-rope = yes\n" },
+    { "window-size", "", "window-size = 1,0\n" },
+    { "window-attn-skip-freq", "window-size = 1,-1\n", "window-attn-skip-freq = 2\n" },
+    { "a list of layers", "window-size = 2,0\n", "window-attn-skip-freq = [0]*1+([1])\n" },
+    { "a window like Mistral", LLAMA DROP, "window-size = 2,0\n" },
+    { "rotary-base-window", ROTARY "window-size = 2,0\nuse-rope-scaling = yes\n", "rotary-base-window = 3e5\n" },
+    { "base of some layers", ROTARY "window-size = 2,0\n", "rotary-base-window = 10\nwindow-attn-skip-freq = 2\n" },
+    { "no-rope-freq", ROTARY, "no-rope-freq = 2\n" },
+    { "no-rope-freq of Llama", LLAMA, "no-rope-freq = 1,0\n" },
+    { "factor of interpolation", ROTARY, "rotary-seq-len-interpolation-factor = 1.5\n" },
+    { "rope-scaling-low-freq-factor", ROTARY "use-rope-scaling = yes\n", "rope-scaling-low-freq-factor = 0.25\n" },
+    { "rope-scaling-high-freq-factor", ROTARY "use-rope-scaling = yes\n", "rope-scaling-high-freq-factor = 64\n" },
+    { "rope-scaling-original-max-position-embeddings", ROTARY "use-rope-scaling = yes\n",
+      "rope-scaling-original-max-position-embeddings = 500\n" },
+    { "YaRN", ROTARY, YARN },
+    { "yarn-beta-fast", YARN, "yarn-beta-fast = 3\n" },
+    { "yarn-beta-slow", YARN, "yarn-beta-slow = 0.125\n" },
+    { "no-yarn-correction-range-round-to-int", YARN, "no-yarn-correction-range-round-to-int = yes\n" },
+    { "mscale", YARN, "mscale = 3\n" },
+    { "mscale-all-dim", YARN, "mscale-all-dim = 2\n" },
+    { "yarn-attention-factor", YARN "mscale = 3\n", "yarn-attention-factor = 0.5\n" },
+    { "yarn with a base for windows", YARN "window-size = 2,0\n",
+      "rotary-base-window = 3e5\nwindow-attn-skip-freq = 2\n" },
+    { "LongRoPE, short", ROTARY, LONGROPE("4000") },
+    { "LongRoPE, long", ROTARY LONGROPE("4000") "init-method-std = 0.1\n", LONGROPE("5") },
+    { "attn-temperature-beta", ROTARY, TEMPERATURE },
+    { "temperature of unrotated layers", LLAMA TEMPERATURE, "no-rope-freq = 2\n" },
+    { "temperature with YaRN", LLAMA YARN, TEMPERATURE },
+    { "attn-temperature-floor", LLAMA TEMPERATURE, "attn-temperature-floor = 1400\n" },
     { "like Llama", ROTARY, LLAMA },
     { "hidden-dropout", "", "hidden-dropout = 0.3\n" },
     { "attention-dropout", "", "attention-dropout = 0.2\n" },
