@@ -6,7 +6,7 @@
 #pragma once
 #include "ckpt/ckpt.h"
 
-enum { MEG_GIVEN_MODEL_MAX = 64 };
+enum { MEG_GIVEN_MODEL_MAX = 128 };
 
 /* The values that the user has given, indexed as the rows of meg_model_opts: text, or true for a flag. */
 struct meg_given_model {

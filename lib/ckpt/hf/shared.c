@@ -40,7 +40,7 @@ static int read_qwen_window(const struct ckpt_hf_reader *r, const struct ckpt_hf
     return code < 0 || !is_used ? code : check_window(r, "use_sliding_window to false");
 }
 
-/* layer_types lists the kind of attention of each layer. */
+/* layer_types lists the type of attention of each layer. */
 static int read_layer_types(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
     json_t *types = NULL, *type;

@@ -1,5 +1,5 @@
 /* internlm2.c - InternLM2: Llama with other names, and queries, keys and values in one tensor as in Megatron. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 #define FOREIGN "model.layers.#."
 /* clang-format off */

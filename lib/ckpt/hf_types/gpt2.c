@@ -3,7 +3,7 @@
  *
  * GPT-2's linear layers are Conv1D with weights [in, out]; c_attn has all queries, then all keys, then all values.
  */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 #define NATIVE "decoder.layers.#."
 #define FOREIGN "transformer.h.#."

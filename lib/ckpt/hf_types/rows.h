@@ -1,6 +1,6 @@
-/* rows.h - rows that the tables of several model types share (struct ckpt_hf_row). */
-#ifndef MEG_CKPT_HF_ROWS_H
-#define MEG_CKPT_HF_ROWS_H
+/* rows.h - rows that the tables of several model types have (struct ckpt_hf_row). */
+#ifndef MEG_CKPT_HF_TYPES_ROWS_H
+#define MEG_CKPT_HF_TYPES_ROWS_H
 #include "ckpt/hf/internal.h"
 
 /* clang-format off */

@@ -3,7 +3,7 @@
  * keys and values.  The "new decoder architecture" of Falcon-40B has two norms, and several heads of keys and values.
  */
 #include <string.h>
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 #include "io/json.h"
 
 #define FOREIGN "transformer.h.#."

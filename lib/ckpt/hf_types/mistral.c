@@ -1,5 +1,5 @@
 /* mistral.c - Mistral: Llama with a window.  Models without a window are written as llama. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {

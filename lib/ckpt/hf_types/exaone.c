@@ -1,5 +1,5 @@
 /* exaone.c - EXAONE 3: Llama with other names. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 #define FOREIGN "transformer.h.#."
 /* clang-format off */

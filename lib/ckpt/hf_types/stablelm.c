@@ -1,5 +1,5 @@
-/* starcoder2.c - StarCoder2: LayerNorm, rotary positions, and an MLP with GELU. */
-#include "ckpt/hf/rows.h"
+/* stablelm.c - StableLM: LayerNorm, a gated MLP without biases, and rotation of a part of the channels. */
+#include "ckpt/hf_types/rows.h"
 
 #define FOREIGN "model.layers.#."
 /* clang-format off */
@@ -9,8 +9,7 @@ static const struct ckpt_rename names[] = {
     CKPT_HF_QKV(FOREIGN "self_attn.q_proj", FOREIGN "self_attn.k_proj", FOREIGN "self_attn.v_proj"),
     CKPT_HF_BOTH(CKPT_HF_LAYER "self_attention.linear_proj", FOREIGN "self_attn.o_proj", CKPT_SAME),
     CKPT_HF_BOTH(CKPT_HF_LAYER "pre_mlp_layernorm", FOREIGN "post_attention_layernorm", CKPT_SAME),
-    CKPT_HF_BOTH(CKPT_HF_LAYER "mlp.linear_fc1", FOREIGN "mlp.c_fc", CKPT_SAME),
-    CKPT_HF_BOTH(CKPT_HF_LAYER "mlp.linear_fc2", FOREIGN "mlp.c_proj", CKPT_SAME),
+    CKPT_HF_GATED(FOREIGN "mlp.gate_proj", FOREIGN "mlp.up_proj", FOREIGN "mlp.down_proj"),
     CKPT_HF_BOTH("decoder.final_layernorm", "model.norm", CKPT_SAME),
     { "output_layer.weight", "lm_head.weight", CKPT_SAME },
     { 0 }
@@ -22,22 +21,25 @@ static const struct ckpt_format format = { .name = "hf", .rename = names, .prefi
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {
     CKPT_HF_SIZES,
-    CKPT_HF_HEADS("2", "unset"),
+    CKPT_HF_HEADS("32", "unset"),
     CKPT_HF_TRAINING,
-    CKPT_HF_TIED("no"),
+    { "hidden_dropout", "hidden-dropout", "0", NULL },
+    CKPT_HF_TIED("yes"),
+    CKPT_HF_PARTIAL("0.25"),
     CKPT_HF_ROPE("10000"),
-    { "norm_epsilon", "norm-epsilon", "1e-05", NULL },
-    { "hidden_act", NULL, "gelu_pytorch_tanh", &ckpt_hf_gelu },
-    { "use_bias", "=", "true", NULL },
-    { "mlp_type", NULL, "\"default\"", NULL },
-    { "norm_type", NULL, "\"layer_norm\"", NULL },
-    { "sliding_window", NULL, "null", &ckpt_hf_window },
+    { "layer_norm_eps", "norm-epsilon", "1e-05", NULL },
+    { "hidden_act", "=", "\"silu\"", NULL },
+    { "use_qkv_bias", "add-qkv-bias", "no", NULL },
+    { "qk_layernorm", "=", "false", NULL },
+    { "use_parallel_residual", "=", "false", NULL },
     { 0 }
 };
 /* clang-format on */
 
-const struct ckpt_hf_family ckpt_hf_starcoder2 = { .model_type = "starcoder2",
-                                                   .class_name = "Starcoder2ForCausalLM",
-                                                   .options = "position-embedding-type = rope\nhidden-dropout = 0\n",
-                                                   .rows = rows,
-                                                   .format = &format };
+const struct ckpt_hf_family ckpt_hf_stablelm = {
+    .model_type = "stablelm",
+    .class_name = "StableLmForCausalLM",
+    .options = "position-embedding-type = rope\nswiglu = yes\ndisable-bias-linear = yes\nhidden-dropout = 0\n",
+    .rows = rows,
+    .format = &format
+};

@@ -3,7 +3,7 @@
  * layer have biases.
  */
 #include <inttypes.h>
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 #include "io/json.h"
 
 #define FOREIGN "transformer.h.#."

@@ -1,5 +1,5 @@
 /* helium.c - Helium: Llama with rotation of adjacent channels. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {

@@ -1,5 +1,5 @@
 /* ernie4_5.c - ERNIE 4.5: Llama with rotation of adjacent channels. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {

@@ -1,5 +1,5 @@
 /* hunyuan.c - Hunyuan: Llama with norms of queries and keys after rotary positions. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 #define FOREIGN "model.layers.#."
 /* clang-format off */

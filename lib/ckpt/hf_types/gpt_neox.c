@@ -1,5 +1,5 @@
 /* gpt_neox.c - GPT-NeoX, such as Pythia: attention and MLP read norms of the same residual stream. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 #define FOREIGN "gpt_neox.layers.#."
 /* clang-format off */

@@ -2,7 +2,7 @@
  * glm.c - GLM: Llama with gate and up in one tensor, and rotation of half of the channels, in adjacent pairs.  GLM-4
  * also has norms of the outputs of attention and MLP.
  */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 #define FOREIGN "model.layers.#."
 /* clang-format off */

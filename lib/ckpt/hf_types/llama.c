@@ -4,7 +4,7 @@
  * Weights of linear layers are [out, in].  RoPE pairs channel i of a head with channel i + head_dim / 2, as meg does
  * without --rotary-interleaved.
  */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 #define FOREIGN "model.layers.#."
 /* clang-format off */

@@ -1,5 +1,5 @@
 /* olmo.c - OLMo: Llama with a LayerNorm that has neither weight nor bias. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {

@@ -1,5 +1,5 @@
 /* gemma.c - Gemma: Llama with GEGLU, norms that multiply by 1 + weight, and a factor of the embedding. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 /* transformers computes the tanh approximation for both names. */
 static const struct ckpt_hf_choice gelus[] = { { "gelu_pytorch_tanh", "" }, { "gelu", "" }, { 0 } };

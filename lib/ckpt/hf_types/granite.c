@@ -1,7 +1,7 @@
 /* granite.c - Granite: Llama with factors of the embedding, the residual branches, the scores and the logits. */
 #include <math.h>
 #include <stdio.h>
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 #include "io/json.h"
 
 static int read_embedding_multiplier(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)

@@ -1,5 +1,5 @@
 /* gpt_bigcode.c - GPT-BigCode, such as StarCoder and SantaCoder: GPT-2 with one head of keys and values, and linear layers [out, in]. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 #define FOREIGN "transformer.h.#."
 /* clang-format off */

@@ -1,5 +1,5 @@
 /* phi.c - Phi-1, 1.5 and 2: attention and MLP read the same norm, and the output layer has a bias. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 #define FOREIGN "model.layers.#."
 /* clang-format off */

@@ -1,5 +1,5 @@
 /* cohere.c - Cohere's Command R: attention and MLP of one LayerNorm without bias, and a factor of the logits. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {

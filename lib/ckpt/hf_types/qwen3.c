@@ -1,5 +1,5 @@
 /* qwen3.c - Qwen3: Llama with norms of queries and keys. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {

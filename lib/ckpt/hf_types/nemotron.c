@@ -1,5 +1,5 @@
-/* stablelm.c - StableLM: LayerNorm, a gated MLP without biases, and rotation of a part of the channels. */
-#include "ckpt/hf/rows.h"
+/* nemotron.c - Nemotron-4 and Minitron: Llama with LayerNorm, whose weights differ from 1, and squared ReLU. */
+#include "ckpt/hf_types/rows.h"
 
 #define FOREIGN "model.layers.#."
 /* clang-format off */
@@ -9,7 +9,8 @@ static const struct ckpt_rename names[] = {
     CKPT_HF_QKV(FOREIGN "self_attn.q_proj", FOREIGN "self_attn.k_proj", FOREIGN "self_attn.v_proj"),
     CKPT_HF_BOTH(CKPT_HF_LAYER "self_attention.linear_proj", FOREIGN "self_attn.o_proj", CKPT_SAME),
     CKPT_HF_BOTH(CKPT_HF_LAYER "pre_mlp_layernorm", FOREIGN "post_attention_layernorm", CKPT_SAME),
-    CKPT_HF_GATED(FOREIGN "mlp.gate_proj", FOREIGN "mlp.up_proj", FOREIGN "mlp.down_proj"),
+    CKPT_HF_BOTH(CKPT_HF_LAYER "mlp.linear_fc1", FOREIGN "mlp.up_proj", CKPT_SAME),
+    CKPT_HF_BOTH(CKPT_HF_LAYER "mlp.linear_fc2", FOREIGN "mlp.down_proj", CKPT_SAME),
     CKPT_HF_BOTH("decoder.final_layernorm", "model.norm", CKPT_SAME),
     { "output_layer.weight", "lm_head.weight", CKPT_SAME },
     { 0 }
@@ -21,25 +22,24 @@ static const struct ckpt_format format = { .name = "hf", .rename = names, .prefi
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {
     CKPT_HF_SIZES,
-    CKPT_HF_HEADS("32", "unset"),
-    CKPT_HF_TRAINING,
-    { "hidden_dropout", "hidden-dropout", "0", NULL },
+    CKPT_HF_HEADS("unset", "unset"),
+    { "initializer_range", "init-method-std", "0.0134", NULL },
+    { "attention_dropout", "attention-dropout", "0", NULL },
     CKPT_HF_TIED("yes"),
-    CKPT_HF_PARTIAL("0.25"),
+    CKPT_HF_PARTIAL("0.5"),
     CKPT_HF_ROPE("10000"),
-    { "layer_norm_eps", "norm-epsilon", "1e-05", NULL },
-    { "hidden_act", "=", "\"silu\"", NULL },
-    { "use_qkv_bias", "add-qkv-bias", "no", NULL },
-    { "qk_layernorm", "=", "false", NULL },
-    { "use_parallel_residual", "=", "false", NULL },
+    { "norm_eps", "norm-epsilon", "1e-05", NULL },
+    { "hidden_act", "=", "\"relu2\"", NULL },
+    CKPT_HF_BIASES,
     { 0 }
 };
 /* clang-format on */
 
-const struct ckpt_hf_family ckpt_hf_stablelm = {
-    .model_type = "stablelm",
-    .class_name = "StableLmForCausalLM",
-    .options = "position-embedding-type = rope\nswiglu = yes\ndisable-bias-linear = yes\nhidden-dropout = 0\n",
+const struct ckpt_hf_family ckpt_hf_nemotron = {
+    .model_type = "nemotron",
+    .class_name = "NemotronForCausalLM",
+    .options = "position-embedding-type = rope\napply-layernorm-1p = yes\nsquared-relu = yes\n"
+               "disable-bias-linear = yes\nhidden-dropout = 0\n",
     .rows = rows,
     .format = &format
 };

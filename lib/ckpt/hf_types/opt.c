@@ -1,6 +1,6 @@
 /* opt.c - OPT: GPT-2 with ReLU, and positions from the third row of their table on. */
 #include <inttypes.h>
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 #include "io/json.h"
 
 #define FOREIGN "model.decoder.layers.#."

@@ -1,5 +1,5 @@
 /* seed_oss.c - Seed-OSS: Llama with biases of queries, keys and values. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {
