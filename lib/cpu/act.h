@@ -2,8 +2,7 @@
  * act.h - activation functions and their derivatives.  If act is constant, they have no branches, so that the compiler
  * can vectorize loops that call them.
  */
-#ifndef MEG_CPU_ACT_H
-#define MEG_CPU_ACT_H
+#pragma once
 #include "cpu/vmath.h"
 #include "tensor/ops_layer.h"
 
@@ -55,5 +54,3 @@ ACT_INLINE float vact_bwd(enum meg_act act, float x, float d, float e, float *y)
     default: return d; /* MEG_ACT_NONE */
     }
 }
-
-#endif

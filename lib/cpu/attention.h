@@ -4,8 +4,7 @@
  * the backward pass recomputes the scores.  Tiles before the first or after the last key that their queries attend to
  * are skipped, which nearly halves the cost of causal attention over long sequences.
  */
-#ifndef MEG_CPU_ATTENTION_H
-#define MEG_CPU_ATTENTION_H
+#pragma once
 #include <math.h>
 #include "cpu/row.h"
 #include "cpu/vmath.h"
@@ -273,5 +272,3 @@ static inline float sink_of(const struct meg_attn_desc *desc, int64_t j)
         MEG_FN(to_f32)(&sink, element(row_vector(desc->sink.p, desc->sink.dtype, desc->a), 0, j), desc->sink.dtype, 1);
     return sink;
 }
-
-#endif

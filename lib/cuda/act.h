@@ -5,8 +5,7 @@
  * value.  The value at NaN is NaN, and so is the derivative, except that of `identity` and `relu`.  The formulas of
  * GELU are from cpu/vmath.h, which avoid cancellation.
  */
-#ifndef MEG_CUDA_ACT_H
-#define MEG_CUDA_ACT_H
+#pragma once
 #include "cuda/kernel.h"
 #include "tensor/normal_cdf.h"
 
@@ -149,5 +148,3 @@ template <class F> __device__ inline void with_act(enum meg_act act, F f)
     default: f(identity()); /* MEG_ACT_NONE */
     }
 }
-
-#endif

@@ -2,8 +2,7 @@
  * add.h - device functions of add.cu and norm.cu that compute VEC adjacent columns of a residual addition, z = x +
  * dropout(y + bias).
  */
-#ifndef MEG_CUDA_ADD_H
-#define MEG_CUDA_ADD_H
+#pragma once
 #include "cuda/dropout.h"
 #include "cuda/row.h"
 
@@ -60,4 +59,3 @@ __device__ inline void add_vector(float (&z)[VEC], const struct add &a, const ve
         z[j] += xs[j];
     put<S>(a.z, r, c, z);
 }
-#endif

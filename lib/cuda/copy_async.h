@@ -1,6 +1,5 @@
 /* copy_async.h - asynchronous copies from global to shared memory (sm_80 and later). */
-#ifndef MEG_CUDA_COPY_ASYNC_H
-#define MEG_CUDA_COPY_ASYNC_H
+#pragma once
 #include "cuda/kernel.h"
 #ifndef __CUDACC__
 #    include <deque>
@@ -93,6 +92,4 @@ template <int n> void copy_async_wait()
                 memset(x.to, 0, x.nbytes);
     emu::visible_at[emu::state.running->thread] = INT64_MAX;
 }
-#endif
-
 #endif

@@ -5,8 +5,7 @@
  * device is opened, so that a program built with CUDA starts, and runs on the CPU, on a machine without these libraries
  * and without a driver.
  */
-#ifndef MEG_CUDA_CUDA_H
-#define MEG_CUDA_CUDA_H
+#pragma once
 #include "base/err.h"
 #include "tensor/ops.h"
 
@@ -45,4 +44,3 @@ int meg_cuda_num_devices(struct meg_err *e);
 int meg_cuda_open(const struct meg_ops **out, uint64_t *id, int index, bool is_deterministic, struct meg_err *e);
 
 MEG_END_DECLS
-#endif

@@ -1,6 +1,5 @@
 /* dropout.h - dropout in kernels, with the masks that struct meg_drop (tensor/ops.h) defines, as on the CPU. */
-#ifndef MEG_CUDA_DROPOUT_H
-#define MEG_CUDA_DROPOUT_H
+#pragma once
 #include "cuda/kernel.h"
 
 /* Return the threshold for probability p: a unit is dropped if its 16-bit number is below the threshold. */
@@ -104,4 +103,3 @@ __device__ inline void drop_columns(float (&v)[VEC], const struct drop_mask &d, 
 {
     drop_columns(v, d, drop_row_of(d, r), c);
 }
-#endif

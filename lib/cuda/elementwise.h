@@ -1,8 +1,7 @@
 /*
  * elementwise.h - kernels that compute matrices element by element: a thread computes VEC columns of a row at a time.
  */
-#ifndef MEG_CUDA_ELEMENTWISE_H
-#define MEG_CUDA_ELEMENTWISE_H
+#pragma once
 #include "cuda/kernel.h"
 
 /*
@@ -46,5 +45,3 @@ template <class F> __device__ inline void for_each_vector(int64_t rows, int64_t 
         for (int64_t r = blockIdx.y; r < rows; r += gridDim.y)
             f(r, c, cols, false);
 }
-
-#endif

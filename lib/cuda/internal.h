@@ -1,6 +1,5 @@
 /* internal.h - declarations private to lib/cuda that need no C++: streams, errors, scratch memory and operations. */
-#ifndef MEG_CUDA_INTERNAL_H
-#define MEG_CUDA_INTERNAL_H
+#pragma once
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -102,4 +101,3 @@ void meg_cuda_act_fwd(struct meg_stream *st, struct meg_mat y, struct meg_mat x,
 void meg_cuda_add_bias(struct meg_stream *st, struct meg_mat y, const void *bias, enum meg_dtype type);
 
 MEG_END_DECLS
-#endif

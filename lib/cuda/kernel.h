@@ -10,8 +10,7 @@
  *     __shfl_*_sync, __ballot_sync, atomicAdd to integers in shared memory, min, max, rsqrtf and math functions of C
  * Sums have a fixed order: there are no atomic additions of floating-point numbers.
  */
-#ifndef MEG_CUDA_KERNEL_H
-#define MEG_CUDA_KERNEL_H
+#pragma once
 #include "cuda/internal.h"
 #ifdef __CUDACC__
 #    include <cuda_bf16.h>
@@ -423,5 +422,3 @@ void launch(launch_stream s, void (*kernel)(P...), dim3 grid, dim3 block, size_t
     meg_cuda_last = s.at;
     queue_kernel<P...>(s.st, kernel, grid, block, nbytes, P(args)...);
 }
-
-#endif

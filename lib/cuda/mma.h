@@ -7,8 +7,7 @@
  *   operand a [16,16]:    (g, 2t..2t+1), (g+8, 2t..), (g, 2t+8..), (g+8, 2t+8..), as two packed accumulators
  *   operand b [16,8]:     (2t..2t+1, g), (2t+8.., g)
  */
-#ifndef MEG_CUDA_MMA_H
-#define MEG_CUDA_MMA_H
+#pragma once
 #include "cuda/tile.h"
 
 /* Round two numbers to T and pack them; x is in the lower half of the result. */
@@ -226,4 +225,3 @@ __device__ inline void multiply_weights(float (&c)[M][N][4], const float (&w)[M]
         }
     }
 }
-#endif

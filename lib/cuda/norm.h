@@ -3,8 +3,7 @@
  * depend only on shapes and types, so that results are deterministic and do not depend on the number of
  * multiprocessors.
  */
-#ifndef MEG_CUDA_NORM_H
-#define MEG_CUDA_NORM_H
+#pragma once
 #include "cuda/row.h"
 
 /*
@@ -125,5 +124,3 @@ struct row_sums {
         }
     }
 };
-
-#endif

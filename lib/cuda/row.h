@@ -2,8 +2,7 @@
  * row.h - access rows of matrices in vectors of VEC elements, and select the kernel for the element types of several
  * matrices.  Vectors are fetched early and converted later, so that many loads are in flight.
  */
-#ifndef MEG_CUDA_ROW_H
-#define MEG_CUDA_ROW_H
+#pragma once
 #include <type_traits>
 #include "cuda/copy_async.h"
 
@@ -138,5 +137,3 @@ template <class T> __device__ inline void put(struct meg_mat m, int64_t r, int64
     else
         put_as((T *)m.p + r * m.ld, c + VEC, true);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* tile.h - tiles of matrices in shared memory, which are operands of products on tensor cores. */
-#ifndef MEG_CUDA_TILE_H
-#define MEG_CUDA_TILE_H
+#pragma once
 #include "cuda/copy_async.h"
 
 /*
@@ -33,4 +32,3 @@ template <class T, int ROWS, int COLS, bool for_wgmma> struct alignas(for_wgmma 
         return const_cast<tile *>(this)->at(r, c);
     }
 };
-#endif

@@ -5,8 +5,7 @@
  * A rule is a class with the type `conf` of its constants, a constructor from these constants, a range and the
  * hyper-parameters of the step, and a function `apply` that updates one element of w and of both states in f32.
  */
-#ifndef MEG_CUDA_UPDATE_H
-#define MEG_CUDA_UPDATE_H
+#pragma once
 #include "cuda/kernel.h"
 
 /*
@@ -237,4 +236,3 @@ void launch_update(struct meg_stream *st, const struct meg_update_arrays *x, con
         });
     });
 }
-#endif

@@ -5,8 +5,7 @@
  * the elements of these rows that it would hold of accumulators of mma.h.  The functions queue products.  Until
  * wgmma_wait returns, do not access the accumulators, and do not overwrite the tiles.  All threads call each function.
  */
-#ifndef MEG_CUDA_WGMMA_H
-#define MEG_CUDA_WGMMA_H
+#pragma once
 #include "cuda/mma.h"
 #ifndef __CUDACC__
 #    include <array>
@@ -266,4 +265,3 @@ __device__ inline void multiply_weights(float (&c)[1][N][4], const float (&w)[1]
     });
 #endif
 }
-#endif

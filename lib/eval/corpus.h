@@ -1,6 +1,5 @@
 /* corpus.h - tokenize plain text or JSON lines into one token sequence, the input of a perplexity evaluation. */
-#ifndef MEG_EVAL_CORPUS_H
-#define MEG_EVAL_CORPUS_H
+#pragma once
 #include "io/block_reader.h"
 #include "tokenizer/tokenizer.h"
 
@@ -16,5 +15,3 @@
  */
 int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
                         int64_t *documents, struct meg_err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* attention_conf.h - the options of attention that depend on the layer. */
-#ifndef MEG_MODEL_ATTENTION_CONF_H
-#define MEG_MODEL_ATTENTION_CONF_H
+#pragma once
 #include "model/rope.h"
 
 /* The parts of meg_model_conf_check and meg_model_conf_normalize for these options. */
@@ -16,5 +15,3 @@ void meg_rotary_conf_normalize(struct meg_model_conf *c, const struct meg_model_
 int64_t meg_attention_window(const struct meg_model_conf *c, int64_t i);
 /* Return the rotary tables of layer i. */
 enum meg_rope_set meg_attention_rope_set(const struct meg_model_conf *c, int64_t i);
-
-#endif

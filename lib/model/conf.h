@@ -8,8 +8,7 @@
  * Megatron core, the rows of the qkv weight are grouped by key-value group: the group's query heads, its key head, its
  * value head.  The vocabulary has no padding rows.
  */
-#ifndef MEG_MODEL_CONF_H
-#define MEG_MODEL_CONF_H
+#pragma once
 #include "nn/attn/self_attention.h"
 #include "nn/mlp.h"
 #include "option/opt.h"
@@ -187,5 +186,3 @@ void meg_model_set_ties(struct meg_layout *l, const struct meg_model_conf *c);
 
 /* Make the parameter table and compute the shards of the mesh's rank.  Free the table with meg_params_free. */
 void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, const struct meg_mesh *mesh);
-
-#endif

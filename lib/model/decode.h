@@ -4,8 +4,7 @@
  * encoder's output.  The memory of a slot grows to the longest sequence that the slot has held.  On CPUs, the logits of
  * a slot do not depend on the other slots, bit for bit, because rows are computed in blocks of a fixed size.
  */
-#ifndef MEG_MODEL_DECODE_H
-#define MEG_MODEL_DECODE_H
+#pragma once
 #include "model/model.h"
 
 /* The results that meg_model_prefill and meg_model_decode compute for each next token. */
@@ -62,5 +61,3 @@ int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, const s
  */
 struct meg_decode_output meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot,
                                           const int32_t *tokens, int64_t n, const struct meg_sampling_args *args);
-
-#endif

@@ -4,8 +4,7 @@
  * The family of a model, such as GPT, makes the description from the options (model/family.h).  The parameter table,
  * buffers, forward and backward follow from the description.
  */
-#ifndef MEG_MODEL_DESC_H
-#define MEG_MODEL_DESC_H
+#pragma once
 #include "model/rope.h"
 #include "nn/head.h"
 #include "tensor/step.h"
@@ -160,5 +159,3 @@ struct meg_transformer {
 /* transformer.c: append the layers to the last stack. */
 void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c,
                               const struct meg_transformer *t);
-
-#endif

@@ -2,8 +2,7 @@
  * family.h - families of models, such as GPT.  A family describes its models, and states which samples they are trained
  * on.  Most other code depends only on descriptions (model/desc.h).
  */
-#ifndef MEG_MODEL_FAMILY_H
-#define MEG_MODEL_FAMILY_H
+#pragma once
 #include "model/desc.h"
 
 /* Types of training samples: documents with next tokens, or sentences with masked tokens or spans (data/masked). */
@@ -35,5 +34,3 @@ const struct meg_family *meg_family_of(const struct meg_model_conf *c);
 int meg_family_check_options(const struct meg_model_conf *c, const struct meg_optgroup *groups, struct meg_err *e);
 /* Add a family, which must remain valid, to the choices of --model.  Call this before options are parsed. */
 void meg_family_add(const struct meg_family *f);
-
-#endif

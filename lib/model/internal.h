@@ -1,6 +1,5 @@
 /* internal.h - declarations private to this module: layers, activations, micro-batch slots and buffers. */
-#ifndef MEG_MODEL_INTERNAL_H
-#define MEG_MODEL_INTERNAL_H
+#pragma once
 #include "device/graph.h"
 #include "model/family.h"
 #include "model/model.h"
@@ -280,5 +279,3 @@ bool model_begin_grads(const struct meg_model *g, bool *has_grads);
  */
 void model_stack_fwd(struct meg_model *g, int64_t chunk, int k, struct model_slot *q, void *const *in,
                      void *const *out);
-
-#endif

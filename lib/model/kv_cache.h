@@ -1,6 +1,5 @@
 /* kv_cache.h - the KV cache of model/decode.h, and the arrays of a decoding step. */
-#ifndef MEG_MODEL_KV_CACHE_H
-#define MEG_MODEL_KV_CACHE_H
+#pragma once
 #include "model/decode.h"
 #include "model/internal.h"
 
@@ -63,5 +62,3 @@ enum { MODEL_KV_GRAPH_TOKENS = 256 };
  */
 struct meg_kv_step model_kv_step(struct meg_model_kv_cache *c, struct meg_stream *st, const int64_t *slot, int64_t n,
                                  int64_t s, bool is_graph);
-
-#endif

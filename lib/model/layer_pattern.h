@@ -3,8 +3,7 @@
  * --no-rope-freq: a number N, for every Nth layer, or a list with a 0 or 1 for each layer.  A list is written as
  * 1,1,0 or as an expression of Python, such as ([1]*3+[0])*2.
  */
-#ifndef MEG_MODEL_LAYER_PATTERN_H
-#define MEG_MODEL_LAYER_PATTERN_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
@@ -21,5 +20,3 @@ int meg_layer_pattern_parse(struct meg_str *out, const char *text, int64_t n, co
  * `of_multiple` for layers N, 2N, ..., counted from 1, and the opposite for the others.
  */
 bool meg_layer_pattern_at(const char *pattern, int64_t i, bool of_multiple);
-
-#endif

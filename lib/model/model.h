@@ -3,8 +3,7 @@
  *
  * conf.h describes the architecture, run.h the runtime configuration, decode.h decoding with a KV cache.
  */
-#ifndef MEG_MODEL_MODEL_H
-#define MEG_MODEL_MODEL_H
+#pragma once
 #include "data/batch.h"
 #include "device/device.h"
 #include "model/conf.h"
@@ -175,5 +174,3 @@ void meg_model_slot_loss(struct meg_model *g, int64_t slot);
 void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, void *const *d_out, void *const *d_in);
 /* Add the weight gradients that meg_model_backward of this slot deferred (run.defers_wgrad). */
 void meg_model_backward_weight(struct meg_model *g, int64_t chunk, int64_t slot);
-
-#endif

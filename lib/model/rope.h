@@ -3,8 +3,7 @@
  * the angle p / interpolation * base^(-i/half) * scale_i.  Methods that extend the context of a model differ in
  * scale_i.  Cosines and sines may have a factor, which then multiplies the rotated columns.
  */
-#ifndef MEG_MODEL_ROPE_H
-#define MEG_MODEL_ROPE_H
+#pragma once
 #include "model/conf.h"
 
 /* The tables of a model: each layer uses one set (struct meg_attn_conf). */
@@ -33,5 +32,3 @@ int64_t meg_rope_short_positions(const struct meg_rope_conf *c);
 bool meg_rope_has_temperature(const struct meg_rope_conf *c);
 /* Compute the tables [rows, half]; those of queries if is_query is set. */
 void meg_rope_fill(const struct meg_rope_conf *c, bool is_query, float *cosine, float *sine);
-
-#endif

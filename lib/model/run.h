@@ -1,8 +1,7 @@
 /*
  * run.h - runtime configuration of a model (batch dimensions, data types, recomputation), and its memory requirement.
  */
-#ifndef MEG_MODEL_RUN_H
-#define MEG_MODEL_RUN_H
+#pragma once
 #include "model/conf.h"
 #include "tensor/ops.h"
 
@@ -54,5 +53,3 @@ struct meg_model_memory {
 /* Compute the sizes of the arenas that meg_model_create would allocate on the mesh's rank with backend op. */
 void meg_model_memory_size(struct meg_model_memory *m, const struct meg_model_conf *c, const struct meg_model_run *run,
                            const struct meg_ops *op, const struct meg_mesh *mesh);
-
-#endif

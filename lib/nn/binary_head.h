@@ -4,8 +4,7 @@
  *   logits [b,2] = binary(tanh(dense(x0)))
  * and the cross-entropy of each sequence.  The weights are replicated on tensor-parallel ranks.
  */
-#ifndef MEG_NN_BINARY_HEAD_H
-#define MEG_NN_BINARY_HEAD_H
+#pragma once
 #include "nn/head.h"
 
 struct meg_binary_head_conf {
@@ -15,5 +14,3 @@ struct meg_binary_head_conf {
 
 /* The parameters are pooler.dense and binary_head; the labels are sentence_order of the batch. */
 extern const struct meg_head_type meg_binary_head;
-
-#endif

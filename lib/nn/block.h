@@ -6,8 +6,7 @@
  * executor (model/forward_backward.c) passes these structures and the block's configuration to the functions; only the
  * functions access the members.
  */
-#ifndef MEG_NN_BLOCK_H
-#define MEG_NN_BLOCK_H
+#pragma once
 #include "nn/linear.h"
 #include "nn/norm.h"
 
@@ -117,5 +116,3 @@ struct meg_block_type {
     /* Store the keys and values of the encoder's output, c->call.memory, in the KV cache of sequence 0. */
     void (*cache_memory)(struct meg_ctx *c, const void *weights);
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* ctx.h - the argument common to all layer functions: backend, ranks, data types and the current micro-batch. */
-#ifndef MEG_NN_CTX_H
-#define MEG_NN_CTX_H
+#pragma once
 #include <stdbool.h>
 #include "comm/comm.h"
 #include "tensor/suballoc.h"
@@ -113,5 +112,3 @@ static inline void meg_ctx_add_loss(struct meg_ctx *c, int i, const float *value
     MEG_CALL(c->op, c->stream, weighted_sum, .out = c->loss_sum + i, .x = value, .weight = mask, .n = n,
              .scale = c->call.sum_factor + i);
 }
-
-#endif

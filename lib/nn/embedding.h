@@ -2,8 +2,7 @@
  * embedding.h - token embedding, and learned embeddings of positions and token types; the vocabulary is split over
  * tensor-parallel ranks.
  */
-#ifndef MEG_NN_EMBEDDING_H
-#define MEG_NN_EMBEDDING_H
+#pragma once
 #include "nn/norm.h"
 
 struct meg_embed {
@@ -38,5 +37,3 @@ void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const struct meg_embed_i
 /* Compute the gradients of the parameters, given dx, the gradient of x.  dx is overwritten. */
 void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const struct meg_embed_ids *in,
                    const struct meg_embed_norm *norm, const struct meg_embed *l);
-
-#endif

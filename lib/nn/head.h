@@ -2,8 +2,7 @@
  * head.h - the head of a model: a layer that computes a loss from the final hidden states, such as the language-model
  * head (nn/lm_head.h).  A model (model/desc.h) has a list of heads, and each of them has its own loss.
  */
-#ifndef MEG_NN_HEAD_H
-#define MEG_NN_HEAD_H
+#pragma once
 #include "data/batch.h"
 #include "nn/block.h"
 
@@ -27,5 +26,3 @@ struct meg_head_type {
     void (*fwd_bwd)(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const struct meg_batch *in,
                     struct meg_loss_weight weight, const void *weights);
 };
-
-#endif

@@ -8,8 +8,7 @@
  * The product and the parameters of a layer are those of a variant: dense, or another one that the configuration of a
  * block names.  Blocks do not know the variants; they only pass the matrices that a variant keeps for backward.
  */
-#ifndef MEG_NN_LINEAR_H
-#define MEG_NN_LINEAR_H
+#pragma once
 #include "nn/ctx.h"
 #include "params/binder.h"
 
@@ -102,5 +101,3 @@ void meg_linear_bwd_weight(struct meg_ctx *c, const struct meg_linear *l, const 
  */
 void meg_linear_local_fwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a);
 void meg_linear_local_bwd(struct meg_ctx *c, const struct meg_linear *l, const struct meg_linear_call *a);
-
-#endif

@@ -8,8 +8,7 @@
  * are stored at a time (logits_rows in tensor/ops.h): the gradient of the logits overwrites the logits.  A chunk has at
  * least the rows of a decoding step (decode_rows), unless all micro-batches have fewer rows.
  */
-#ifndef MEG_NN_LM_HEAD_H
-#define MEG_NN_LM_HEAD_H
+#pragma once
 #include "nn/head.h"
 
 /* Configuration of the head type meg_lm_head. */
@@ -49,5 +48,3 @@ struct meg_lm_head_weights {
 struct meg_mat meg_lm_head_transform(struct meg_ctx *c, const struct meg_lm_head_weights *l, struct meg_mat x);
 /* Compute and return the logits [rows,v] of at most one chunk of rows of the output of meg_lm_head_transform. */
 struct meg_mat meg_lm_head_logits(struct meg_ctx *c, const struct meg_lm_head_weights *l, struct meg_mat x);
-
-#endif

@@ -9,8 +9,7 @@
  * products with the factors.  The gradient of the replicated factor is summed over the ranks
  * (optim/zero/tp_grads.h).
  */
-#ifndef MEG_NN_LOW_RANK_H
-#define MEG_NN_LOW_RANK_H
+#pragma once
 #include "nn/linear.h"
 
 struct meg_low_rank {
@@ -20,5 +19,3 @@ struct meg_low_rank {
 
 /* Return the configuration of adapters of rank r. */
 struct meg_low_rank meg_low_rank(int64_t r, double alpha);
-
-#endif

@@ -2,8 +2,7 @@
  * mlp.h - feed-forward network: y = act(x w1^T + b1) w2^T + b2.  In a gated network, fc1's output is [gate | up], and
  * fc2's input is the output of a gated linear unit, such as SwiGLU's silu(gate) * up.
  */
-#ifndef MEG_NN_MLP_H
-#define MEG_NN_MLP_H
+#pragma once
 #include "nn/block.h"
 
 /* Configuration of the block type meg_mlp_block, with the sizes of the complete model. */
@@ -20,5 +19,3 @@ struct meg_mlp_conf {
 };
 
 extern const struct meg_block_type meg_mlp_block;
-
-#endif

@@ -2,8 +2,7 @@
  * norm.h - LayerNorm and RMSNorm, and the residual addition before a norm:
  * z = x + drop(sublayer_out + bias), y = norm(z).
  */
-#ifndef MEG_NN_NORM_H
-#define MEG_NN_NORM_H
+#pragma once
 #include "nn/ctx.h"
 #include "params/binder.h"
 
@@ -57,5 +56,3 @@ void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct m
  */
 struct meg_mat meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, struct meg_mat dz,
                            const struct meg_residual_epilogue *r);
-
-#endif

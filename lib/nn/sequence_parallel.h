@@ -5,8 +5,7 @@
  * t has rows [i n/t, (i+1) n/t), which are a range of positions of all sequences.  Layers that are sharded by heads or
  * columns need all rows, so their input is all-gathered and their output is reduce-scattered.
  */
-#ifndef MEG_NN_SEQUENCE_PARALLEL_H
-#define MEG_NN_SEQUENCE_PARALLEL_H
+#pragma once
 #include "nn/ctx.h"
 
 /*
@@ -23,5 +22,3 @@ struct meg_mat meg_sp_partial_sum(struct meg_ctx *c, struct meg_mat y);
 void meg_sp_reduce(struct meg_ctx *c, struct meg_mat y, struct meg_mat partial);
 /* Return the index, among all rows, of the first row of x on this rank. */
 int64_t meg_sp_first_row(const struct meg_ctx *c, struct meg_mat x);
-
-#endif

@@ -26,8 +26,7 @@
  * operation is queued on its stream.  On the CPU, an operation is complete when it returns.  CPU results do not depend
  * on the number of threads: block sizes depend only on the shapes, and sums have a fixed order.
  */
-#ifndef MEG_TENSOR_OPS_H
-#define MEG_TENSOR_OPS_H
+#pragma once
 #include "tensor/ops_attention.h"
 #include "tensor/ops_layer.h"
 #include "tensor/ops_optim.h"
@@ -134,4 +133,3 @@ struct meg_ops {
 #define MEG_CALL(op, st, name, ...) (op)->name(st, &(struct meg_##name##_args){ __VA_ARGS__ })
 
 MEG_END_DECLS
-#endif

@@ -38,7 +38,8 @@ json_t *meg_train_pack_schedule(const struct meg_lr_schedule *s)
 {
     json_t *o = json_object();
 
-    for (int is_wsd = 0; is_wsd <= (s->style == MEG_LR_WSD); is_wsd++) /* the settings of the WSD decay come last */
+    /* the settings of the WSD decay are the last ones */
+    for (int is_wsd = 0; is_wsd < (s->style == MEG_LR_WSD ? 2 : 1); is_wsd++)
         for (int i = 0; i < NSETTINGS; i++)
             if (settings[i].is_wsd == is_wsd)
                 json_object_set_new(o, settings[i].key, pack(s, &settings[i]));
@@ -68,7 +69,7 @@ static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const cha
 {
     int r = 0;
 
-    for (int is_wsd = 0; r == 0 && is_wsd <= (s->style == MEG_LR_WSD); is_wsd++)
+    for (int is_wsd = 0; r == 0 && is_wsd < (s->style == MEG_LR_WSD ? 2 : 1); is_wsd++)
         for (int i = 0; i < NSETTINGS && r == 0; i++)
             if (settings[i].is_wsd == is_wsd)
                 r = unpack(s, &settings[i], o, from, e);

@@ -1,13 +1,12 @@
 /* internal.h - declarations private to lib/ckpt/hf: model types, and the files of a Hugging Face directory. */
-#ifndef MEG_CKPT_HF_INTERNAL_H
-#define MEG_CKPT_HF_INTERNAL_H
+#pragma once
 #include "ckpt/internal.h"
 
 /*
- * To add a model type NAME, which transformers calls model_type: write NAME.c, which defines ckpt_hf_NAME (struct
+ * To add a model type NAME, which transformers calls model_type: write hf_types/NAME.c, which defines ckpt_hf_NAME (struct
  * ckpt_hf_family) with a table of the members of config.json and one of the tensor names; add F(NAME) to
- * CKPT_HF_FAMILIES; and add a folder of golden/models to tests/unit/model/family_golden.c.  rows.h has the rows that
- * many tables share, and mistral.c is an example.  Export is derived from the tables: the type that loses no option of
+ * CKPT_HF_FAMILIES; and add a folder of golden/models to tests/unit/model/family_golden.c.  hf_types/rows.h has
+ * the rows that many tables have, and mistral.c is an example.  Export is derived from the tables: the type that loses no option of
  * the model is written.
  */
 
@@ -242,5 +241,3 @@ int ckpt_hf_set_ckpt_options(struct meg_ckpt *c, struct meg_model_conf *m, const
 /* Write the weights to dir under the names of `format`: to one file, or to several files and their index. */
 int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save_args *s,
                           const struct meg_ckpt_hf_conf *to, struct meg_err *e);
-
-#endif

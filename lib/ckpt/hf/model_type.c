@@ -7,8 +7,8 @@
 const struct ckpt_hf_family *const ckpt_hf_families[] = { CKPT_HF_FAMILIES(ADDRESS) NULL };
 
 /*
- * Types of transformers that are refused, and the member of config.json, or what it stands for, that no option of
- * models covers: mixtures of experts, hybrids with other layers than attention, and other kinds of attention.
+ * Types of transformers that are refused, and the member of config.json, or the part of the model, that no option
+ * covers: mixtures of experts, hybrids with other layers than attention, and other types of attention.
  */
 static const struct {
     const char *types, *why;

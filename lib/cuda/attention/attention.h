@@ -5,8 +5,7 @@
  * Results of the kernels are deterministic: no sum depends on the order of blocks.  Positions, s_q and s_k must be
  * below 2^30.  a, g and b, which are dimensions of the grids of the kernels for tensor cores, must be at most 65535.
  */
-#ifndef MEG_CUDA_ATTENTION_ATTENTION_H
-#define MEG_CUDA_ATTENTION_ATTENTION_H
+#pragma once
 #include "cuda/dropout.h"
 
 /*
@@ -244,4 +243,3 @@ __device__ inline uint8_t kept_keys(const struct meg_attn_desc &desc, const stru
 {
     return kept_weights(drop, philox_block(desc, drop, j, key), position, drop.sample[i]);
 }
-#endif

@@ -1,6 +1,5 @@
 /* tiles.h - what the attention kernels for tensor cores have in common: tiles in shared memory and scores. */
-#ifndef MEG_CUDA_ATTENTION_TILES_H
-#define MEG_CUDA_ATTENTION_TILES_H
+#pragma once
 #include "cuda/attention/attention.h"
 #include "cuda/wgmma.h"
 
@@ -319,4 +318,3 @@ static __device__ inline void store_accumulators(struct meg_heads to, const int6
             }
     });
 }
-#endif

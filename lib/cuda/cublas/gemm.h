@@ -8,8 +8,7 @@
  * number of tokens; then, the plan is the stored one or cuBLASLt's first proposal.  Sums of split-K algorithms have a
  * fixed order and are in f32.
  */
-#ifndef MEG_CUDA_CUBLAS_GEMM_H
-#define MEG_CUDA_CUBLAS_GEMM_H
+#pragma once
 #include <stdbool.h>
 #include "tensor/ops.h"
 
@@ -38,4 +37,3 @@ struct meg_gemm {
 void meg_gemm(struct meg_stream *st, const struct meg_gemm *g);
 
 MEG_END_DECLS
-#endif

@@ -11,8 +11,7 @@
  * Several processes may append lines at the same time (O_APPEND).  The first line with a key is used, and empty lines
  * are ignored.
  */
-#ifndef MEG_CUDA_CUBLAS_GEMM_CACHE_H
-#define MEG_CUDA_CUBLAS_GEMM_CACHE_H
+#pragma once
 #include <cublasLt.h>
 #include <stdbool.h>
 #include "base/decls.h"
@@ -36,4 +35,3 @@ bool meg_gemm_cache_find(struct meg_gemm_choice *out, const char *key);
 void meg_gemm_cache_add(const char *key, const struct meg_gemm_choice *choice);
 
 MEG_END_DECLS
-#endif

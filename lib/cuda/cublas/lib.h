@@ -2,8 +2,7 @@
  * lib.h - cuBLASLt, loaded with dlopen when the device is opened.  This header is for C only: the CUDA headers overload
  * functions in C++.
  */
-#ifndef MEG_CUDA_CUBLAS_LIB_H
-#define MEG_CUDA_CUBLAS_LIB_H
+#pragma once
 #include <cublasLt.h>
 #include "base/err.h"
 
@@ -32,5 +31,3 @@ extern struct meg_cublaslt_lib meg_cublaslt;
  * of its functions is missing, its major version is not the header's, or it cannot use the GPU.
  */
 int meg_cublaslt_load(struct meg_err *e);
-
-#endif

@@ -4,8 +4,7 @@
  * Plans are built at the first use of a shape, which takes up to a second, so the first calls must not be captured in a
  * CUDA graph.
  */
-#ifndef MEG_CUDA_CUDNN_ATTENTION_H
-#define MEG_CUDA_CUDNN_ATTENTION_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include "tensor/ops.h"
@@ -52,4 +51,3 @@ static inline size_t meg_cudnn_attn_bwd_nbytes(const struct meg_attn_desc *desc,
 #endif
 
 MEG_END_DECLS
-#endif

@@ -4,8 +4,7 @@
  * A graph is built by functions that return nothing or a tensor.  After the first call that fails, the following ones
  * do nothing, and meg_cudnn_graph_plan returns the error.
  */
-#ifndef MEG_CUDA_CUDNN_GRAPH_H
-#define MEG_CUDA_CUDNN_GRAPH_H
+#pragma once
 #include "cuda/cudnn/lib.h"
 
 enum { MEG_CUDNN_MAX_DESCS = 256, MEG_CUDNN_MAX_OPS = 48 };
@@ -70,5 +69,3 @@ int meg_cudnn_graph_plan(struct meg_cudnn_graph *g, cudnnHandle_t handle, int64_
 int meg_cudnn_graph_execute(const struct meg_cudnn_graph *g, cudnnHandle_t handle, void *const *p, int n,
                             void *workspace, struct meg_err *e);
 void meg_cudnn_graph_free(struct meg_cudnn_graph *g);
-
-#endif

@@ -2,8 +2,7 @@
  * lib.h - cuDNN, loaded with dlopen.  It is optional: without it, attention uses meg's own kernels.  This header is for
  * C only.
  */
-#ifndef MEG_CUDA_CUDNN_LIB_H
-#define MEG_CUDA_CUDNN_LIB_H
+#pragma once
 #include <cudnn.h>
 #include <stdbool.h>
 #include "base/err.h"
@@ -37,5 +36,3 @@ extern struct meg_cudnn_lib meg_cudnn;
  * the library lacks a function.
  */
 int meg_cudnn_load(struct meg_err *e);
-
-#endif

@@ -3,8 +3,7 @@
  * scaled dot-product attention and executes them by one or two kernels; cudnn-frontend builds the same graphs.  This
  * header is for C only.
  */
-#ifndef MEG_CUDA_CUDNN_SDPA_H
-#define MEG_CUDA_CUDNN_SDPA_H
+#pragma once
 #include "cuda/cudnn/graph.h"
 
 /* The tensors of a graph.  The id of a tensor is 1 + its value here. */
@@ -45,5 +44,3 @@ struct meg_cudnn_sdpa {
 
 /* Add the operations of the forward or backward pass to g, which owns them.  The first failure is in g->e. */
 void meg_cudnn_sdpa_graph(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x);
-
-#endif

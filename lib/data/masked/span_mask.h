@@ -1,6 +1,5 @@
 /* span_mask.h - mask BERT and T5 samples: draw random spans of words until enough tokens are masked. */
-#ifndef MEG_DATA_MASKED_SPAN_MASK_H
-#define MEG_DATA_MASKED_SPAN_MASK_H
+#pragma once
 #include <stdint.h>
 #include "data/masked/bert_t5_sample.h"
 #include "data/mt19937.h"
@@ -23,5 +22,3 @@ void meg_masked_spans_free(struct meg_masked_spans *m);
  */
 void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target,
                      const struct meg_masked_conf *c, const struct meg_masked_vocab *v, struct meg_mt19937 *g);
-
-#endif

@@ -13,8 +13,7 @@
  * A type is implemented as an all-to-all over a2a_size ranks and a ring (or all-gather) over ring_size ranks.  For p2p
  * and all_gather a2a_size is 1, for a2a ring_size is 1.  Without context parallelism both are 1.
  */
-#ifndef MEG_NN_ATTN_CP_GROUPS_H
-#define MEG_NN_ATTN_CP_GROUPS_H
+#pragma once
 #include "nn/ctx.h"
 #include "parallel/mesh.h"
 
@@ -62,5 +61,3 @@ struct meg_attn_workspace {
 /* Sub-allocate a workspace that is large enough for each of cp[0] to cp[n - 1] with the operations op. */
 void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suballoc *arena, const struct meg_ops *op,
                                  const struct meg_attn_size *size, const struct meg_cp *cp, int n);
-
-#endif

@@ -3,8 +3,7 @@
  * hidden states, the keys and values from the output of the encoder (struct meg_memory).  A row of keys and values has,
  * for each head, d columns of the key and d of the value.
  */
-#ifndef MEG_NN_ATTN_CROSS_ATTENTION_H
-#define MEG_NN_ATTN_CROSS_ATTENTION_H
+#pragma once
 #include "nn/attn/self_attention.h"
 
 /*
@@ -12,5 +11,3 @@
  * groups equals the number of heads.
  */
 extern const struct meg_block_type meg_cross_attn_block;
-
-#endif

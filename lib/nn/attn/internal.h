@@ -1,8 +1,7 @@
 /*
  * internal.h - declarations shared by the files of attention: views of heads, and the functions of context parallelism.
  */
-#ifndef MEG_NN_ATTN_INTERNAL_H
-#define MEG_NN_ATTN_INTERNAL_H
+#pragma once
 #include "nn/attn/self_attention.h"
 
 /* ---- core.c ---- */
@@ -183,5 +182,3 @@ struct nn_kv_exchange {
     void (*return_grads)(struct nn_cp_attn *p);
 };
 const struct nn_kv_exchange *nn_kv_exchange_select(const struct meg_cp *cp);
-
-#endif

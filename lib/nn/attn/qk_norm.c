@@ -119,7 +119,7 @@ void nn_qk_norm_bwd(struct meg_ctx *c, struct meg_mat d_qkv, const struct meg_at
 /* ---- parameters and memory ---- */
 
 /* Set the placement of a parameter of n elements.  Do nothing if row is NULL. */
-static void place(struct meg_param *row, enum meg_qk_norm_scope scope, int64_t n)
+static void set_placement(struct meg_param *row, enum meg_qk_norm_scope scope, int64_t n)
 {
     if (row && scope == MEG_QK_NORM_HEAD)
         row->grad_is_partial_over_tp = true; /* all ranks have the weight, but different heads */
@@ -134,10 +134,11 @@ static void bind_side(struct meg_binder *b, struct meg_norm_weights *l, const ch
     const int64_t n = scope == MEG_QK_NORM_HEAD ? c->d : heads * c->d;
 
     l->type = c->norm;
-    place(meg_bind_vector(b, &l->w, &l->dw, meg_param_name(name, ".weight").s, n, meg_norm_is_1p(l->type) ? 0 : 1),
-          scope, n);
+    set_placement(
+        meg_bind_vector(b, &l->w, &l->dw, meg_param_name(name, ".weight").s, n, meg_norm_is_1p(l->type) ? 0 : 1), scope,
+        n);
     if (c->norm_has_bias && scope != MEG_QK_NORM_PER_HEAD_WEIGHT)
-        place(meg_bind_vector(b, &l->b, &l->db, meg_param_name(name, ".bias").s, n, 0), scope, n);
+        set_placement(meg_bind_vector(b, &l->b, &l->db, meg_param_name(name, ".bias").s, n, 0), scope, n);
 }
 
 void nn_qk_norm_bind(struct meg_binder *b, struct meg_attn *l, const struct meg_attn_conf *c, double eps)

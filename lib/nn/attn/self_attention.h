@@ -13,8 +13,7 @@
  *
  * self_attention.c implements attention over complete sequences; cp_*.c add context parallelism (cp_groups.h).
  */
-#ifndef MEG_NN_ATTN_SELF_ATTENTION_H
-#define MEG_NN_ATTN_SELF_ATTENTION_H
+#pragma once
 #include "nn/attn/cp_groups.h"
 #include "nn/block.h"
 
@@ -128,5 +127,3 @@ struct meg_attn_acts {
     float *lse; /* log-sum-exp of the scores, [b,a,s]; with context parallelism [2,b,a,s/2], chunk by chunk */
     struct meg_mat qkv_kept, proj_kept; /* kept by the linear layers */
 };
-
-#endif

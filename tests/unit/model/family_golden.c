@@ -218,7 +218,7 @@ static void check_variants(const struct family_golden *g)
     }
 }
 
-/* Token ids equal the reference's if float32 can tell the best two logits of each step apart. */
+/* Token ids equal the reference's unless the best two logits of a step differ by less than the error of float32. */
 static void check_text(const struct family_golden *g, const json_t *want)
 {
     const double most = 10 * number(json_object_get(g->want, "f32_vs_f64_output_max_abs"), "token_loss");
