@@ -126,13 +126,13 @@ static const struct ckpt_hf_row longrope[] = {
 /* The types of an object, and the options and members of each.  A model has the first type that loses no option. */
 #define UNSCALED "use-rope-scaling = no\n"
 #define UNYARN "position-embedding-type = rope\n"
-#define WHOLE "rotary-seq-len-interpolation-factor = 1\n"
+#define UNSTRETCHED "rotary-seq-len-interpolation-factor = 1\n"
 static const struct ckpt_hf_choice types[] = {
-    { "default", UNSCALED WHOLE UNYARN },
-    { "llama3", "use-rope-scaling = yes\n" WHOLE UNYARN },
+    { "default", UNSCALED UNSTRETCHED UNYARN },
+    { "llama3", "use-rope-scaling = yes\n" UNSTRETCHED UNYARN },
     { "linear", UNSCALED UNYARN },
-    { "yarn", UNSCALED WHOLE "position-embedding-type = yarn\n" },
-    { "longrope", UNSCALED WHOLE UNYARN },
+    { "yarn", UNSCALED UNSTRETCHED "position-embedding-type = yarn\n" },
+    { "longrope", UNSCALED UNSTRETCHED UNYARN },
     { 0 }
 };
 static const struct ckpt_hf_row *const members[] = { none, llama3, linear, yarn, longrope };
@@ -177,9 +177,25 @@ static int read_object(const struct ckpt_hf_reader *r, const struct ckpt_hf_row 
     return ckpt_hf_read_rows(&o, more);
 }
 
+/* In transformers 5, rope_parameters of models with windows may have an object for each type of layer. */
+static const struct ckpt_hf_row of_windows[] = { { "rope_theta", "rotary-base-window", "", NULL },
+                                                 { "rope_type", NULL, "\"default\"", NULL },
+                                                 { 0 } };
+static const struct ckpt_hf_convert window_layers = { .members = of_windows };
+static const struct ckpt_hf_row by_layer[] = { { "full_attention", NULL, NULL, &ckpt_hf_rope },
+                                               { "sliding_attention", NULL, NULL, &window_layers },
+                                               { 0 } };
+
 static int read_rope(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row)
 {
-    return read_object(r, row, none);
+    struct ckpt_hf_reader o = *r;
+    int code;
+
+    o.object = json_object_get(r->object, row->key);
+    if (!json_object_get(o.object, by_layer[0].key))
+        return read_object(r, row, none);
+    code = ckpt_hf_check_keys(&o, (const struct ckpt_hf_row *const[]){ by_layer, NULL }, row->key);
+    return code < 0 ? code : ckpt_hf_read_rows(&o, by_layer);
 }
 
 static json_t *write_rope(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
@@ -195,6 +211,8 @@ static json_t *write_rope(const struct meg_model_conf *m, const struct ckpt_hf_r
         return json_null();
     o = json_pack("{s:s}", "rope_type", type);
     ckpt_hf_write_rows(o, m, members[i]);
+    if (members[i] == longrope) /* the name of this member in files of Phi-3 */
+        json_object_set_new(o, "type", json_string(type));
     return o;
 }
 

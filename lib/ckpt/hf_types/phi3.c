@@ -1,5 +1,6 @@
 /* phi3.c - Phi-3: Llama with queries, keys and values in one tensor, and gate and up in one tensor. */
-#include "ckpt/hf_types/rows.h"
+#include "ckpt/hf/rows.h"
+#include "io/json.h"
 
 #define FOREIGN "model.layers.#."
 /* clang-format off */
@@ -19,6 +20,14 @@ static const struct ckpt_rename names[] = {
 static const char *const ignored[] = { FOREIGN "self_attn.rotary_emb.inv_freq", NULL };
 static const struct ckpt_format format = { .name = "hf", .rename = names, .prefix = "model.", .ignored = ignored };
 
+/* Only LongRoPE uses this length, which rope.c reads. */
+static json_t *write_original(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
+{
+    (void)row;
+    return m->rotary.long_factors ? json_integer(m->rotary.longrope_original) : NULL;
+}
+
+static const struct ckpt_hf_convert original = { .write = write_original };
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {
     CKPT_HF_SIZES,
@@ -30,7 +39,7 @@ static const struct ckpt_hf_row rows[] = {
     { "rms_norm_eps", "norm-epsilon", "1e-05", NULL },
     { "hidden_act", "=", "\"silu\"", NULL },
     { "attention_bias", "=", "false", NULL },
-    { "original_max_position_embeddings", NULL, NULL, NULL },
+    { "original_max_position_embeddings", NULL, NULL, &original },
     { "sliding_window", "=", "0", &ckpt_hf_window },
     { 0 }
 };
