@@ -117,6 +117,7 @@ struct ckpt_hf_family {
     F(codegen)                                                                                                         \
     F(bloom)                                                                                                           \
     F(mpt)                                                                                                             \
+    F(arcee)                                                                                                           \
     F(bert)                                                                                                            \
     F(megatron_bert)                                                                                                   \
     F(t5)

@@ -18,7 +18,7 @@ static const char *const folders[] = {
     "nemotron-tiny",   "phi-tiny",      "gptj-tiny",          "hunyuan-tiny",    "mistral-tiny",  "phi3-tiny",
     "starcoder2-tiny", "llama31-tiny",  "llama-yarn-tiny",    "ministral3-tiny", "smollm3-tiny",  "gpt-neo-tiny",
     "gemma2-tiny",     "olmo2-tiny",    "cohere2-tiny",       "exaone4-tiny",    "bloom-tiny",    "codegen-tiny",
-    "gemma3-tiny",     "olmo3-tiny",    "phi3-longrope-tiny",
+    "gemma3-tiny",     "olmo3-tiny",    "phi3-longrope-tiny", "arcee-tiny",
 };
 
 /* Variants of the expected numbers, and the model options that they change; "padded" is checked in every folder. */
