@@ -1,5 +1,5 @@
 /* phi3.c - Phi-3: Llama with queries, keys and values in one tensor, and gate and up in one tensor. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 #include "io/json.h"
 
 #define FOREIGN "model.layers.#."

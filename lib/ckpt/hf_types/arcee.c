@@ -1,5 +1,5 @@
 /* arcee.c - Arcee: Llama with squared ReLU instead of SwiGLU. */
-#include "ckpt/hf/rows.h"
+#include "ckpt/hf_types/rows.h"
 
 #define FOREIGN "model.layers.#."
 /* clang-format off */
