@@ -129,7 +129,7 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
     const int64_t s = S / layout->cp;
     int32_t position[S * B], doc_start[S * B];
     float cosine[S * D / 2], sine[S * D / 2];
-    const struct meg_rope rope = { cosine, sine, D / 2, 0 };
+    const struct meg_rope rope = { .cos = cosine, .sin = sine, .half = D / 2 };
     const struct meg_rel_bias rel_bias = { 0 };
     struct run r = { 0 };
     struct meg_suballoc arena = { 0 };
