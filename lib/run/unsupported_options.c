@@ -127,7 +127,6 @@ const struct meg_opt_names meg_train_unsupported[] = {
       "fault-injector-* gpu-sniff-test-interval" },
     { NOT_YET("in-job restart"), "inprocess-* enable-ft-package calc-ft-timeouts ft-num-warmup-iters" },
     { NOT_YET("multimodal tokenizers"), "tokenizer-type:MultimodalTokenizer tokenizer-type:NullMultimodalTokenizer" },
-    { NOT_YET("ALiBi"), "position-embedding-type:alibi" },
     { NOT_YET("WikiText, LAMBADA, RACE, MNLI and QQP tasks"),
       "task train-data valid-data epochs keep-last strict-lambada" },
     { 0 }

@@ -39,7 +39,6 @@ while read -r option value regex; do
 done <<end
 --position-embedding-type rotary this value is now called rope
 --position-embedding-type absolute this value is now called learned_absolute
---position-embedding-type alibi not supported yet: ALiBi
 --normalization rmsnorm this value is now called RMSNorm
 --normalization layernorm this value is now called LayerNorm
 --glu-activation swiglu use --swiglu
