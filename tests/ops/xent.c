@@ -2,7 +2,7 @@
 #include "xent.h"
 
 int32_t xent_target[XENT_MAX_ROWS];
-int64_t xent_num_twelves;
+int64_t xent_num_high;
 
 void xent_split_targets(int64_t n, int64_t v)
 {
@@ -45,7 +45,7 @@ void xent_fill(struct op_call *c)
         if (c->variant == RISING || c->variant == POWERS)
             x->v[i] = 4 * x->v[i] + 3 * (double)k / (double)v + 100 * (double)(r % 3 - 1);
         if (c->variant == COUNTED)
-            x->v[i] = xent_num_twelves == 0 ? 0 : k % 1000 == 0 && k / 1000 < xent_num_twelves ? 12 : -100;
+            x->v[i] = xent_num_high == 0 ? 0 : k % 1000 == 0 && k / 1000 < xent_num_high ? 12 : -100;
         if (c->variant == INFINITE && ((r == 0 && k != 2999) || (r == 1 && k < 2048) || (r == 2 && k == 17)))
             x->v[i] = -INFINITY;
         if (c->variant == NOT_FINITE && (r == 4 || (r == 3 && k != 2499) || (r == 5 && k > 4)))
@@ -107,7 +107,7 @@ static void partial_counts(void)
 {
     xent_split_targets(1, 9001);
     for (int t = 0; t < OP_FLOATS; t++)
-        for (xent_num_twelves = 0; xent_num_twelves <= 10; xent_num_twelves++)
+        for (xent_num_high = 0; xent_num_high <= 10; xent_num_high++)
             partial_one(COUNTED, (enum meg_dtype)t, 1, 9001, 7);
 }
 

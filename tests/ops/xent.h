@@ -5,8 +5,8 @@
 
 /*
  * Logits.  SMALL: in [-1, 1).  BIG: up to 60, and around -300 in odd rows.  RISING: increasing on average from left to
- * right, so that the maximum changes often, with an offset that differs by row.  COUNTED: zeros or, if
- * xent_num_twelves is not 0, so many logits of 12 and others of -100, whose exponentials are 0 relative to the former.
+ * right, so that the maximum changes often, with an offset that differs by row.  COUNTED: zeros or, if xent_num_high is
+ * above 0, xent_num_high logits of 12, and -100 elsewhere; relative to the maximum, exp(-100) is 0.
  * INFINITE: -infinity, as of padded ids, in all columns of a thread.
  * NOT_FINITE: NaN and infinity, and a row of -infinity.  IGNORED: rows with target -1 have NaN and infinity.  POWERS:
  * RISING, with weights that are powers of two; otherwise the mask of row 1 is 0.
@@ -15,7 +15,7 @@ enum { SMALL, BIG, RISING, COUNTED, INFINITE, NOT_FINITE, IGNORED, POWERS };
 
 enum { XENT_V0 = 3000, XENT_ROWS = 5, XENT_MAX_ROWS = 2500 }; /* XENT_V0: the first id of a shard of the vocabulary */
 extern int32_t xent_target[XENT_MAX_ROWS];                    /* of the next case */
-extern int64_t xent_num_twelves;                              /* of COUNTED */
+extern int64_t xent_num_high;                                 /* of COUNTED */
 
 /*
  * Numbers of logits on both sides of the sizes of a vector, a warp and a block, and some for which a thread has several
