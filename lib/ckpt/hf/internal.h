@@ -125,8 +125,10 @@ struct ckpt_hf_family {
 CKPT_HF_FAMILIES(CKPT_HF_DECLARE)
 /* Tensor names of Llama, which many types have. */
 extern const struct ckpt_format ckpt_hf_llama_format;
-extern const struct ckpt_format ckpt_hf_gemma2_format,
-    ckpt_hf_olmo2_format; /* of gemma3_text, and of olmo3 and exaone4 */
+/* Tensor names of models with norms of outputs: Gemma 2 and 3, OLMo 2 and 3, EXAONE 4. */
+extern const struct ckpt_format ckpt_hf_gemma2_format;
+/* Tensor names of Llama with an MLP that is not gated, and with norms that may have biases: Nemotron and Arcee. */
+extern const struct ckpt_format ckpt_hf_nemotron_format;
 
 /* ---- model_type.c ---- */
 

@@ -1,24 +1,6 @@
 /* arcee.c - Arcee: Llama with squared ReLU instead of SwiGLU. */
 #include "ckpt/hf_types/rows.h"
 
-#define FOREIGN "model.layers.#."
-/* clang-format off */
-static const struct ckpt_rename names[] = {
-    { "embedding.word_embeddings.weight", "model.embed_tokens.weight", CKPT_SAME },
-    CKPT_HF_WEIGHT(CKPT_HF_LAYER "input_layernorm", FOREIGN "input_layernorm", CKPT_SAME),
-    CKPT_HF_QKV(FOREIGN "self_attn.q_proj", FOREIGN "self_attn.k_proj", FOREIGN "self_attn.v_proj"),
-    CKPT_HF_BOTH(CKPT_HF_LAYER "self_attention.linear_proj", FOREIGN "self_attn.o_proj", CKPT_SAME),
-    CKPT_HF_WEIGHT(CKPT_HF_LAYER "pre_mlp_layernorm", FOREIGN "post_attention_layernorm", CKPT_SAME),
-    CKPT_HF_BOTH(CKPT_HF_LAYER "mlp.linear_fc1", FOREIGN "mlp.up_proj", CKPT_SAME),
-    CKPT_HF_BOTH(CKPT_HF_LAYER "mlp.linear_fc2", FOREIGN "mlp.down_proj", CKPT_SAME),
-    CKPT_HF_WEIGHT("decoder.final_layernorm", "model.norm", CKPT_SAME),
-    { "output_layer.weight", "lm_head.weight", CKPT_SAME },
-    { 0 }
-};
-/* clang-format on */
-static const char *const ignored[] = { FOREIGN "self_attn.rotary_emb.inv_freq", NULL };
-static const struct ckpt_format format = { .name = "hf", .rename = names, .prefix = "model.", .ignored = ignored };
-
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {
     CKPT_HF_SIZES,
@@ -39,5 +21,5 @@ const struct ckpt_hf_family ckpt_hf_arcee = {
     .options = "position-embedding-type = rope\nnormalization = RMSNorm\nsquared-relu = yes\n"
                "disable-bias-linear = yes\nhidden-dropout = 0\n",
     .rows = rows,
-    .format = &format
+    .format = &ckpt_hf_nemotron_format
 };

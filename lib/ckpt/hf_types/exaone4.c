@@ -22,4 +22,4 @@ const struct ckpt_hf_family ckpt_hf_exaone4 = { .model_type = "exaone4",
                                                 .options = CKPT_HF_LLAMA_OPTIONS
                                                 "norm-placement = output\nqk-layernorm = yes\n",
                                                 .rows = rows,
-                                                .format = &ckpt_hf_olmo2_format };
+                                                .format = &ckpt_hf_gemma2_format };

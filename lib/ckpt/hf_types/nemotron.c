@@ -17,7 +17,9 @@ static const struct ckpt_rename names[] = {
 };
 /* clang-format on */
 static const char *const ignored[] = { FOREIGN "self_attn.rotary_emb.inv_freq", NULL };
-static const struct ckpt_format format = { .name = "hf", .rename = names, .prefix = "model.", .ignored = ignored };
+const struct ckpt_format ckpt_hf_nemotron_format = {
+    .name = "hf", .rename = names, .prefix = "model.", .ignored = ignored
+};
 
 /* clang-format off */
 static const struct ckpt_hf_row rows[] = {
@@ -41,5 +43,5 @@ const struct ckpt_hf_family ckpt_hf_nemotron = {
     .options = "position-embedding-type = rope\napply-layernorm-1p = yes\nsquared-relu = yes\n"
                "disable-bias-linear = yes\nhidden-dropout = 0\n",
     .rows = rows,
-    .format = &format
+    .format = &ckpt_hf_nemotron_format
 };

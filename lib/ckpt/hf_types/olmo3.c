@@ -23,4 +23,4 @@ const struct ckpt_hf_family ckpt_hf_olmo3 = { .model_type = "olmo3",
                                               .options = CKPT_HF_LLAMA_OPTIONS
                                               "norm-placement = output\nqk-layernorm = yes\nqk-norm-scope = width\n",
                                               .rows = rows,
-                                              .format = &ckpt_hf_olmo2_format };
+                                              .format = &ckpt_hf_gemma2_format };
