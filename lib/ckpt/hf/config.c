@@ -1,5 +1,6 @@
 /* config.c - read and write config.json by the rows of a family. */
 #include <fnmatch.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/num.h"
@@ -36,14 +37,15 @@ static const struct ckpt_hf_row refused[] = { { "quantization_config", NULL, "nu
                                               { "is_causal", NULL, "true", NULL },
                                               { 0 } };
 
-/* Return the option called name [n], or NULL if models do not have it. */
+/* Return the option called name [n]. */
 static const struct meg_opt *find_option(const char *name, size_t n)
 {
     const struct meg_opt *opt = meg_model_opts;
 
     while (opt->name && (strncmp(opt->name, name, n) != 0 || opt->name[n]))
         opt++;
-    return opt->name ? opt : NULL;
+    MEG_ASSERT(opt->name);
+    return opt;
 }
 
 static const struct meg_opt *option_of(const struct ckpt_hf_row *row)
@@ -53,26 +55,13 @@ static const struct meg_opt *option_of(const struct ckpt_hf_row *row)
     return find_option(name, strlen(name));
 }
 
-int ckpt_hf_try_options(struct meg_model_conf *m, const char *options, const char *from, struct meg_err *e)
-{
-    const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { 0 } };
-    struct meg_err why;
-
-    for (const char *line = options; *line; line += strcspn(line, "\n"), line += *line == '\n') {
-        const size_t n = strcspn(line, " =\n");
-
-        if (!find_option(line, n))
-            return meg_fail(e, MEG_EFORMAT, "%s: the model is not supported, because it requires --%.*s", from, (int)n,
-                            line);
-    }
-    if (meg_opt_apply(groups, options, "options of the type", &why) == 0)
-        return 0;
-    return meg_fail(e, MEG_EFORMAT, "%s: the model is not supported: %s", from, why.msg);
-}
-
 void ckpt_hf_set_options(struct meg_model_conf *m, const char *options)
 {
-    MEG_ASSERT(ckpt_hf_try_options(m, options, "", NULL) == 0);
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, m }, { 0 } };
+
+    for (const char *line = options; *line; line += strcspn(line, "\n"), line += *line == '\n')
+        find_option(line, strcspn(line, " =\n")); /* meg_opt_apply ignores unknown names */
+    MEG_ASSERT(meg_opt_apply(groups, options, "options of the type", NULL) == 0);
 }
 
 /* ---- names of members ---- */
@@ -180,7 +169,7 @@ static void set_default(const struct ckpt_hf_reader *r, const struct ckpt_hf_row
     else
         meg_str_printf(&text, "%.*s", (int)n, row->def);
     if (strcmp(text.s, "unset") == 0)
-        *(int64_t *)((char *)r->m + opt->offset) = MEG_UNSET;
+        meg_opt_reset(opt, r->m);
     else if (text.n > 0)
         MEG_ASSERT(meg_opt_set(opt, r->m, text.s, NULL) == 0);
     meg_str_free(&text);
@@ -204,16 +193,12 @@ static int read_value(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *
 {
     const bool is_opposite = row->option[0] == '!';
     const struct meg_opt *opt = option_of(row);
-    void *field;
+    void *field = (char *)r->m + opt->offset;
     const char *key;
     const json_t *v = ckpt_hf_member(r, row, &key);
     bool is_set;
     int code;
 
-    if (!opt)
-        return meg_fail(r->e, MEG_EFORMAT, "%s: the model is not supported, because %s requires --%s", r->from, key,
-                        row->option + is_opposite);
-    field = (char *)r->m + opt->offset;
     if (row->def && (!v || json_is_null(v))) {
         set_default(r, row, v != NULL);
         return 0;
@@ -235,13 +220,11 @@ static int read_value(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *
 static json_t *write_value(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
 {
     const struct meg_opt *opt = option_of(row);
-    const void *field = (const char *)m + (opt ? opt->offset : 0);
+    const void *field = (const char *)m + opt->offset;
 
-    if (!opt)
-        return NULL;
     switch (opt->type) {
     case MEG_OPT_I64: return json_integer(*(const int64_t *)field);
-    case MEG_OPT_F64: return json_real(*(const double *)field);
+    case MEG_OPT_F64: return isnan(*(const double *)field) ? json_null() : json_real(*(const double *)field);
     case MEG_OPT_STR: return *(const char *const *)field ? json_real(atof(*(const char *const *)field)) : json_null();
     default: return json_boolean(*(const bool *)field != (row->option[0] == '!'));
     }
@@ -284,7 +267,7 @@ static int read_choice(const struct ckpt_hf_reader *r, const struct ckpt_hf_row 
     for (; c->name && strcmp(c->name, name) != 0; c++)
         meg_str_printf(&known, "%s%s", known.n == 0 ? "" : c[1].name ? ", " : " or ", c->name);
     if (c->name)
-        code = ckpt_hf_try_options(r->m, c->options, r->from, r->e);
+        ckpt_hf_set_options(r->m, c->options);
     else
         code = meg_fail(r->e, MEG_EFORMAT, "%s: unsupported %s %.40s; expected %s", r->from, key, name, known.s);
     meg_str_free(&known);
@@ -302,8 +285,7 @@ const char *ckpt_hf_choice_of(const struct meg_model_conf *m, const struct ckpt_
         struct meg_model_conf chosen = *m;
         int n;
 
-        if (ckpt_hf_try_options(&chosen, choices->options, "", NULL) < 0)
-            continue;
+        ckpt_hf_set_options(&chosen, choices->options);
         n = 2 * ckpt_list_lost_options(NULL, m, &chosen) - (preferred && strcmp(choices->name, preferred) == 0);
         best = n < fewest ? choices->name : best;
         fewest = n < fewest ? n : fewest;
@@ -368,8 +350,8 @@ int ckpt_hf_read_config(struct meg_model_conf *m, const struct ckpt_hf_family *f
     int r;
 
     meg_opt_defaults(groups);
-    if ((r = ckpt_hf_try_options(m, family->options, from, e)) < 0 ||
-        (r = ckpt_hf_check_keys(&reader, tables, NULL)) < 0 || (r = ckpt_hf_read_rows(&reader, family->rows)) < 0 ||
+    ckpt_hf_set_options(m, family->options);
+    if ((r = ckpt_hf_check_keys(&reader, tables, NULL)) < 0 || (r = ckpt_hf_read_rows(&reader, family->rows)) < 0 ||
         (r = ckpt_hf_read_rows(&reader, refused)) < 0)
         return r;
     m->group_query_attention = m->attn.g != MEG_UNSET && m->attn.g != m->attn.a;

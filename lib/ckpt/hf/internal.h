@@ -160,9 +160,8 @@ void ckpt_hf_write_rows(json_t *o, const struct meg_model_conf *m, const struct 
 int ckpt_hf_check_keys(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *const *tables, const char *parent);
 /* Remove the members of the list "a,b.c" from config.json; b.c is a member of the object b.  NULL: none. */
 void ckpt_hf_remove_keys(json_t *config, const char *list);
-/* Set options, given as in an option file; the second function returns MEG_EFORMAT if models lack one of them. */
+/* Set options, given as in an option file. */
 void ckpt_hf_set_options(struct meg_model_conf *m, const char *options);
-int ckpt_hf_try_options(struct meg_model_conf *m, const char *options, const char *from, struct meg_err *e);
 /* Return the member of a row, or NULL; set *key to its name, interned, or, if it is missing, to the first name. */
 json_t *ckpt_hf_member(const struct ckpt_hf_reader *r, const struct ckpt_hf_row *row, const char **key);
 

@@ -17,31 +17,28 @@ static int64_t num_layers(const struct meg_model_conf *m)
     return m->num_layers >= 1 && m->num_layers <= 99999 ? m->num_layers : 0;
 }
 
-static int set_option(const struct ckpt_hf_reader *r, const char *name, const char *text)
+static void set_option(struct meg_model_conf *m, const char *name, const char *text)
 {
     struct meg_str line = { 0 };
-    int code;
 
     meg_str_printf(&line, "%s = %s\n", name, text);
-    code = ckpt_hf_try_options(r->m, line.s, r->from, r->e);
+    ckpt_hf_set_options(m, line.s);
     meg_str_free(&line);
-    return code;
 }
 
 /* Set the option to the list of the layers, which is 1 where is_set, with this `arg`, returns true. */
-static int set_pattern(const struct ckpt_hf_reader *r, const char *name, bool is_set(const void *arg, int64_t i),
-                       const void *arg)
+static void set_pattern(struct meg_model_conf *m, const char *name, bool is_set(const void *arg, int64_t i),
+                        const void *arg)
 {
-    const int64_t n = num_layers(r->m);
+    const int64_t n = num_layers(m);
     struct meg_str list = { 0 };
-    int code;
 
     for (int64_t i = 0; i < n; i++)
         meg_str_printf(&list, "%s%d", i ? "," : "[", is_set(arg, i));
     meg_str_printf(&list, "]");
-    code = n > 0 ? set_option(r, name, list.s) : 0;
+    if (n > 0)
+        set_option(m, name, list.s);
     meg_str_free(&list);
-    return code;
 }
 
 /* ---- windows ---- */
@@ -68,7 +65,9 @@ static int read_window(const struct ckpt_hf_reader *r, const struct ckpt_hf_row 
         return meg_fail(r->e, MEG_EFORMAT, "%s: %s is %" PRId64 ", expected null or from 2 to %d", r->from, key, tokens,
                         INT32_MAX);
     snprintf(text, sizeof text, "%" PRId64 ",0", tokens - 1);
-    return tokens > 0 ? set_option(r, "window-size", text) : 0;
+    if (tokens > 0)
+        set_option(r->m, "window-size", text);
+    return 0;
 }
 
 /* Without a window, the member is null or, unless the option of the row is "=", missing. */
@@ -107,7 +106,9 @@ static int read_first_window(const struct ckpt_hf_reader *r, const struct ckpt_h
     int64_t first = strtoll(row->def, NULL, 10);
     int code = meg_json_get_i64(r->object, row->key, MEG_JSON_OPTIONAL, &first, r->from, r->e);
 
-    return code == 0 && r->m->attn.window_size ? set_pattern(r, "window-attn-skip-freq", is_from, &first) : code;
+    if (code == 0 && r->m->attn.window_size)
+        set_pattern(r->m, "window-attn-skip-freq", is_from, &first);
+    return code;
 }
 
 static json_t *write_first_window(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
@@ -194,11 +195,11 @@ static int read_layer_types(const struct ckpt_hf_reader *r, const struct ckpt_hf
     }
     if (t.letters && (!*t.letters || t.letters[strspn(t.letters, "LG")]))
         return meg_fail(r->e, MEG_EFORMAT, "%s: %s is %.40s, expected letters L and G", r->from, key, t.letters);
-    if (r->m->attn.window_size && (code = set_pattern(r, "window-attn-skip-freq", has_window, &t)) < 0)
-        return code;
+    if (r->m->attn.window_size)
+        set_pattern(r->m, "window-attn-skip-freq", has_window, &t);
     if (row->option && (row->option[0] != '=' || r->m->attn.window_size))
-        code = set_pattern(r, "no-rope-freq", has_no_window, &t);
-    return code;
+        set_pattern(r->m, "no-rope-freq", has_no_window, &t);
+    return 0;
 }
 
 static json_t *write_list(const struct meg_model_conf *m, const char *const name[2])
@@ -237,7 +238,7 @@ static int read_attention_types(const struct ckpt_hf_reader *r, const struct ckp
             json_array_extend(list, json_array_get(part, 0));
     }
     if (code == 0 && (code = check_list(r, row->key, list)) == 0)
-        code = set_pattern(r, "window-attn-skip-freq", has_window, &t);
+        set_pattern(r->m, "window-attn-skip-freq", has_window, &t);
     json_decref(list);
     return code;
 }
@@ -273,27 +274,20 @@ static int read_rotates(const struct ckpt_hf_reader *r, const struct ckpt_hf_row
     if (period < 1 || (list && json_array_size(list) != (size_t)num_layers(r->m)))
         return meg_fail(r->e, MEG_EFORMAT, "%s: %s must have one element for each of %" PRId64 " layers", r->from,
                         row->key, r->m->num_layers);
-    code = set_pattern(r, "no-rope-freq", list ? is_zero : is_multiple, list ? (const void *)list : &period);
-    if (code == 0 && r->m->attn.window_size)
-        code =
-            set_pattern(r, "window-attn-skip-freq", list ? is_zero : is_multiple, list ? (const void *)list : &period);
-    return code;
+    set_pattern(r->m, "no-rope-freq", list ? is_zero : is_multiple, list ? (const void *)list : &period);
+    if (r->m->attn.window_size)
+        set_pattern(r->m, "window-attn-skip-freq", list ? is_zero : is_multiple, list ? (const void *)list : &period);
+    return 0;
 }
 
 static json_t *write_rotates(const struct meg_model_conf *m, const struct ckpt_hf_row *row)
 {
-    const struct meg_opt *opt = meg_model_opts;
+    const char *none = m->rotary.no_rope_freq;
     json_t *list = json_array();
-    char *pattern;
 
     (void)row;
-    while (opt->name && strcmp(opt->name, "no-rope-freq") != 0)
-        opt++;
-    pattern = opt->name ? meg_opt_value(opt, m) : strdup("unset");
     for (int64_t i = 0; i < m->num_layers; i++)
-        json_array_append_new(list,
-                              json_integer(strcmp(pattern, "unset") == 0 || !meg_layer_pattern_at(pattern, i, true)));
-    free(pattern);
+        json_array_append_new(list, json_integer(!none || !meg_layer_pattern_at(none, i, true)));
     return list;
 }
 
