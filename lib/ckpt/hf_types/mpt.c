@@ -19,21 +19,22 @@ static const struct ckpt_rename names[] = {
 static const struct ckpt_format format = { .name = "hf", .rename = names, .prefix = "transformer." };
 
 /* clang-format off */
+static const struct ckpt_hf_choice implementations[] = { { "torch", "" }, { "flash", "" }, { "triton", "" }, { 0 } };
+static const struct ckpt_hf_convert implementation = { .choices = implementations };
 static const struct ckpt_hf_row attention[] = {
     { "alibi", "=", "true", NULL },
     { "alibi_bias_max", "=", "8", NULL },
-    { "attn_impl", NULL, NULL, NULL },
-    { "attn_type", NULL, "\"multihead_attention\"", NULL },
-    { "attn_uses_sequence_id", NULL, "false", NULL },
+    { "attn_impl", NULL, "torch", &implementation },
+    { "attn_pdrop", "attention-dropout", "0", NULL },
+    { "attn_type", "=", "\"multihead_attention\"", NULL },
+    { "attn_uses_sequence_id", "=", "false", NULL },
     { "clip_qkv", "clip-qkv", "unset", NULL },
-    { "prefix_lm", NULL, "false", NULL },
-    { "qk_ln", NULL, "false", NULL },
+    { "prefix_lm", "=", "false", NULL },
+    { "qk_ln", "=", "false", NULL },
     { "softmax_scale", "softmax-scale", "unset", NULL },
     { 0 }
 };
 static const struct ckpt_hf_convert attn_config = { .members = attention };
-/* clang-format on */
-/* clang-format off */
 static const struct ckpt_hf_row rows[] = {
     { "n_layers", "num-layers", NULL, NULL },
     { "d_model", "hidden-size", NULL, NULL },

@@ -12,13 +12,13 @@
 #include "optim/optim.h"
 
 static const char *const folders[] = {
-    "gpt2-tiny",       "llama-tiny",    "qwen2-tiny",         "qwen3-tiny",      "ernie4_5-tiny", "glm-tiny",
-    "seed-oss-tiny",   "stablelm-tiny", "gpt-bigcode-tiny",   "granite-tiny",    "olmo-tiny",     "cohere-tiny",
-    "gemma-tiny",      "opt-tiny",      "gpt-neox-tiny",      "falcon-tiny",     "glm4-tiny",     "llama-bias-tiny",
-    "nemotron-tiny",   "phi-tiny",      "gptj-tiny",          "hunyuan-tiny",    "mistral-tiny",  "phi3-tiny",
-    "starcoder2-tiny", "llama31-tiny",  "llama-yarn-tiny",    "ministral3-tiny", "smollm3-tiny",  "gpt-neo-tiny",
-    "gemma2-tiny",     "olmo2-tiny",    "cohere2-tiny",       "exaone4-tiny",    "bloom-tiny",    "codegen-tiny",
-    "gemma3-tiny",     "olmo3-tiny",    "phi3-longrope-tiny", "arcee-tiny",
+    "gpt2-tiny",       "llama-tiny",    "qwen2-tiny",       "qwen3-tiny",         "ernie4_5-tiny", "glm-tiny",
+    "seed-oss-tiny",   "stablelm-tiny", "gpt-bigcode-tiny", "granite-tiny",       "olmo-tiny",     "cohere-tiny",
+    "gemma-tiny",      "opt-tiny",      "gpt-neox-tiny",    "falcon-tiny",        "glm4-tiny",     "llama-bias-tiny",
+    "nemotron-tiny",   "phi-tiny",      "gptj-tiny",        "hunyuan-tiny",       "mistral-tiny",  "phi3-tiny",
+    "starcoder2-tiny", "llama31-tiny",  "llama-yarn-tiny",  "ministral3-tiny",    "smollm3-tiny",  "gpt-neo-tiny",
+    "gemma2-tiny",     "olmo2-tiny",    "cohere2-tiny",     "exaone4-tiny",       "bloom-tiny",    "mpt-tiny",
+    "codegen-tiny",    "gemma3-tiny",   "olmo3-tiny",       "phi3-longrope-tiny", "arcee-tiny",
 };
 
 /* Variants of the expected numbers, and the model options that they change; "padded" is checked in every folder. */
