@@ -20,12 +20,12 @@ int ckpt_list_lost_options(struct meg_str *out, const struct meg_model_conf *m, 
     for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
         char *was, *is;
 
-        if (meg_opt_is_negated(row))
+        if (meg_opt_is_negated(row) || ckpt_is_for_training(row->name) || meg_opt_is_equal(row, &conf[0], &conf[1]) ||
+            n++ >= CKPT_MAX_LISTED || !out)
             continue;
         was = meg_opt_value(row, &conf[0]);
         is = meg_opt_value(row, &conf[1]);
-        if (!ckpt_is_for_training(row->name) && strcmp(was, is) != 0 && n++ < CKPT_MAX_LISTED && out)
-            meg_str_printf(out, "%s--%s %s would be read as %s", n > 1 ? "; " : "", row->name, was, is);
+        meg_str_printf(out, "%s--%s %s would be read as %s", n > 1 ? "; " : "", row->name, was, is);
         free(was);
         free(is);
     }

@@ -239,6 +239,26 @@ char *meg_opt_value(const struct meg_opt *row, const void *conf)
     return value.s;
 }
 
+bool meg_opt_is_equal(const struct meg_opt *row, const void *a, const void *b)
+{
+    const void *x = (const char *)a + row->offset, *y = (const char *)b + row->offset;
+    const char *s, *t;
+
+    switch (row->type) {
+    case MEG_OPT_I64: return *(const int64_t *)x == *(const int64_t *)y;
+    case MEG_OPT_F64:
+        return *(const double *)x == *(const double *)y || (isnan(*(const double *)x) && isnan(*(const double *)y));
+    case MEG_OPT_ENUM: return *(const int *)x == *(const int *)y;
+    case MEG_OPT_BOOL:
+    case MEG_OPT_STORE_FALSE: return *(const bool *)x == *(const bool *)y;
+    case MEG_OPT_STR:
+        s = *(const char *const *)x;
+        t = *(const char *const *)y;
+        return s && t ? strcmp(s, t) == 0 : s == t;
+    default: MEG_ASSERT(row->type == MEG_OPT_ALIAS || row->type == MEG_OPT_IGNORED); return true;
+    }
+}
+
 bool meg_opt_is_set(const struct meg_opt *row, const char *value)
 {
     return strcmp(value, row->default_value ? row->default_value : "unset") != 0 && strcmp(value, "0") != 0 &&
