@@ -47,8 +47,7 @@ const struct meg_opt meg_model_opts[] = {
       "-1 for L means no limit" },
     { "window-attn-skip-freq", 0, MEG_STR(C, attn.window_attn_skip_freq), "PATTERN", NULL,
       "layers with a window: a number N, if every Nth layer has none, or a list with a 1 for each layer with a window "
-      "and "
-      "a 0 for each other layer; default: all layers" },
+      "and a 0 for each other layer; default: all layers" },
     { "use-rotary-position-embeddings", 0, MEG_BOOL(C, rotary.is_used), NULL, "no",
       "same as --position-embedding-type rope" },
     { "rotary-base", 0, MEG_F64(C, rotary.base), "X", "10000", "base of the RoPE frequencies (theta)" },
@@ -258,13 +257,15 @@ static int check_residual(const struct meg_model_conf *c, struct meg_err *e)
     const bool is_pre = c->norm_placement == MEG_NORM_PLACEMENT_PRE;
     const bool norms_output = meg_model_norms_output(c), is_sandwich = norms_output && meg_model_norms_input(c);
     const bool is_parallel = c->parallel_residual != MEG_PARALLEL_RESIDUAL_NONE;
+    const bool has_output_bias = c->has_bias || c->add_proj_bias || c->add_mlp_bias;
     double x;
     const struct meg_opt_rule rules[] = {
         { !read_embedding_multiplier(c, &x), "embedding-multiplier", ": must be a positive number or sqrt" },
-        { norms_output && c->has_bias, "norm-placement",
-          ": the norm follows an output without bias; use --disable-bias-linear" },
-        { meg_model_residual_multiplier(c) != 1 && c->has_bias, "residual-multiplier",
-          ": requires --disable-bias-linear" },
+        { norms_output && has_output_bias, "norm-placement",
+          ": the norm follows an output without bias; use --disable-bias-linear without --add-proj-bias and "
+          "--add-mlp-bias" },
+        { meg_model_residual_multiplier(c) != 1 && has_output_bias, "residual-multiplier",
+          ": requires --disable-bias-linear without --add-proj-bias and --add-mlp-bias" },
         { is_parallel && !is_pre && !is_sandwich, "parallel-residual", ": requires --norm-placement pre or sandwich" },
         { c->residual_from_norm && (!is_pre || is_parallel), "apply-residual-connection-post-layernorm",
           ": cannot be combined with --norm-placement or --parallel-residual" },
@@ -284,7 +285,9 @@ static int check_norm(const struct meg_model_conf *c, struct meg_err *e)
         { c->attn.qk_norm_scope == MEG_QK_NORM_PER_HEAD_WEIGHT && !is_rms, "qk-norm-scope",
           ": requires --normalization RMSNorm" },
         { c->attn.qk_norm_after_rope && !meg_model_is_rotary(c), "qk-norm-after-rope",
-          ": requires --position-embedding-type rope" },
+          ": requires --position-embedding-type rope or yarn" },
+        { c->attn.qk_norm_after_rope && c->rotary.temperature_beta != 0, "qk-norm-after-rope",
+          ": cannot be combined with --attn-temperature-beta, because the norm removes this factor" },
         { c->norm_no_weight && c->apply_layernorm_1p, "norm-no-weight",
           ": cannot be combined with --apply-layernorm-1p, because there are no weights to store" },
         { c->norm_no_weight && !is_rms && !c->norm_no_bias, "norm-no-weight",

@@ -72,6 +72,12 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --apply-layernorm-1p
     refuses 1 '--norm-placement output: .* use --disable-bias-linear' --norm-placement output
     refuses 1 '--residual-multiplier 0.5: requires --disable-bias-linear' --residual-multiplier 0.5
+    refuses 1 '--norm-placement sandwich: .* without --add-proj-bias and --add-mlp-bias' --norm-placement sandwich \
+        --disable-bias-linear --add-mlp-bias
+    refuses 1 '--residual-multiplier 0.5: .* without --add-proj-bias and --add-mlp-bias' --residual-multiplier 0.5 \
+        --disable-bias-linear --add-proj-bias
+    refuses 1 '--qk-norm-after-rope: cannot be combined with --attn-temperature-beta' --qk-layernorm \
+        --qk-norm-after-rope --position-embedding-type rope --attn-temperature-beta 1 --attn-temperature-floor 4
     refuses 1 '--residual-multiplier -1: must be positive and finite' --residual-multiplier -1
     refuses 1 '--parallel-residual shared-norm: requires --norm-placement pre or sandwich' --disable-bias-linear \
         --parallel-residual shared-norm --norm-placement output
