@@ -224,8 +224,8 @@ struct outcome {
 
 /*
  * Return whether a change of this option determines other options, or which of their values a format has: the family,
- * T5's --logit-multiplier, which depends on the width and on the tied output layer, BERT's --num-tokentypes, and the window,
- * which no type of Hugging Face has together with biases of all linear layers of a Llama.
+ * T5's --logit-multiplier, which depends on the width and on the tied output layer, BERT's --num-tokentypes, and the
+ * window, which no type of Hugging Face has together with biases of all linear layers of a Llama.
  */
 static bool changes_others(const char *option)
 {
@@ -258,10 +258,10 @@ static void try_change(struct outcome *o, const char *base, const struct meg_opt
         return;
     meg_model_params(&b.p, &b.m, &meg_mesh_one);
     b.w = new_params(&b.p, 1);
-    snprintf(text, sizeof text, "--%s %s", row->name, value);
+    snprintf(text, sizeof text, "--%s %s would be read as ", row->name, value);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        if (strcmp(text, same[i][0]) == 0)
-            snprintf(text, sizeof text, "%s", same[i][1]);
+        if (strncmp(text, same[i][0], strlen(same[i][0])) == 0)
+            snprintf(text, sizeof text, "%s would be read as ", same[i][1]);
     for (int to = 0; to < FORMATS; to++)
         if (export((enum format)to, &b, &e) == 0) {
             o->equal++;
