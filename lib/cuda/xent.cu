@@ -158,8 +158,8 @@ void meg_cuda_xent_combine(struct meg_stream *st, const struct meg_xent_combine_
 }
 
 /*
- * The gradient of a row: w_softmax * exp(x - lse), minus w at column `target`, times 1 - (x * inv_cap)^2 if inv_cap, the
- * inverse of the soft cap, is not 0.
+ * The gradient of a row: w_softmax * exp(x - lse), minus w at column `target`, times 1 - (x * inv_cap)^2 if inv_cap,
+ * the inverse of the soft cap, is not 0.
  */
 struct row_gradient {
     float lse, w, w_softmax, inv_cap;

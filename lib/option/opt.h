@@ -182,7 +182,7 @@ int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const cha
  * for all names with this prefix, or NAME=VALUE.
  */
 bool meg_opt_is_listed(const char *names, const char *option, const char *value);
-/* Return whether an option that is not a list has the same value in two structs of its table; unset values are equal. */
+/* Return whether an option that is not a list has the same value in the structs a and b; unset values are equal. */
 bool meg_opt_is_equal(const struct meg_opt *row, const void *a, const void *b);
 /* Return the value of an option in the notation of a config file, or "unset"; the caller frees it. */
 char *meg_opt_value(const struct meg_opt *row, const void *conf);

@@ -429,8 +429,8 @@ MEG_OP_ROW(norm_bwd, check_norm_bwd,
     VALUE(norm_bwd, type) FIELD(norm_bwd, dx, OUT, "n h") FIELD(norm_bwd, dw, OUT | OPTIONAL, "h", "grad")
     FIELD(norm_bwd, db, OUT | OPTIONAL, "h", "grad") VALUE(norm_bwd, grad)
     FIELD(norm_bwd, skip, IN | IN_PLACE | OPTIONAL, "n h") FIELD(norm_bwd, dy, IN, "n h") FIELD(norm_bwd, x, IN, "n h")
-    FIELD(norm_bwd, w, IN | OPTIONAL, "h", "dy") FIELD(norm_bwd, mean, IN | OPTIONAL, "n") FIELD(norm_bwd, rstd, IN, "n")
-    VALUE(norm_bwd, accumulate))
+    FIELD(norm_bwd, w, IN | OPTIONAL, "h", "dy") FIELD(norm_bwd, mean, IN | OPTIONAL, "n")
+    FIELD(norm_bwd, rstd, IN, "n") VALUE(norm_bwd, accumulate))
 MEG_OP_ROW(add_fwd, NULL,
     FIELD(add_fwd, z, OUT, "n h") FIELD(add_fwd, x, IN | IN_PLACE, "n h") FIELD(add_fwd, y, IN, "n h")
     FIELD(add_fwd, bias, IN | OPTIONAL, "h", "y") VALUE(add_fwd, drop))
