@@ -404,11 +404,11 @@ int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct me
                              struct meg_err *e);
 
 /*
- * Write the model in Megatron's distributed format (torch_dist) with f32 weights, which core 0.10 to 0.20 reads, and set
- * the tracker to it.  The files do not depend on parallel sizes; to->tensor must be 1.  Optimizer state and random
- * states are not written: load the checkpoint with --no-load-optim and --no-load-rng, or --finetune.  Padding, atomicity
- * and the members of s that are used are those of meg_ckpt_export_megatron.  Returns MEG_EUSAGE if the model is not a
- * GPT, or an option would be lost.
+ * Write the model in Megatron's distributed format (torch_dist) with f32 weights, which core 0.10 to 0.20 reads, and
+ * set the tracker to it.  The files do not depend on parallel sizes; to->tensor must be 1.  Optimizer state and random
+ * states are not written: load the checkpoint with --no-load-optim and --no-load-rng, or --finetune.  Padding,
+ * atomicity and the members of s that are used are those of meg_ckpt_export_megatron.  Returns MEG_EUSAGE if the model
+ * is not a GPT, or an option would be lost.
  */
 int meg_ckpt_export_torch_dist(const struct meg_ckpt_save_args *s, const struct meg_ckpt_megatron_conf *to,
                                struct meg_err *e);

@@ -1,8 +1,8 @@
 /*
  * blocks.c - a family of models for tests/toy.t that is not in the library: layers as those of Gemma 2 and Granite
  * (norms before and after attention, and factors), OLMo 2 (norms only after it), GPT-J (attention and MLP of one norm)
- * and GPT-NeoX (a norm each), one after the other; that of GPT-J also adds to a loss.  A program that is linked with this
- * file accepts --model blocks.
+ * and GPT-NeoX (a norm each), one after the other; that of GPT-J also adds to a loss.  A program that is linked with
+ * this file accepts --model blocks.
  */
 #include "model/family.h"
 #include "nn/attn/self_attention.h"

@@ -5,8 +5,8 @@
 /*
  * To add a model type NAME, which transformers calls model_type: write hf_types/NAME.c, which defines ckpt_hf_NAME
  * (struct ckpt_hf_family) with a table of the members of config.json and one of the tensor names; add F(NAME) to
- * CKPT_HF_FAMILIES; and add a folder of golden/models to tests/unit/model/family_golden.c.  hf_types/rows.h has the rows
- * that many tables have, and mistral.c is an example.  Export is derived from the tables: the type that loses no option
+ * CKPT_HF_FAMILIES; and add a folder of golden/models to tests/unit/model/family_golden.c.  hf_types/rows.h has the
+ * rows that many tables have, and mistral.c is an example.  Export is derived from the tables: the type that loses no option
  * of the model is written.
  */
 

@@ -136,8 +136,8 @@ static void check_gradients(struct op_call *bwd)
 /* ---- values ---- */
 
 /*
- * Return whether a result of type t is a rounded number that differs from the reference by at most tol.  A value that is
- * not a number may be infinite, and is undefined if tol is infinite.
+ * Return whether a result of type t is a rounded number that differs from the reference by at most tol.  A value that
+ * is not a number may be infinite, and is undefined if tol is infinite.
  */
 static bool agrees(enum meg_dtype t, double got, double want, double tol)
 {

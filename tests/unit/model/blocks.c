@@ -1,7 +1,7 @@
 /*
  * blocks.c - what a description can say of a block, by a family that is not in the library: a norm after the mixer, no
- * norm before it, a factor of the output, parallel blocks with biases or a norm, and a block with a loss.  The losses are
- * compared with a reference in f64, and gradients with finite differences of this reference.
+ * norm before it, a factor of the output, parallel blocks with biases or a norm, and a block with a loss.  The losses
+ * are compared with a reference in f64, and gradients with finite differences of this reference.
  */
 #include <math.h>
 #include <setjmp.h>
